@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
+from slotool.api.gen_rules import priced
 from slotool.api.inputs import FilePath, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
@@ -27,6 +28,7 @@ def evaluate_rules(
     outcomes: FilePath | OutcomeTable,
     *,
     folds: int | None = None,
+    prices: FilePath | Mapping[str, float] | None = None,
     plot: FilePath | None = None,
     significance: float = 0.05,
     force: bool = False,
@@ -41,6 +43,8 @@ def evaluate_rules(
         rules: Rules, or their file.
         outcomes: Outcome table, or its file, that the rules were not made from.
         folds: Cross-validate: make rules of the same settings from all folds but one. At least 2.
+        prices: Price of a call by version, or a price list as of ``import_outcomes``, in place of the table's costs;
+            with ``folds`` the rules are made at these prices too.
         plot: File for a plot (PNG) of tolerance against observed degradation.
         significance: Level at which a violation counts, over all tiers and folds.
         force: Replace ``plot`` if it exists.
@@ -52,7 +56,7 @@ def evaluate_rules(
     Raises:
         ArgumentError: ``significance`` does not lie between 0 and 1.
         InputError: The outcomes lack a version that the rules consult, or hold an error beyond theirs.
-        TableError: The outcome table cannot be used.
+        TableError: The outcome table cannot be used, or a version has no price.
         AlreadyExistsError: ``plot`` exists.
         MissingPackageError: ``plot`` is given and matplotlib is not installed.
     """
@@ -65,9 +69,10 @@ def evaluate_rules(
         raise ArgumentError("significance", "must lie between 0 and 1, both excluded")
     if plot is not None:
         refuse_existing(Path(plot), force)
-    made, held_out, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
+    made, given, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
+    held_out = priced(given, None, prices)
     if folds is None:
-        if held_out.sha256 == made.table_sha256:
+        if made.table_sha256 in (given.sha256, held_out.sha256):
             reporter.warn("the rules were made from this outcome table, so nothing here is held out")
         rounds = [verdicts(made, held_out)]
     else:

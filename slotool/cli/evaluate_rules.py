@@ -26,6 +26,9 @@ def evaluate_rules(
         int | None,
         typer.Option("--folds", min=2, help="Cross-validate: make rules of the same settings from all folds but one."),
     ] = None,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", help="Price of a call: a list as of import-outcomes.")
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", callback=drawable, help="Plot (PNG) of tolerance against observed degradation."),
@@ -54,7 +57,7 @@ def evaluate_rules(
         refuse_without_effect(("force",), "without --plot")
     output = Output(as_json=json)
     found = slotool.evaluate_rules(
-        rules, outcomes, folds=folds, plot=plot, significance=significance, force=force, progress=output
+        rules, outcomes, folds=folds, prices=prices, plot=plot, significance=significance, force=force, progress=output
     )
     output.show(found)
     if found.violations:

@@ -58,6 +58,24 @@ def test_prices_by_the_command(slotool, outcomes, tmp_path) -> None:
         assert (wrong.exit_code, sentence in wrong.stderr) == (2, True)
 
 
+def test_tiers_are_judged_at_other_prices(slotool, outcomes, tmp_path) -> None:
+    options = ("--tolerances", "0.3", "--tolerance-kind", "absolute", "--confidence", "0.9", "--objective", "cost")
+    assert slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", *options).exit_code == 0
+    family_outcomes(400, seed=1).save(tmp_path / "fresh.parquet")
+    (tmp_path / "dear.csv").write_text("version,price\nsmall,7\nmedium,7\nlarge,7\n")
+    judged = ("evaluate-rules", tmp_path / "r.json", tmp_path / "fresh.parquet", "--json")
+    (usual,), (dear,) = (
+        json.loads(slotool(*judged, *more).stdout)["tiers"] for more in ((), ("--prices", tmp_path / "dear.csv"))
+    )
+    # What is asked in turn costs its calls: with all alike, nothing is saved by asking a small one first.
+    assert dear["cost_saved"] <= 0 < usual["cost_saved"]
+    assert dear["cost"] >= 7
+    assert dear["degradation"] == usual["degradation"]
+    (tmp_path / "few.csv").write_text("version,price\nsmall,7\n")
+    wrong = slotool(*judged, "--prices", tmp_path / "few.csv")
+    assert (wrong.exit_code, "has no price; there are prices of small" in wrong.stderr) == (2, True)
+
+
 def test_categories_part_the_requests() -> None:
     outcomes = family_outcomes(500)
     of, errors = categories(outcomes), category_errors(outcomes)
