@@ -23,6 +23,8 @@ EXTRA_OF = {
     "torchvision": "zoo",
     "timm": "zoo",
     "transformers": "zoo",
+    "pocketsphinx": "speech",
+    "rapidfuzz": "speech",
 }
 
 

@@ -36,7 +36,8 @@ def _head(document: Mapping[str, Any]) -> str:
         f"- **Here**: {machine.get('cpu')}, {cores} cores, scale `{setting['scale']}`, seed {setting['seed']}, slotool "
         f"{document['slotool']}, {document['date']}.\n"
         f"- **Command**: `slotool reproduce {document['paper']} --scale {setting['scale']}"
-        f"{' --data $DATA' if setting['data'] else ''}`\n"
+        f"{' --data $DATA' if setting['data'] else ''}`; the commands below run in its folder "
+        f"`{document['paper']}`, and `models/` and `datasets/` are slotool's own\n"
     )
 
 
@@ -61,6 +62,8 @@ def _commands(commands: Sequence[Mapping[str, Any]]) -> str:
     seconds = sum(command["seconds"] for command in commands)
     busy = sum(command["seconds"] * command["busy_cores"] for command in commands) / max(seconds, 1e-9)
     shared = f" Other processes kept {busy:.1f} cores busy meanwhile." if busy >= BUSY_CORES else ""
+    if not commands:
+        return "Computed from files that slotool ships, without a command.\n"
     lines = "\n".join(f"$ {command['command']}" for command in commands)
     return f"Commands ({seconds:.0f} s in all).{shared}\n\n```console\n{lines}\n```\n"
 

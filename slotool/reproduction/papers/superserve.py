@@ -291,12 +291,13 @@ def _scaling(workspace: Workspace) -> Found:
 
 
 def _greatest(workspace: Workspace, service: Service, point: str, workers: int) -> float:
-    """The greatest of some shares of its capacity that the point sustains."""
+    """The greatest of some shares of its capacity that the point sustains, for thirty deadlines at least."""
     capacity = service.capacity(service.points.index(point.removeprefix("fixed@")), workers)
     greatest = 0.0
     for share in workspace.pick((0.6, 0.75, 0.9), (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)):
         rate = share * capacity
-        arrivals = f"--rate {rate:.0f} --duration {_seconds(workspace, rate)}"
+        seconds = max(workspace.pick(10_000, 300_000) / rate, 30e-3 * service.deadline_ms)
+        arrivals = f"--rate {rate:.0f} --duration {seconds:.3g}s"
         if _simulated(workspace, service, arrivals, [point], workers=workers)[point]["attainment"] < HELD:
             break
         greatest = rate
