@@ -120,7 +120,8 @@ def word_error_rate(said: Sequence[str], heard: Sequence[str]) -> float:
     """Words to insert, delete or replace, over the words said; 1 where that is more."""
     from rapidfuzz.distance import Levenshtein
 
-    return min(1.0, Levenshtein.distance(said, heard) / max(1, len(said)))
+    changed: int = Levenshtein.distance(said, heard)
+    return min(1.0, changed / max(1, len(said)))
 
 
 def main() -> None:
