@@ -143,16 +143,17 @@ class Reproduction(Result):
                 for p in self.papers
             ]
         columns = ["figure", "the paper", "here", "agrees"]
-        return [
+        tables = [
             table(
-                paper["title"], columns,
+                paper["title"],
+                columns,
                 [(f["number"], f["claim"], f["says"] or f["not_here"], _AGREES[f["agrees"]]) for f in paper["figures"]],
             )
             for paper in self.papers
-        ]  # fmt: skip
+        ]
+        return [*tables, *(f"wrote {page}" for page in self.pages)]
 
     @property
     def notes(self) -> Sequence[str]:
-        if self.out is None:
-            return ["slotool reproduce PAPER:FIGURE makes one, slotool reproduce PAPER all of a paper"]
-        return [f"wrote {page}" for page in self.pages]
+        listed = "slotool reproduce PAPER:FIGURE makes one, slotool reproduce PAPER all of a paper"
+        return [listed] if self.out is None else []

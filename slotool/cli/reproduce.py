@@ -19,7 +19,7 @@ def reproduce(
     figures: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PAPER:FIGURE]...",
+            metavar="PAPER:FIGURE",
             help="Figures, papers, or all; none lists them.",
             show_default=False,
         ),
