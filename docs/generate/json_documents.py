@@ -682,6 +682,13 @@ tiers[].response_time_saved number share of the best version's
 tiers[].cost_saved number       share of the best version's
 tiers[].groups  object          by group the degradation, mean over the folds; empty without groups
 """,
+    "choose-labels": """
+out             text            file written
+requests        integer         requests with answers
+differ          integer         requests that some ensemble answers otherwise than the best version
+labels          integer         requests to label
+free            integer         requests that count without a label
+""",
     "export-rules": """
 out             text            file written
 tiers[].id      text            tier

@@ -108,6 +108,21 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
     return OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
 
 
+def read_answers(path: Path) -> OutcomeTable:
+    """Answers whose truth is not known, a row per example and version: example, version, answer, confidence and further
+    columns. Errors, times and costs of the table are 0. Raises ``TableError``."""
+    found = _read(path)
+    _require(found, ["example", "version", "answer", "confidence"], path)
+    sure = pd.to_numeric(found["confidence"], errors="coerce")
+    if sure.isna().any():
+        row = found.loc[sure.isna()].iloc[0]
+        raise TableError(
+            f"{path}: confidence {row['confidence']!r} of version {row['version']!r} on example {row['example']!r} is "
+            "no number"
+        )
+    return OutcomeTable(found.assign(confidence=sure, error=0.0, latency_s=0.0, cost=0.0), source=str(path))
+
+
 def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """``confidence``, and where answers are ``missing`` one value below all others, so that every policy asks on."""
     given = confidence[~missing]

@@ -1,0 +1,46 @@
+"""Which requests are worth a label: those that some ensemble answers otherwise than the best version.
+
+A guarantee is about e − b, the ensemble's error less the best version's. Where both give the same answer that is 0,
+whatever the truth. So with an absolute tolerance all evidence comes from requests whose answers differ, and the others
+count in full without a label. With a relative tolerance, e − (1 + τ)·b is at most 0 there, and 0 is on the safe side.
+The requests must stay a random sample: they are looked at in random order, not the most telling first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from slotool.rules.points import from_point
+from slotool.rules.policies import OSFA
+from slotool.rules.ruleset import RuleSet
+from slotool.tables import OutcomeTable
+
+
+def ensembles_that_differ(rules: RuleSet, answers: OutcomeTable) -> np.ndarray:
+    """Of the ensembles of ``rules``, how many answer otherwise than the best version: int64 [examples].
+
+    Errors in ``answers`` are not looked at. Raises ``TableError`` for a table without answers, and ``InputError`` when
+    it lacks a version that the rules consult.
+    """
+    codes = np.unique(answers.labels, return_inverse=True)[1].reshape(answers.labels.shape)
+    at = [pd.Index(names).get_indexer(pd.Index(answers.rows[column]))
+          for column, names in (("example", answers.examples), ("version", answers.versions))]  # fmt: skip
+    rows = answers.rows.assign(error=codes[at[0], at[1]].astype(np.float64))
+    # A replay gives the error of the answer that goes out: here the answer itself.
+    coded, best = OutcomeTable(rows), OSFA(rules.best_version)
+    expected = best.replay(coded).error
+    points = dict.fromkeys(rule.point for rule in rules.rules if rule.point != best.point)
+    differ = np.zeros(len(expected), dtype=np.int64)
+    for point in points:
+        differ += from_point(point).replay(coded).error != expected
+    return differ
+
+
+def sample_to_label(differ: np.ndarray, labels: int | None, seed: int) -> np.ndarray:
+    """Requests in random order, as many as can be used with so many labels (None: all): int64 indices of ``differ``."""
+    order = np.random.default_rng(seed).permutation(len(differ))
+    if labels is None:
+        return order
+    used = np.cumsum(differ[order] > 0)
+    return order[used <= labels]

@@ -1,0 +1,93 @@
+"""Which requests are worth a label, and that the others count without one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import slotool
+from slotool.errors import ArgumentError, InputError, TableError
+from slotool.rules import OSFA, RuleSet, from_point, generate_rules
+from slotool.rules.drift import watch
+from slotool.tables import OutcomeTable
+from slotool.testing.rules import answered_outcomes
+
+
+def _made(kind: str = "absolute") -> tuple[RuleSet, OutcomeTable]:
+    tolerances = [0.1, 0.2] if kind == "absolute" else [1.0, 2.0]
+    rules = generate_rules(answered_outcomes(1500), tolerances, ["cost"], 0.9, tolerance_kind=kind)
+    assert any(rule.certified for rule in rules.rules)
+    return rules, _true_to_labels(answered_outcomes(900, seed=1))
+
+
+def _true_to_labels(outcomes: OutcomeTable) -> OutcomeTable:
+    """Errors that follow from the answers: a version errs where it does not answer what a drawn truth is."""
+    truth = np.random.default_rng(3).choice(["a", "b"], len(outcomes.examples))
+    right = dict(zip(outcomes.examples, truth, strict=True))
+    rows = outcomes.rows
+    return OutcomeTable(rows.assign(error=(rows["answer"] != rows["example"].map(right)).astype(float)))
+
+
+@pytest.mark.parametrize("kind", ["absolute", "relative"])
+def test_requests_that_need_no_label_count_as_if_they_had_one(kind: str) -> None:
+    rules, fresh = _made(kind)
+    chosen = slotool.choose_labels(rules, fresh)
+    assert 0 < chosen.labels == chosen.differ < chosen.requests == 900
+    free = set(chosen.differs.loc[chosen.differs["differs"] == 0, "example"])
+    unlabelled = OutcomeTable(
+        fresh.rows.assign(error=fresh.rows["error"].where(~fresh.rows["example"].isin(free), 0.0))
+    )
+    for whole, part in zip(watch(rules, fresh, 0.9), watch(rules, unlabelled, 0.9), strict=True):
+        if kind == "absolute":
+            assert (part.evidence, part.alarm_at, part.confirmed_at) == (
+                whole.evidence, whole.alarm_at, whole.confirmed_at,
+            )  # fmt: skip
+        assert part.mean_excess >= whole.mean_excess - 1e-12
+
+
+def test_each_request_named_is_answered_otherwise_in_some_tier() -> None:
+    rules, fresh = _made()
+    named = slotool.choose_labels(rules, fresh).differs.set_index("example")["differs"]
+    coded = OutcomeTable(fresh.rows.assign(error=(fresh.rows["answer"] == "a").astype(float)))
+    best = OSFA(rules.best_version).replay(coded).error
+    points = {rule.point for rule in rules.rules} - {OSFA(rules.best_version).point}
+    differ = sum((from_point(point).replay(coded).error != best).astype(int) for point in points)
+    assert named[fresh.examples].tolist() == differ.tolist()
+
+
+def test_a_number_of_labels_takes_a_random_part_of_the_requests() -> None:
+    rules, fresh = _made()
+    few, other = (slotool.choose_labels(rules, fresh, labels=20, seed=seed) for seed in (0, 1))
+    assert few.labels == other.labels == 20
+    assert set(few.differs["example"]) != set(other.differs["example"])
+    whole = slotool.choose_labels(rules, fresh, seed=0).differs
+    pd.testing.assert_frame_equal(few.differs, whole.iloc[: len(few.differs)])
+    with pytest.raises(ArgumentError, match="labels: must be 1 or more"):
+        slotool.choose_labels(rules, fresh, labels=0)
+
+
+def test_the_command_reads_answers_whose_truth_is_not_known(slotool, tmp_path: Path) -> None:
+    rules, fresh = _made()
+    rules.save(tmp_path / "rules.json")
+    answers, out = tmp_path / "answers.csv", tmp_path / "to-label.csv"
+    fresh.rows.drop(columns=["error", "latency_s", "cost"]).to_csv(answers, index=False)
+    done = slotool("choose-labels", tmp_path / "rules.json", answers, "-o", out, "--labels", "30", "--json")
+    assert done.exit_code == 0, done.stderr
+    found, written = json.loads(done.stdout), pd.read_csv(out)
+    assert found["labels"] == 30 == (written["differs"] > 0).sum()
+    assert found["free"] == (written["differs"] == 0).sum()
+    again = slotool("choose-labels", tmp_path / "rules.json", answers, "-o", out)
+    assert (again.exit_code, "--force" in again.stderr) == (2, True)
+    text = answers.read_text().splitlines()
+    for change, sentence in (
+        ([text[0].replace("answer", "said"), *text[1:]], "answer"),
+        ([text[0].replace("confidence", "sure"), *text[1:]], "confidence"),
+        ([line for line in text if f",{rules.best_version}," not in line], "no version"),
+    ):
+        (tmp_path / "wrong.csv").write_text("\n".join(change))
+        wrong = slotool("choose-labels", tmp_path / "rules.json", tmp_path / "wrong.csv", "-o", tmp_path / "o.csv")
+        assert (wrong.exit_code, sentence in wrong.stderr) == (2, True), wrong.stderr
+    with pytest.raises((InputError, TableError)):
+        OutcomeTable(fresh.rows.drop(columns="answer")).labels  # noqa: B018
