@@ -253,3 +253,29 @@ def test_the_average_falls_as_the_load_grows_and_is_that_of_the_best_point_when_
     # 1.5 ms are too short for the best point, 40 ms are plenty for it.
     assert tables.gain[0, 0, 0] == pytest.approx(grid.accuracy[1 if deadline_us < 2_000 else 2], abs=2e-3)
     assert (np.diff(tables.rows, axis=0) >= 0).all()
+
+
+def test_value_iteration_leaves_a_rest_at_moderate_load_only() -> None:
+    times_us = np.geomspace(1_600.0, 8_000.0, 12)
+    points = [OperatingPoint.of(depth=i) for i in range(12)]
+    latency_us = {(p, n): times_us[i] * (n + 2) / 3 for i, p in enumerate(points) for n in (1, 2, 4, 8, 16)}
+    accuracy = dict(zip(points, np.linspace(0.74, 0.8, 12).tolist(), strict=True))
+    deadline_us = 36e3
+    policy = ValueIteration(ControlGrid(ControlSpace(points, latency_us, accuracy)), deadline_us)
+
+    def taken(before: int, waiting: int) -> int:
+        """Of ``waiting`` that have just come, behind as many arrivals over the last eight deadlines."""
+        queue = EdfQueue()
+        for at in range(before):
+            gone = Query(f"gone {at}", 8 * deadline_us * (at / before - 1), 1e9)
+            queue.push(gone)
+            queue.remove(gone)
+        for at in range(waiting):
+            queue.push(Query(str(at), 0.0, deadline_us))
+        decision = policy.decide(0.0, queue)
+        assert isinstance(decision, Decision)
+        return decision.batch_size
+
+    assert taken(before=8, waiting=3) < 3
+    assert taken(before=400, waiting=3) >= 3
+    assert taken(before=8, waiting=20) == 16

@@ -25,6 +25,9 @@ _CALLS_PER_DEADLINE = 3.0
 _BIN, _REMEMBERED, _MIN_BINS, _UNKNOWN_DISPERSION = 0.25, 512, 6, 3.0
 # Beyond the first few, deadlines are looked at in runs of 1/32 of their rank: 3 % of time, and never the unsafe way.
 _RUNS = 32
+# From this share of what the fastest batches can serve, or with more waiting than a batch holds, smaller batches than
+# necessary would leave queries to age.
+_BUSY = 0.5
 _DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _LEVELS, _QUEUES = 0, 1, 2, 3, 4, 5, 6
 _HEAD = 7
 # Of queue lengths in a plan; in one of our own a step is 1 at least.
@@ -197,11 +200,13 @@ def choose_by_value(
     at, low, high, share = _tables_of(plan, levels * columns, rate * plan[_UNIT], spread, workers)
     queues = plan[at : at + count]
     average = plan[low] * (1.0 - share) + plan[high] * share
+    # Otherwise a batch smaller than the queue, at a more accurate point, leaves a rest that the next call can serve.
+    crowded = waiting > sizes[-1] or rate * plan[_UNIT] > _BUSY
     best, cell = -np.inf, REJECT
     for column in range(narrowest, columns):
         if latency_us[lowest, column] > slack_us:
             break
-        if not may_take(latency_us[lowest], sizes, column, float(waiting), slack_us):
+        if crowded and not may_take(latency_us[lowest], sizes, column, float(waiting), slack_us):
             continue
         taken = min(sizes[column], waiting)
         rest_us = _max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
