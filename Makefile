@@ -73,8 +73,7 @@ bench-record: $(VENV)/.installed-test
 # The papers' figures at the small scale, for the results pages: some half an hour on an idle machine; it resumes.
 reproduce: $(VENV)/.installed-demo
 	$(BIN)/slotool reproduce all -o reproduction
-	mkdir -p benchmarks/results/papers
-	cp reproduction/*.json reproduction/*.png benchmarks/results/papers/
+	$(BIN)/python -m docs.generate.papers reproduction
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers

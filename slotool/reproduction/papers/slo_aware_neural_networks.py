@@ -154,16 +154,16 @@ def _by_nodes(workspace: Workspace) -> Found:
     }
     first = documents["freehash"]["points"]
     series["most popular"] = ([p["nodes"] for p in first], [p["static_accuracy"] for p in first])
-    least = {name: ys[0] for name, (_, ys) in series.items()}
-    # Rankers with as many points have the same numbers of nodes.
-    names = [name for name, (xs, _) in series.items() if list(xs) == [p["nodes"] for p in first]]
+    counts = [p["nodes"] for p in first]
+    found = {name: [_at_most(xs, ys, count) for count in counts] for name, (xs, ys) in series.items()}
+    least = {name: values[0] for name, values in found.items()}
     return Found(
-        says=f"with {first[0]['nodes']:,} nodes the ranker that slotool takes ({documents['auto']['ranker']}) has "
+        says=f"with {counts[0]:,} nodes the ranker that slotool takes ({documents['auto']['ranker']}) has "
         f"{least['auto']:.3f}, the paper's FreeHash {least['freehash']:.3f}, Mongoose {least['mongoose']:.3f}, random "
         f"lists {least['random']:.3f}, the most popular nodes {least['most popular']:.3f}",
         agrees=least["auto"] > max(least["mongoose"], least["random"]),
-        columns=("nodes", *names),
-        rows=[(f"{p['nodes']:,}", *(f"{series[name][1][i]:.4f}" for name in names)) for i, p in enumerate(first)],
+        columns=("nodes, at most", *found),
+        rows=[(f"{count:,}", *(f"{found[name][i]:.4f}" for name in found)) for i, count in enumerate(counts)],
         data=f"{network.shown}, test split",
         plot=curves(
             "Accuracy by computed nodes",
@@ -173,6 +173,11 @@ def _by_nodes(workspace: Workspace) -> Found:
             series,
         ),
     )
+
+
+def _at_most(nodes: Sequence[int], accuracy: Sequence[float], count: int) -> float:
+    """The accuracy of the most nodes that are no more than ``count``; NaN where all are."""
+    return max(((n, a) for n, a in zip(nodes, accuracy, strict=True) if n <= count), default=(0, float("nan")))[1]
 
 
 def _aclo(workspace: Workspace) -> Found:
