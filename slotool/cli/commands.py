@@ -92,7 +92,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands by theme, each with its first sentence; of the options those that no command has."""
+    """Commands by theme, each with its first sentence; ``--version`` at the end, where it takes no lines of its own."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         text, examples = parted(self.help or "")
@@ -102,14 +102,15 @@ class Group(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         # Whoever reads this has found --help; its line is another command's.
-        params = [param for param in self.get_params(ctx) if param.name not in (*_OF_THE_TERMINAL, "help")]
+        params = [param for param in self.get_params(ctx) if param.name not in (*_OF_THE_TERMINAL, "help", "version")]
         if records := [record for param in params if (record := param.get_help_record(ctx))]:
             with formatter.section(_OTHERS):
                 formatter.write_dl(records)
         self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        _write(formatter, [EVERYWHERE])
+        own = "Also: --version, " if any(param.name == "version" for param in self.params) else "Also: "
+        _write(formatter, [EVERYWHERE.replace("Also: ", own, 1)])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
