@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -98,6 +98,7 @@ def serve(
     drain: Annotated[str, _limits("--drain", help="Time to finish requests on SIGTERM.")] = "10s",
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, one JSON object a line.")] = None,
     access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
+    http: Annotated[Literal["fast", "uvicorn"], typer.Option("--http", hidden=True)] = "fast",
     reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
@@ -189,6 +190,7 @@ def serve(
             secondary=secondary,
             on_hangup=reload,
             tls=None if certificate is None else certificate.context,
+            http=http,
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt

@@ -27,6 +27,8 @@ from slotool.serving.http import HttpProtocol
 from slotool.serving.tls import HANDSHAKE_S
 
 KEEP_ALIVE_S = 75
+# How HTTP is spoken: by ``slotool.serving.http``, or by uvicorn as it comes, which has none of its limits.
+FAST, PLAIN = "fast", "uvicorn"
 # After the drain, time to send rejections to unanswered requests.
 REJECTION_GRACE_S = 1.0
 # Between two sentences about connections that cannot be accepted.
@@ -94,13 +96,15 @@ def serve_until_signalled(
     secondary: SecondaryFrontEnd | None = None,
     on_hangup: Callable[[], Awaitable[None]] | None = None,
     tls: ssl.SSLContext | None = None,
+    http: str = FAST,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; requests not
     answered by then are rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
     ``on_hangup``: runs beside requests when SIGHUP comes. ``warn``: called if the limit of open files is too
-    low. ``tls``: what connections are encrypted by, if they are.
+    low. ``tls``: what connections are encrypted by, if they are. ``http``: ``fast``, or ``uvicorn`` for uvicorn's own
+    protocol and the ASGI application alone.
     """
     wanted = app.state.front.limits.connections
     allowed = allow_connections(wanted)
@@ -117,6 +121,7 @@ def serve_until_signalled(
         on_hangup=on_hangup,
         max_connections=min(allowed, wanted),
         tls=tls,
+        http=http,
     )
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
@@ -141,17 +146,20 @@ class Server(uvicorn.Server):
         on_hangup: Callable[[], Awaitable[None]] | None = None,
         max_connections: int | None = None,
         tls: ssl.SSLContext | None = None,
+        http: str = FAST,
     ):
         front: FrontEnd = app.state.front
+        fast = partial(
+            HttpProtocol,
+            front=front,
+            fast_path=app.state.fast_path,
+            keep_alive_s=KEEP_ALIVE_S,
+            max_connections=max_connections,
+        )
         config = uvicorn.Config(
             app,
-            http=partial(  # type: ignore[arg-type]
-                HttpProtocol,
-                front=front,
-                fast_path=app.state.fast_path,
-                keep_alive_s=KEEP_ALIVE_S,
-                max_connections=max_connections,
-            ),
+            http="httptools" if http == PLAIN else fast,  # type: ignore[arg-type]
+            timeout_keep_alive=KEEP_ALIVE_S,
             # Its warnings are about bad requests, which are counted: any client may send thousands.
             log_level="error",
             access_log=False,

@@ -136,6 +136,7 @@ def live_server(
     engine: InferenceEngine | None = None,
     default_deadline_us: float = math.inf,
     drain_s: float = 10.0,
+    http: str = "fast",
 ) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
@@ -146,7 +147,8 @@ def live_server(
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
         url, grpc_address = url_of(listener), address_of(grpc_listener)
-        server = Server(app, ready.set, drain_s=drain_s, secondary=GrpcFrontEnd(app.state.front, grpc_address))
+        grpc_front = GrpcFrontEnd(app.state.front, grpc_address)
+        server = Server(app, ready.set, drain_s=drain_s, secondary=grpc_front, http=http)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         assert ready.wait(60)

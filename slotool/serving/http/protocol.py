@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -75,7 +75,8 @@ class HttpProtocol(AnsweringProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # As asyncio has it for streams; uvloop's has the methods without the base class.
+        transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._coalescing = CoalescingTransport(transport, self._linger)
         self._flow = FlowControl(transport)

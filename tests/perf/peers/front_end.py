@@ -1,0 +1,99 @@
+"""Another HTTP layer in front of slotool's router, or none of slotool: ``front_end.py KIND PORT ARTIFACT``.
+
+Kinds: ``asyncio`` and ``uvloop``, uvicorn as it comes on that event loop in front of the ASGI application;
+``fast-uvloop``, today's protocol on uvloop, which measures no idle time and so admits everything; ``granian``,
+granian's RSGI in front of the same handler that the fast path calls; ``fastapi``, a route of FastAPI around a session
+of ONNX Runtime, raw bytes in and JSON out, on uvicorn and uvloop.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+INFER = "/v2/models/mlp/infer"
+
+
+def _application(artifact: str) -> Any:
+    import torch
+
+    from slotool.serving import Router, create_app
+    from slotool.serving.sources import Sources
+
+    torch.set_num_threads(1)
+    return create_app(Router(Sources((Path(artifact),), ("mlp",)).load(print)))
+
+
+def _uvicorn(application: Any, port: int, loop: str) -> None:
+    import uvicorn
+
+    uvicorn.run(application, port=port, loop=loop, http="httptools", log_level="error", access_log=False,
+                server_header=False, date_header=False, proxy_headers=False, ws="none")  # fmt: skip
+
+
+def _fast_on_uvloop(application: Any, port: int) -> None:
+    import uvicorn
+
+    from slotool.serving.http import HttpProtocol
+
+    state = application.state
+    protocol: Any = partial(
+        HttpProtocol, front=state.front, fast_path=state.fast_path, keep_alive_s=75, max_connections=4_096
+    )
+    uvicorn.run(application, port=port, loop="uvloop", http=protocol, log_level="error", access_log=False,
+                server_header=False, date_header=False, proxy_headers=False, ws="none")  # fmt: skip
+
+
+def _granian(application: Any, port: int) -> None:
+    import uvloop
+    from granian.constants import HTTPModes
+    from granian.server.embed import Server
+
+    from slotool.serving.http.fast_path import Head
+
+    front, fast_path = application.state.front, application.state.fast_path
+    front.router.listen()
+
+    async def infer(scope: Any, protocol: Any) -> None:
+        headers = dict(scope.headers.items())
+        head = Head("mlp", None, headers, front.router.now_us())
+        reply = fast_path.early_rejection(head) or await fast_path.answer(head, await protocol(), lambda: False)
+        named = [("content-type", reply.media_type), *reply.headers.items()]
+        protocol.response_bytes(reply.status, named, reply.body)
+
+    server = Server(infer, port=port, http=HTTPModes.http1, websockets=False, log_enabled=False)
+    uvloop.run(server.serve())
+
+
+def _fastapi(port: int, model: str) -> None:
+    import fastapi
+    import numpy as np
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    application = fastapi.FastAPI()
+
+    @application.post(INFER)
+    async def infer(request: fastapi.Request) -> dict[str, int]:
+        x = np.frombuffer(await request.body(), dtype=np.float32).reshape(1, -1)
+        return {"label": int(session.run(None, {"pixels": x})[0].argmax())}
+
+    _uvicorn(application, port, "uvloop")
+
+
+def main() -> None:
+    kind, port, artifact = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    if kind == "fastapi":
+        _fastapi(port, artifact)
+    elif kind == "granian":
+        _granian(_application(artifact), port)
+    elif kind == "fast-uvloop":
+        _fast_on_uvloop(_application(artifact), port)
+    else:
+        _uvicorn(_application(artifact), port, kind)
+
+
+if __name__ == "__main__":
+    main()
