@@ -88,6 +88,7 @@ class FrontEnd:
 
     def _read_models(self) -> None:
         """They may be others than before."""
+        self._has_candidates = len(self.models) < len(self.router.models)
         answering = [name for name, served in self.router.models.items() if served.version != SHADOW]
         for name, served in self.models.items():
             self.interfaces[name] = Interface.of(served.model, self.limits.batch)
@@ -172,7 +173,7 @@ class FrontEnd:
         """Have the router answer, and count it. ``version``: that the client names; without one a canary may answer.
 
         Raises ``Rejection``."""
-        if version is None:
+        if self._has_candidates and version is None:
             served = self._drawn(served, options)
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
@@ -213,7 +214,8 @@ class FrontEnd:
         self.live.answered(answer, named, accuracy)
         if served.name in self.live_of:
             self.live_of[served.name].answered(answer, point, accuracy)
-        self.shadows.answered(served, x, options, answer, overloaded=self.admission.rejection() is not None)
+        if self._has_candidates:
+            self.shadows.answered(served, x, options, answer, overloaded=self.admission.rejection() is not None)
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Count requests that end without an answer, whatever model they name."""
