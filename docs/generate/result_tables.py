@@ -134,19 +134,6 @@ def served_request(figures: Figures) -> list[Table]:
     return [Table("", ["request", "median", "beyond the model call", "× bare server"], rows)]
 
 
-def front_ends(figures: Figures) -> list[Table]:
-    """HTTP layers in front of the same router."""
-    rows = []
-    for name, found in figures["found"].items():
-        one, many = found["1"], found["32"]
-        row = [name]
-        for each in (one, many):
-            row += [duration(each["p50_s"]), duration(each["cpu_s"])]
-        rows.append([*row, f"{many['per_s']:,.0f}", f"{found['goodput_per_s']:,.0f}"])
-    heads = ["front end", "p50, 1 connection", "CPU", "p50, 32 connections", "CPU", "requests/s", "p99 ≤ 25 ms"]
-    return [Table("", heads, rows)]
-
-
 def serving(figures: Figures) -> list[Table]:
     """The IPC round trip to a worker, and the deaths of workers."""
     trips = [[f"`--engine {name}`", duration(seconds)] for name, seconds in figures["hop_s"].items()]
@@ -411,7 +398,7 @@ def rule_splits(figures: Figures) -> list[Table]:
 
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
-    for of in (startup, generate, profiling, predict, graph_network, served_request, front_ends, serving, overload,
-               slo_nn, promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules,
-               capture_zoo, routing, ray_cluster, decision, rule_splits)
+    for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
+               promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules, capture_zoo,
+               routing, ray_cluster, decision, rule_splits)
 }  # fmt: skip
