@@ -104,14 +104,7 @@ def _made(figure: Figure, workspace: Workspace, out: Path) -> dict[str, Any]:
         if found.plot is not None:
             plot_file = f"{workspace.folder.name}-{figure.number}.png"
             save_png(found.plot, out / plot_file)
-    about = {"number": figure.number, "title": figure.title, "claim": figure.claim, "agrees_if": figure.agrees_if}
-    return {
-        **about,
-        "differs": figure.differs,
-        **result,
-        "plot": plot_file,
-        "commands": [asdict(r) for r in workspace.ran],
-    }
+    return {**result, "plot": plot_file, "commands": [asdict(ran) for ran in workspace.ran]}
 
 
 def _document(paper: Paper, setting: Mapping[str, Any], found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -125,7 +118,18 @@ def _document(paper: Paper, setting: Mapping[str, Any], found: Mapping[str, dict
         "machine": {"id": machine_id(facts), **facts},
         "slotool": __version__,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "figures": [found[figure.number] for figure in paper.figures if figure.number in found],
+        "figures": [{**found[figure.number], **_about(figure)} for figure in paper.figures if figure.number in found],
         "not_made": [figure.number for figure in paper.figures if figure.number not in found],
         "missing": [{"number": number, "why": why} for number, why in paper.missing],
+    }
+
+
+def _about(figure: Figure) -> dict[str, str]:
+    """What is said of a figure whatever is found."""
+    return {
+        "number": figure.number,
+        "title": figure.title,
+        "claim": figure.claim,
+        "agrees_if": figure.agrees_if,
+        "differs": figure.differs,
     }

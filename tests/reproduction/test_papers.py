@@ -19,6 +19,12 @@ def test_a_figure_says_what_it_is_compared_by(name: str, figure: Figure) -> None
     assert figure.agrees_if or figure.number == "table1"  # which no machine decides
 
 
+@pytest.mark.parametrize(("name", "figure"), FIGURES, ids=lambda part: getattr(part, "number", part))
+def test_the_summary_links_to_the_figure(name: str, figure: Figure) -> None:
+    # As Python-Markdown and GitHub alike make an anchor of a heading: of ASCII both keep the same.
+    assert f"{figure.number} {figure.title}".isascii()
+
+
 @pytest.mark.parametrize("name", list(PAPERS))
 def test_numbers_are_unique_and_what_is_missing_has_a_reason(name: str) -> None:
     paper = PAPERS[name]

@@ -310,7 +310,7 @@ PAPER = Paper(
             "the large model is best at the least load and another at the greatest", f"{_SMALLER}; simulated", _by_load,
         ),
         Figure(
-            "3", "P99 by load and ⟨R, T⟩", "the best number of threads falls as the load rises",
+            "3", "P99 by load, replicas and threads", "the best number of threads falls as the load rises",
             "configurations differ in how much the large model serves in time",
             f"{_SMALLER}, so there are two or three configurations", _tail,
         ),

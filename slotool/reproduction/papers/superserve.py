@@ -476,7 +476,7 @@ PAPER = Paper(
             f"{_SIMULATED}", _throughput,
         ),
         Figure(
-            "8", "Bursty loads: rate × CV²",
+            "8", "Bursty loads by rate and variation",
             "4.33 % more accurate at the same attainment, 2.06 × the attainment at the same accuracy",
             "in no load worse than the best fixed point or least cost, by 0.1 points and 0.1 %, and somewhere 1.1 × "
             "its "
@@ -484,7 +484,7 @@ PAPER = Paper(
             f"{_SMALLER}; {_SIMULATED}", _bursty,
         ),
         Figure(
-            "9", "Loads that rise: acceleration × CV²",
+            "9", "Rising loads by acceleration and variation",
             "the best attainment and accuracy at every acceleration; fixed models diverge as it grows",
             "as of Figure 8", f"{_SMALLER}; {_SIMULATED}", _ramps,
         ),
