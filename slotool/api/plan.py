@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -413,7 +414,7 @@ def _verified(
         {"what": "planned", "requests": len(traffic.arrival_s), "attainment": planned.attainment,
          "accuracy": planned.accuracy, "p99_s": planned.p99_us / 1e6},
         {"what": "served", "requests": len(log), "attainment": float(log.in_time.mean()),
-         "accuracy": right, "p99_s": log.tail_of_all_s(0.99)},
+         "accuracy": right, "p99_s": math.inf if (p99_s := log.tail_of_all_s(0.99)) is None else p99_s},
     ]  # fmt: skip
 
 
