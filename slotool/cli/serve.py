@@ -126,10 +126,13 @@ def serve(
     from slotool.serving.server import bind, is_loopback, serve_until_signalled, url_of
     from slotool.serving.sources import Sources
 
+    # What it would load again is not loaded yet; a terminal that closes ends a server as SIGTERM does, once it listens.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     hang_s, drain_s = (parse_duration(text, option) for text, option in ((hang, "--hang"), (drain, "--drain")))
     assert hang_s is not None
     assert drain_s is not None
     _refuse_options_without_effect(engine, max_replicas)
+    _check_scaling(replicas, max_replicas, requests_per_worker, latency is not None or bool(models))
     limit_threads(cores_given(threads))
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
@@ -205,6 +208,19 @@ def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> Non
         refuse_without_effect(("max_replicas",), f"with --engine {engine}")
     if max_replicas is None:
         refuse_without_effect(("requests_per_worker",), "without --max-replicas")
+
+
+def _check_scaling(least: int, most: int | None, per_worker_per_s: float | None, latency_known: bool) -> None:
+    """What can be said of autoscaling before models are loaded."""
+    if most is None:
+        return
+    if most < least:
+        raise typer.BadParameter(f"{most} workers at most, and {least} at least", param_hint="--max-replicas")
+    if per_worker_per_s is None and not latency_known:
+        raise typer.BadParameter(
+            "say for how many requests per second a worker is good: there is no latency table",
+            param_hint="--requests-per-worker",
+        )
 
 
 def _require_models(artifacts: list[Path] | None, models: list[Any] | None) -> None:
