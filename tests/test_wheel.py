@@ -71,12 +71,13 @@ def test_it_is_the_installed_one_that_ran(installed: Path, tmp_path: Path) -> No
     assert str(installed.parent.parent) in ran.stdout
 
 
-def test_the_data_of_the_demo_come_with_it_and_no_tables(installed: Path, tmp_path: Path) -> None:
+def test_the_data_of_the_demo_and_of_reproduced_figures_come_with_it(installed: Path, tmp_path: Path) -> None:
     code = "from slotool.data.registry import shipped_dataset; print(shipped_dataset('tate-16k'))"
     ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     folder = Path(ran.stdout.strip())
     assert sorted(path.name for path in folder.iterdir()) == ["test.txt.gz", "train.txt.gz"]
-    assert not list(folder.parent.glob("*.parquet"))
+    tables = sorted(path.name for path in folder.parent.glob("*.parquet"))
+    assert tables == ["fashion-mnist-supernet-latency.parquet", "fashion-mnist-supernet-outcomes.parquet"]
 
 
 def test_the_live_page_comes_with_it(installed: Path, tmp_path: Path) -> None:
