@@ -100,7 +100,8 @@ def build_tables(
     """Make a trained network an SLO-NN, with tables for its large layers.
 
     All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
-    calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes cannot pay.
+    calibrated on the validation split, and scored on the test split. Exit code 1, of --dry-run and for last layers:
+    choosing nodes cannot pay.
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """

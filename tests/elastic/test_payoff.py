@@ -13,7 +13,11 @@ from slotool.elastic.activators.payoff import Payoff
 @pytest.mark.parametrize(
     ("latency_us", "largest", "words"),
     [
-        ((1.0, 2.0, 4.0), 0.1, "pays up to k = 0.1, at most 2.0 × over all nodes (2.00 µs)"),
+        (
+            (1.0, 2.0, 4.0),
+            0.1,
+            "pays up to k = 0.1, at most 2.0 × over all nodes (2.00 µs), where so few",
+        ),
         ((0.5, 1.0, 1.5), 0.5, "pays up to k = 0.5, at most 4.0 ×"),
         ((1.95, 2.5, 3.0), None, "cannot pay: all nodes take 2.00 µs, the fewest (0.1) 1.95 µs"),
     ],

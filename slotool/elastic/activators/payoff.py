@@ -66,7 +66,7 @@ class Payoff:
             return self.verdict
         return (
             f"choosing nodes pays up to k = {self.largest_paying_k:.4g}, at most {self.gain:.1f} × over all nodes "
-            f"({self.full_us:.2f} µs){self._otherwise()}"
+            f"({self.full_us:.2f} µs), where so few nodes are accurate enough{self._otherwise()}"
         )
 
     def _otherwise(self) -> str:
