@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from slotool.errors import InputError
 
 
 @contextmanager
@@ -37,6 +40,20 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
         _swap_in(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def alone(path: str | Path) -> Iterator[None]:
+    """Hold the file ``path``, which is made and stays, while the block runs; it is free again however the process ends.
+
+    Raises ``InputError`` when another process holds it.
+    """
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{Path(path).parent}: another process writes there now; wait, or name another") from None
+        yield
 
 
 def _partial(path: Path) -> Path:

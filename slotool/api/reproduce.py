@@ -57,11 +57,14 @@ def reproduce(
     from slotool.extras import require
     from slotool.reproduction import reproduced
     from slotool.reproduction.papers import PAPERS
+    from slotool.reproduction.workspace import KNOWN, find
 
     folder = Path(out)
     source = None if data is None else Path(data)
     if source is not None and not source.is_dir():
         raise ArgumentError("data", f"{source} is not a folder of data sets")
+    if source is not None and not any(find(source, name) for name in KNOWN):
+        raise ArgumentError("data", f"{source} holds nothing that a figure needs; it may hold {', '.join(KNOWN)}")
     wanted = _wanted([figures] if isinstance(figures, str) else figures, PAPERS)
     if not wanted:
         return Reproduction(None, tuple(_known(paper) for paper in PAPERS.values()), ())
@@ -88,10 +91,12 @@ def _wanted(figures: Sequence[str], papers: Mapping[str, Paper]) -> dict[str, li
             continue
         name, _, number = text.partition(":")
         if name not in papers:
-            raise ArgumentError("figures", f"no paper {name!r}; there are {', '.join(papers)}, and all")
+            raise ArgumentError(
+                "figures", f"no paper {name!r}; there are {', '.join(papers)}; all stands for all of them"
+            )
         paper = papers[name]
         one = paper.figure(number)
-        if number and one is None:
+        if ":" in text and one is None:
             numbers = ", ".join(figure.number for figure in paper.figures)
             raise ArgumentError("figures", f"no figure {number!r} of {name}; there are {numbers}")
         chosen = {*found.get(name, ()), *([one] if one else paper.figures)}

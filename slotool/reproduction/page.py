@@ -42,8 +42,11 @@ def _head(document: Mapping[str, Any]) -> str:
 
 
 def _summary(figures: Sequence[Mapping[str, Any]]) -> str:
-    rows = [(f"[{name_of(f['number'])}](#{_anchor(f)})", f["claim"], f["says"], _AGREES[f["agrees"]]) for f in figures]
-    return "## Summary\n\n" + _table(("figure", "the paper", "here", "agrees"), rows)
+    rows = [
+        (f"[{name_of(f['number'])}](#{_anchor(f)})", f["claim"], f["says"], _AGREES[f["agrees"]], f["agrees_if"] or "–")
+        for f in figures
+    ]
+    return "## Summary\n\n" + _table(("figure", "the paper", "here", "agrees", "if"), rows)
 
 
 def _section(figure: Mapping[str, Any]) -> str:
@@ -65,7 +68,7 @@ def _commands(commands: Sequence[Mapping[str, Any]]) -> str:
     if not commands:
         return "Computed from files that slotool ships, without a command.\n"
     lines = "\n".join(f"$ {command['command']}" for command in commands)
-    return f"Commands ({seconds:.0f} s in all).{shared}\n\n```console\n{lines}\n```\n"
+    return f"Commands ({seconds:.0f} s in all; figures share some).{shared}\n\n```console\n{lines}\n```\n"
 
 
 def _heading(figure: Mapping[str, Any]) -> str:

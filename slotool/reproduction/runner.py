@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool import __version__
-from slotool.atomic import whole_file
+from slotool.atomic import alone, whole_file
 from slotool.errors import InputError
 from slotool.machine import machine_facts, machine_id
 from slotool.reproduction.page import page
@@ -48,9 +48,25 @@ def reproduced(
 
     ``again``: make them again, by commands that run again, and drop figures of another scale or seed.
 
-    Raises ``InputError`` when ``out`` holds figures of another scale or seed, ``RunError`` when a command fails; what
-    was found before stays.
+    Raises ``InputError`` when ``out`` holds figures of another scale or seed, or another process makes some there,
+    ``RunError`` when a command fails; what was found before stays.
     """
+    out.mkdir(parents=True, exist_ok=True)
+    with alone(out / f".{paper.name}.lock"):
+        return _reproduced(paper, figures, out, scale, data, seed, again, note, finished)
+
+
+def _reproduced(
+    paper: Paper,
+    figures: Sequence[Figure],
+    out: Path,
+    scale: Scale,
+    data: Path | None,
+    seed: int,
+    again: bool,
+    note: Callable[[str], None],
+    finished: Callable[[Figure], None],
+) -> Reproduced:
     setting = {"scale": scale, "seed": seed, "data": data is not None}
     json_file, page_file = out / f"{paper.name}.json", out / f"{paper.name}.md"
     found = _kept(json_file, setting, again)
@@ -110,6 +126,8 @@ def _made(figure: Figure, workspace: Workspace, out: Path) -> dict[str, Any]:
 def _document(paper: Paper, setting: Mapping[str, Any], found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     facts = machine_facts()
     return {
+        "schema": "slotool/reproduction",
+        "schema_version": 1,
         "paper": paper.name,
         "title": paper.title,
         "cited": paper.cited,

@@ -22,6 +22,29 @@ Scale = Literal["small", "paper"]
 Value = TypeVar("Value")
 
 
+# What figures look for in the user's data: sets, traces, and outcome tables of own services.
+KNOWN = (
+    "fashion-mnist",
+    "fma",
+    "wiki10",
+    "amazoncat-13k",
+    "delicious-200k",
+    "voxforge",
+    "azure_functions_2019_1000.csv",
+    "asr-outcomes.parquet",
+    "asr-outcomes.csv",
+    "ic-outcomes.parquet",
+    "ic-outcomes.csv",
+)
+
+
+def find(data: Path, name: str) -> Path | None:
+    """The file or folder of this name: ``data`` itself, in it, or one folder deeper; None without."""
+    if data.name == name:
+        return data
+    return next((path for path in (data / name, *sorted(data.glob(f"*/{name}"))) if path.exists()), None)
+
+
 class NotHere(SlotoolError):
     """A figure needs data that is not given; the message says which."""
 
@@ -141,12 +164,8 @@ class Workspace:
         return otherwise
 
     def find(self, name: str) -> Path | None:
-        """The file or folder of this name in the user's data, or one folder deeper; None without."""
-        if self.data is None:
-            return None
-        if self.data.name == name:
-            return self.data
-        return next((path for path in (self.data / name, *sorted(self.data.glob(f"*/{name}"))) if path.exists()), None)
+        """The file or folder of this name in the user's data; None without."""
+        return None if self.data is None else find(self.data, name)
 
     def shipped(self, name: str) -> str:
         """Where an artifact lies that slotool ships."""

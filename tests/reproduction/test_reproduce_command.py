@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import slotool
+from slotool.atomic import alone
 from slotool.errors import InputError
 
 # The one of each paper that takes the fewest seconds.
@@ -74,10 +75,22 @@ def test_a_figure_without_its_data_says_which_it_needs(tmp_path: Path) -> None:
     [
         ({"figures": "nothing"}, "no paper 'nothing'; there are inference-latency-prediction"),
         ({"figures": "superserve:99"}, "no figure '99' of superserve; there are 1, 2,"),
+        ({"figures": "superserve:"}, "no figure '' of superserve; there are 1, 2,"),
+        ({"figures": "all:2"}, "no paper 'all'; .* all stands for all of them"),
         ({"figures": "superserve", "data": "no-such-folder"}, "no-such-folder is not a folder of data sets"),
+        (
+            {"figures": "superserve", "data": str(Path(__file__).parents[1] / "rules")},
+            "holds nothing that a figure needs; it may hold",
+        ),
     ],
 )
 def test_what_there_is_not_is_named(given: dict[str, str], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=words):
         slotool.reproduce(out=tmp_path / "out", **given)
     assert not (tmp_path / "out").exists()
+
+
+def test_two_at_once_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    with alone(tmp_path / ".superserve.lock"), pytest.raises(InputError, match="another process writes there now"):
+        slotool.reproduce("superserve:12", tmp_path)
+    assert slotool.reproduce("superserve:12", tmp_path).pages == (tmp_path / "superserve.md",)

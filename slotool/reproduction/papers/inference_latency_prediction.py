@@ -11,6 +11,9 @@ from slotool.reproduction.workspace import Workspace
 
 # The paper's predictors, and two of today's: three coefficients, and slotool's for so few labels.
 PREDICTORS = ("linear", "dnn", "three-term", "additive")
+# Linear regression's error over the DNN's, where the paper has the least (Figure 5).
+MIN_RATIO = 1.24
+_BETTER = f"linear regression's mean absolute error is at least {MIN_RATIO} times the DNN's, the paper's least ratio"
 _FEWER = (
     "two cores instead of sixteen, far fewer networks, and smaller ones; the ratio of error to mean latency compares"
 )
@@ -52,7 +55,7 @@ def _predicted(workspace: Workspace, names: Sequence[str], papers: tuple[float, 
         says=f"mean error {percent(linear['mae_over_mean'])} of the mean latency by linear regression, "
         f"{percent(dnn['mae_over_mean'])} by the DNN, {percent(scores['three-term']['mae_over_mean'])} by three "
         f"coefficients, {percent(scores['additive']['mae_over_mean'])} by slotool's additive predictor",
-        agrees=dnn["mae_s"] < linear["mae_s"],
+        agrees=dnn["mae_s"] * MIN_RATIO <= linear["mae_s"],
         columns=("predictor", "MAE", "÷ mean", "the paper's ÷ mean", "MAPE", "rank correlation"),
         rows=[
             (
@@ -62,7 +65,7 @@ def _predicted(workspace: Workspace, names: Sequence[str], papers: tuple[float, 
             )
             for name, s in scores.items()
         ],
-        data=f"{sum(rows.values()):,} random networks measured on this machine ({rows}), mean of the test set "
+        data=f"{sum(rows.values()):,} random networks measured on this machine ({_sizes(rows)}), mean of the test set "
         f"{duration(linear['label_mean_s'])}, standard deviation {duration(linear['label_std_s'])}",
     )  # fmt: skip
 
@@ -96,15 +99,19 @@ def _colocated(workspace: Workspace) -> Found:
         f"{duration(scores['linear']['mae_s'])} by "
         f"linear regression, {duration(scores['dnn']['mae_s'])} by the DNN, {duration(scores[best]['mae_s'])} by "
         f"{best}",
-        agrees=scores["dnn"]["mae_s"] < scores["linear"]["mae_s"],
+        agrees=scores["dnn"]["mae_s"] * MIN_RATIO <= scores["linear"]["mae_s"],
         columns=("predictor", "MAE of the co-located latency", "÷ mean overhead", "MAPE"),
         rows=[
             (name, duration(s["mae_s"]), percent(s["mae_s"] / mean_s) if mean_s else "–", percent(s["mape"]))
             for name, s in scores.items()
         ],
         data=f"co-locations of {_MEMBERS if workspace.scale == 'small' else 'all Keras'} networks on one core "
-        f"({document['rows']})",
+        f"({_sizes(document['rows'])})",
     )
+
+
+def _sizes(rows: Document) -> str:
+    return ", ".join(f"{count:,} {split}" for split, count in rows.items())
 
 
 PAPER = Paper(
@@ -117,22 +124,22 @@ PAPER = Paper(
     figures=(
         Figure(
             "3", "Random MLPs on a CPU", "MAE 16.2 ms by linear regression, 2.8 ms by a DNN; mean latency 21.3 ms",
-            "the DNN's mean absolute error is less than linear regression's", _FEWER,
+            _BETTER, _FEWER,
             lambda workspace: _predicted(workspace, ("mlps",), (0.02132, 0.01619, 0.00282)),
         ),
         Figure(
             "5", "Random CNNs on a CPU", "MAE 22.3 ms by linear regression, 18.0 ms by a DNN; mean latency 390 ms",
-            "the DNN's mean absolute error is less than linear regression's", _FEWER,
+            _BETTER, _FEWER,
             lambda workspace: _predicted(workspace, ("cnns",), (0.39026, 0.02225, 0.01801)),
         ),
         Figure(
             "7", "MLPs and CNNs by one predictor", "MAE 19.4 ms by linear regression, 13.1 ms by a DNN; mean 206 ms",
-            "the DNN's mean absolute error is less than linear regression's", _FEWER,
+            _BETTER, _FEWER,
             lambda workspace: _predicted(workspace, ("mlps", "cnns"), (0.20636, 0.01937, 0.01312)),
         ),
         Figure(
             "9", "Co-located networks", "the DNN's error is far below linear regression's and the mean overhead",
-            "the DNN's mean absolute error is less than linear regression's",
+            _BETTER,
             "one machine instead of seven; random CNNs at the small scale, Keras models at the paper's", _colocated,
         ),
     ),

@@ -51,7 +51,7 @@ def _service(workspace: Workspace) -> Service:
     script = Path(__file__).parent.with_name("own_networks.py")
     if not workspace.path("large.onnx").exists():
         shutil.copyfile(script, workspace.path(script.name))
-    workspace.python(f"{script.name} --epochs {workspace.pick(2, 8)}", made="large.onnx")
+    workspace.python(f"{script.name} --epochs {workspace.pick(4, 8)}", made="large.onnx")
     versions = " ".join(f"{name}={name}.onnx" for name in MODELS)
     document = workspace.slotool(
         f"family {versions} --data held-out.npz -o family --outcomes outcomes.parquet --latency latency.parquet "

@@ -231,7 +231,10 @@ def _policies(workspace: Workspace) -> Found:
         f"{percent(worst['maxbatch'], 2)}; correct and in time at least {percent(effective['slackfit'])}, "
         f"{percent(effective['maxacc'])} and {percent(effective['maxbatch'])} (value iteration "
         f"{percent(effective['value-iteration'])})",
-        agrees=worst["slackfit"] >= max(worst["maxacc"], worst["maxbatch"]) - 1e-3,
+        agrees=all(
+            rows["slackfit"]["attainment"] >= max(rows[name]["attainment"] for name in ("maxacc", "maxbatch")) - 1e-3
+            for rows in found.values()
+        ),
         columns=("CV²", *names),
         rows=[
             (str(cv2), *(f"{percent(rows[n]['attainment'], 2)} at {percent(rows[n]['accuracy'])}" for n in names))
@@ -503,8 +506,9 @@ PAPER = Paper(
             "the most workers sustain at least 0.9 of linear", f"{_SIMULATED}; without the cost of a network", _scaling,
         ),
         Figure(
-            "11c", "Policies", "SlackFit has the highest attainment at every CV²; MaxBatch loses 5 % at CV² 8",
-            "SlackFit's least attainment is the highest, within 0.1 points", f"{_SMALLER}; {_SIMULATED}", _policies,
+            "11c", "Policies", "SlackFit attains more than MaxAcc and MaxBatch at every CV²; MaxBatch loses 5 % at "
+            "CV² 8",
+            "at no CV² does MaxAcc or MaxBatch attain more, by 0.1 points", f"{_SMALLER}; {_SIMULATED}", _policies,
         ),
         Figure(
             "12", "Latency by subnet and batch size (12a)", "latency rises with the batch size and with accuracy",

@@ -94,7 +94,7 @@ def _categories(workspace: Workspace) -> Found:
         says=f"{percent(shares['unchanged'])} of the requests do not depend on the version, "
         f"{percent(shares['improves'])} "
         "improve with a slower one",
-        agrees=shares["unchanged"] > 0.5 and shares["improves"] >= shares["degrades"],
+        agrees=shares["unchanged"] >= 0.65 and shares["improves"] >= 0.15,
         columns=("category", "share of requests"),
         rows=[(name, percent(share)) for name, share in shares.items()],
         data=data,
@@ -111,7 +111,7 @@ def _category_errors(workspace: Workspace) -> Found:
     return Found(
         says=f"over all requests the error falls from {percent(first)} to {percent(last)} from the fastest version to "
         "the slowest",
-        agrees=bool(last < first),
+        agrees=bool((np.diff(found["all"]) <= 0).all()),
         columns=("category", *(table.versions[at] for at in order)),
         rows=[(name, *map(percent, errors)) for name, errors in found.items()],
         data=data,
@@ -156,7 +156,7 @@ def _guarantees(workspace: Workspace) -> Found:
     return Found(
         says=f"{above} of {10 * len(tiers)} tiers × folds exceed their tolerance, {document['violations']} of them "
         f"significantly; the best single version chosen without a guarantee: {loose} of {10 * len(single)}",
-        agrees=document["violations"] == 0,
+        agrees=above == 0,
         columns=("tolerance", "worst fold", "mean of ten folds", "naive: worst fold"),
         rows=[
             (percent(t["tolerance"], 0), percent(t["worst_degradation"], 2), percent(t["degradation"], 2),
@@ -229,13 +229,13 @@ PAPER = Paper(
         Figure(
             "2", "Requests by what a slower version changes (2e, 2f)",
             "over 74 % (speech) and 65 % (images) of the requests are unchanged, over 15 % improve",
-            "most requests are unchanged, and no fewer improve than degrade",
+            "at least 65 % are unchanged and 15 % improve",
             _SERVICES, _categories,
         ),
         Figure(
             "3", "Error by category",
             "over all requests the error falls from version to version, although it rises for some",
-            "over all requests the slowest version has less error than the fastest",
+            "over all requests no version has more error than a faster one",
             _SERVICES, _category_errors,
         ),
         Figure(
@@ -248,7 +248,7 @@ PAPER = Paper(
             "8", "Guaranteed against observed degradation",
             "no tier exceeds its tolerance in ten folds; the best single version without a guarantee does several "
             "times",
-            "no tier exceeds its tolerance significantly (level 0.05 over all tiers and folds)",
+            "no tier exceeds its tolerance in any fold",
             "folds of 1,000 examples instead of 4,000 and 5,000; a mean over a small fold may exceed a tolerance that "
             "holds", _guarantees,
         ),
