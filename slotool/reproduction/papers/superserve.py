@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,16 +11,9 @@ from slotool.reports.text import duration, percent
 from slotool.reproduction.commands import Document
 from slotool.reproduction.paper import Figure, Found, Paper
 from slotool.reproduction.plots import curves
+from slotool.reproduction.supernets import WORKERS, Service, accuracy_by_flops, loading, memory, service_of
 from slotool.reproduction.workspace import Workspace
-from slotool.tables import LatencyTable, OutcomeTable
 
-if TYPE_CHECKING:
-    from slotool.elastic.supernets.supernet import Supernet
-
-# Of the paper's: their deadline is 1.2 × the largest subnet's latency at the largest batch.
-DEADLINE_BY_LARGEST = 1.2
-# The paper's, of which the small scale takes two where a load has to be as great.
-WORKERS = 8
 # Mean load by what the largest subnet can serve; and squared variations of the gaps.
 LOADS, CV2 = (0.7, 1.2, 2.0), (2, 4, 8)
 # Fixed points, as many as the paper's Clipper+.
@@ -30,53 +21,6 @@ CLIPPERS = 6
 HELD = 0.999
 _SIMULATED = "simulated on a virtual clock with measured latencies, not served by eight GPUs"
 _SMALLER = "a supernet of 2 ms at most on a CPU, not OFA-ResNet on an RTX 2080 Ti"
-
-
-@dataclass(frozen=True)
-class Service:
-    """A supernet as tables. ``points``: from the least to the most accurate; ``capacity``: queries per second of
-    ``workers`` at one, at the largest batch."""
-
-    tables: str
-    data: str
-    points: list[str]
-    accuracy: list[float]
-    latency_s: np.ndarray
-    batches: list[int]
-    deadline_ms: float
-    workers: int
-
-    def capacity(self, point: int, workers: int | None = None) -> float:
-        return float((workers or self.workers) * self.batches[-1] / self.latency_s[point, -1])
-
-
-def _service(workspace: Workspace) -> Service:
-    """The shipped supernet's tables; at the paper's scale one that is trained, measured and evaluated now."""
-    from slotool.scheduling.batching import read_profile
-
-    if workspace.scale == "paper":
-        data = workspace.data_set(["fashion-mnist"], otherwise="digits")
-        workspace.slotool(f"train supernet -o supernet --data {data} --seed {workspace.seed}")
-        workspace.slotool(
-            "profile points supernet -o latency.parquet --co-runners 0 --batch-size 1,2,4,8,16 --threads 1"
-        )
-        workspace.slotool(f"evaluate supernet -o outcomes.parquet --data {data}")
-        files = [str(workspace.path(name)) for name in ("latency.parquet", "outcomes.parquet")]
-        what = f"a supernet trained on {_name(data)}, measured on this machine"
-    else:
-        files = [workspace.shipped_table(f"fashion-mnist-supernet-{kind}.parquet") for kind in ("latency", "outcomes")]
-        what = "the shipped tables of a Fashion-MNIST supernet of ten subnets, measured on another machine"
-    latencies, outcomes = LatencyTable.load(files[0]), OutcomeTable.load(files[1])
-    # Without points that another one beats in accuracy and in every latency, which no policy takes.
-    chosen = read_profile(latencies, outcomes).grid
-    points = [point.key for point in chosen.points]
-    known = latencies.where(status="ok", co_runners="").statistics()
-    latency_s = known.pivot_table(index="point", columns="batch_size", values="median_s").loc[points]
-    deadline_ms = round(1e3 * DEADLINE_BY_LARGEST * float(latency_s.to_numpy()[-1, -1]), 3)
-    return Service(
-        f"{files[0]} --outcomes {files[1]}", what, points, [float(a) for a in chosen.accuracy], latency_s.to_numpy(),
-        [int(size) for size in latency_s.columns], deadline_ms, workspace.pick(2, WORKERS),
-    )  # fmt: skip
 
 
 def _simulated(
@@ -125,7 +69,7 @@ def _against(rows: dict[str, Document]) -> tuple[float, float]:
 
 def _grid(workspace: Workspace, loads: dict[str, str], title: str) -> Found:
     """SlackFit, the value-iteration policy, INFaaS's least cost and the fixed points, by named arrivals."""
-    service = _service(workspace)
+    service = service_of(workspace)
     policies = ["slackfit", "value-iteration", "mincost", *_clippers(service)]
     found = {name: _simulated(workspace, service, arrivals, policies) for name, arrivals in loads.items()}
     against = {name: _against(rows) for name, rows in found.items()}
@@ -166,7 +110,7 @@ def _line(found: dict[str, dict[str, Document]], policy: str) -> tuple[list[floa
 
 
 def _bursty(workspace: Workspace) -> Found:
-    service = _service(workspace)
+    service = service_of(workspace)
     most = service.capacity(len(service.points) - 1)
     return _grid(
         workspace,
@@ -181,7 +125,7 @@ def _bursty(workspace: Workspace) -> Found:
 
 def _ramps(workspace: Workspace) -> Found:
     """From half the largest's capacity to twice, in as many seconds as the acceleration takes."""
-    service = _service(workspace)
+    service = service_of(workspace)
     most = service.capacity(len(service.points) - 1)
     low, high = 0.5 * most, 2.0 * most
     seconds = workspace.pick(10_000, 300_000) / high
@@ -199,7 +143,7 @@ def _ramps(workspace: Workspace) -> Found:
 
 def _recorded(workspace: Workspace) -> Found:
     trace = workspace.data_set(["azure_functions_2019_1000.csv"])
-    service = _service(workspace)
+    service = service_of(workspace)
     most = service.capacity(len(service.points) - 1)
     return _grid(
         workspace,
@@ -213,7 +157,7 @@ def _recorded(workspace: Workspace) -> Found:
 
 
 def _policies(workspace: Workspace) -> Found:
-    service = _service(workspace)
+    service = service_of(workspace)
     most = service.capacity(len(service.points) - 1)
     names = ["slackfit", "maxacc", "maxbatch", "value-iteration"]
     seconds = _seconds(workspace, 1.5 * most)
@@ -246,7 +190,7 @@ def _policies(workspace: Workspace) -> Found:
 
 def _deaths(workspace: Workspace) -> Found:
     """Half the workers die, one after the other, under a load that all serve at the most accurate point."""
-    service = _service(workspace)
+    service = service_of(workspace)
     most = service.capacity(len(service.points) - 1, WORKERS)
     seconds = float(_seconds(workspace, 0.8 * most).removesuffix("s"))
     deaths = [seconds * (i + 1) / (WORKERS / 2 + 1) for i in range(WORKERS // 2)]
@@ -268,7 +212,7 @@ def _deaths(workspace: Workspace) -> Found:
 
 def _scaling(workspace: Workspace) -> Found:
     """The greatest rate, in steps of 5 % of the capacity, at which the deadline is attained by 0.999."""
-    service = _service(workspace)
+    service = service_of(workspace)
     counts = workspace.pick((1, 4, 16, 32), (1, 2, 4, 8, 16, 32, 64))
     point = f"fixed@{service.points[0]}"
     held = {count: _greatest(workspace, service, point, count) for count in counts}
@@ -308,7 +252,7 @@ def _greatest(workspace: Workspace, service: Service, point: str, workers: int) 
 
 
 def _throughput(workspace: Workspace) -> Found:
-    service = _service(workspace)
+    service = service_of(workspace)
     picked = (0, len(service.points) // 2, len(service.points) - 1)
     rates = [_greatest(workspace, service, f"fixed@{service.points[i]}", service.workers) for i in picked]
     span = 100 * (service.accuracy[-1] - service.accuracy[0])
@@ -327,7 +271,7 @@ def _throughput(workspace: Workspace) -> Found:
 
 
 def _profile(workspace: Workspace) -> Found:
-    service = _service(workspace)
+    service = service_of(workspace)
     grid = service.latency_s
     by_batch = float((np.diff(grid, axis=1) > 0).mean())
     by_accuracy = float((np.diff(grid, axis=0) > 0).mean())
@@ -351,104 +295,6 @@ def _profile(workspace: Workspace) -> Found:
     )
 
 
-def _supernet(workspace: Workspace) -> tuple[Supernet, str, str]:
-    """The shipped supernet of digits, or the one of the paper's scale; its data for ``--data``; its artifact."""
-    from slotool.artifacts import open_artifact
-    from slotool.artifacts.shipped import shipped_artifact
-    from slotool.elastic.supernets.supernet import Supernet
-
-    if workspace.scale == "paper":
-        _service(workspace)
-        data = workspace.data_set(["fashion-mnist"], otherwise="digits")
-        return Supernet.load(open_artifact(workspace.path("supernet"))), data, "supernet"
-    shipped = shipped_artifact("supernet")
-    return Supernet.load(shipped), "digits", str(shipped.path)
-
-
-def _memory(workspace: Workspace) -> Found:
-    """Weights of the supernet with the statistics of its points, beside as many networks of their own."""
-    model, data, _ = _supernet(workspace)
-    subnets = sorted(4 * model.space.narrowed(subnet).weights for subnet in model.subnets.values())
-    held = model.weight_bytes + model.norm.bytes
-    return Found(
-        says=f"the supernet holds its {len(subnets)} points in {held / 1e3:,.0f} kB, {sum(subnets) / held:.1f} × less "
-        f"than one network each ({sum(subnets) / 1e3:,.0f} kB)",
-        agrees=sum(subnets) > held,
-        columns=("what", "bytes"),
-        rows=[
-            ("shared weights", f"{model.weight_bytes:,}"),
-            ("statistics of all points", f"{model.norm.bytes:,}"),
-            (f"{len(subnets)} extracted subnets", f"{sum(subnets):,}"),
-            ("the largest subnet alone", f"{subnets[-1]:,}"),
-        ],
-        data=f"a supernet trained on {_name(data)}",
-    )
-
-
-def _accuracy(workspace: Workspace) -> Found:
-    """Subnets by FLOPs, beside networks that were sized by hand; of each the best subnet that needs no more FLOPs."""
-    model, data, artifact = _supernet(workspace)
-    document = workspace.slotool(f"evaluate {artifact} -o subnets.parquet --data {data} --repeats 1")
-    accuracy = {point["version"]: point["accuracy"] for point in document["points"]}
-    subnets = sorted((model.space.flops(subnet), accuracy[point.key]) for point, subnet in model.subnets.items())
-    training = f"--data {data} --threads 1 --seed {workspace.seed}"
-    made = [workspace.slotool(f"train {kind} -o hand-sized-{kind} {training}") for kind in ("family", "cnn")]
-    networks = sorted((v["flops"], v["test_accuracy"]) for document in made for v in document["versions"])
-    gains = [
-        max(own for flops, own in subnets if flops <= most) - alone for most, alone in networks if most >= subnets[0][0]
-    ]
-    return Found(
-        says=f"beside the {len(gains)} networks trained alone that have no fewer FLOPs than the smallest subnet, "
-        f"the best "
-        f"subnet within as many is {', '.join(f'{100 * gain:+.1f}' for gain in gains)} points off",
-        agrees=bool(gains) and min(gains) >= 0,
-        columns=("network", "FLOPs", "test accuracy"),
-        rows=[
-            *((f"subnet {i + 1}", f"{flops:,}", percent(own)) for i, (flops, own) in enumerate(subnets)),
-            *((f"trained alone {i + 1}", f"{flops:,}", percent(own)) for i, (flops, own) in enumerate(networks)),
-        ],
-        data=f"{_name(data)}, test split",
-        plot=curves(
-            "Accuracy by FLOPs",
-            "Subnets of one supernet beside networks that were sized by hand and trained alone.",
-            ("FLOPs", "log"),
-            ("test accuracy", "share"),
-            {
-                "subnets": ([f for f, _ in subnets], [a for _, a in subnets]),
-                "trained alone": ([f for f, _ in networks], [a for _, a in networks]),
-            },
-        ),
-    )
-
-
-def _name(data: str) -> str:
-    return "Fashion-MNIST" if "fashion" in data else data
-
-
-def _loading(workspace: Workspace) -> Found:
-    """In this process: a call of a subnet is shorter than any command that would print it."""
-    from slotool.reproduction.actuation import measured_actuation
-
-    model, data, _ = _supernet(workspace)
-    shape = model.space.graph.input_shape
-    one = np.random.default_rng(workspace.seed).random((1, *shape), dtype=np.float32)
-    found = measured_actuation(model, one, workspace.folder, workspace.pick(50, 500))
-    return Found(
-        says=f"loading a subnet of {found.weight_bytes / 1e3:,.0f} kB from a file takes {duration(found.load_s)}, "
-        f"{found.load_s / found.forward_s:.1f} × its inference; actuating it in place "
-        f"{duration(max(found.switch_s, 0.0))}, {found.load_s / max(found.switch_s, 1e-7):,.0f} × less",
-        agrees=found.load_s > 10 * found.switch_s,
-        columns=("what", "median"),
-        rows=[
-            ("inference at the largest point, one example", duration(found.forward_s)),
-            ("actuation: a call after one of the other end", duration(found.switch_s)),
-            ("the same of two extracted subnets in memory", duration(found.extracted_switch_s)),
-            ("loading the extracted subnet", duration(found.load_s)),
-        ],
-        data=f"a supernet trained on {_name(data)}, CPU time of one thread",
-    )
-
-
 PAPER = Paper(
     name="superserve",
     title="SuperServe",
@@ -460,18 +306,18 @@ PAPER = Paper(
             "1", "Loading a model against inference (1a, 4b)",
             "loading from host to GPU memory takes many times the inference; actuation is orders of magnitude faster",
             "loading takes more than ten times the actuation",
-            "weights go from a file in the page cache to CPU memory, not over PCIe", _loading,
+            "weights go from a file in the page cache to CPU memory, not over PCIe", loading,
         ),
         Figure(
             "2", "Accuracy of subnets by FLOPs",
             "subnets are more accurate than hand-tuned ResNets of the same FLOPs",
             "within the FLOPs of each network trained alone some subnet is as accurate",
             "small networks on small images, trained for seconds; of those trained alone three are dense, which "
-            "suits digits better than convolutions do", _accuracy,
+            "suits digits better than convolutions do", accuracy_by_flops,
         ),
         Figure(
             "4a", "Memory", "up to 2.6 × less than separate networks of the same range",
-            "less than the sum of the extracted subnets", "a small supernet of fewer points", _memory,
+            "less than the sum of the extracted subnets", "a small supernet of fewer points", memory,
         ),
         Figure(
             "4c", "Range of throughput", "a wide range, 2,000 to 8,000 queries/s, within 6 points of accuracy",
