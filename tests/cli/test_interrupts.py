@@ -34,12 +34,15 @@ def test_generate_ends_in_a_sentence_and_leaves_no_partial_file(
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     finally:
         signal.signal(signal.SIGHUP, ignored)
-    deadline = time.monotonic() + PATIENCE_S
-    while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert [path.name for path in tmp_path.iterdir()] == [f".big.parquet.partial-{process.pid}"]
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    partial, deadline = tmp_path / f".big.parquet.partial-{process.pid}", time.monotonic() + PATIENCE_S
+    try:
+        while not partial.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [path.name for path in tmp_path.iterdir()] == [partial.name]
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
     assert (process.returncode, stdout) == (code, "")
     assert stderr.splitlines()[-1] == f"slotool: {word}"
     assert "Traceback" not in stderr
