@@ -97,32 +97,16 @@ class Workspace:
         Raises ``RunError`` with its last words when it fails.
         """
         line = f"slotool {command}"
-        kept = self.folder / "documents" / f"{_name(line)}.json"
         there = [(self.folder / name).exists() for name in outputs_of(line)]
-        if self._still_holds(kept, line):
-            found = json.loads(kept.read_text())
-        else:
-            # A campaign of measurements goes on where it was; other outputs of a run that was cut short are replaced.
-            replaces = any(there) and not command.startswith("profile ")
-            self._note(f"$ {self.shown(line)}")
-            found = self._timed(f"{line} --force" if replaces else line)
-            with whole_file(kept) as partial:
-                partial.write_text(json.dumps(found))
-        self.ran.append(Ran(self.shown(line), found["seconds"], found["busy_cores"]))
+        # A campaign of measurements goes on where it was; other outputs of a run that was cut short are replaced.
+        replaces = any(there) and not command.startswith("profile ")
+        found = self._once(line, [line], lambda: self._timed(f"{line} --force" if replaces else line))
         return dict(found["document"])
 
     def python(self, script: str, made: str) -> None:
         """Run a script of the folder, unless ``made``, which it writes last, is there."""
         line = f"python {script}"
-        kept = self.folder / "documents" / f"{_name(line)}.json"
-        if self._still_holds(kept, line) and (self.folder / made).exists():
-            found = json.loads(kept.read_text())
-        else:
-            self._note(f"$ {self.shown(line)}")
-            found = self._timed(line)
-            with whole_file(kept) as partial:
-                partial.write_text(json.dumps(found))
-        self.ran.append(Ran(self.shown(line), found["seconds"], found["busy_cores"]))
+        self._once(line, [line], lambda: self._timed(line), made)
 
     def loaded(self, served: str, command: str) -> Document:
         """The document of ``slotool loadtest``, sent to a server of ``served`` that is started for it.
@@ -131,23 +115,12 @@ class Workspace:
         """
         from slotool.planning.server_process import RunningServer
 
-        key = f"slotool serve {served} & slotool {command}"
-        kept = self.folder / "documents" / f"{_name(key)}.json"
-        shown = [f"slotool serve {served} &", f"slotool {command}".replace("URL", "http://127.0.0.1:8000")]
-        if self._still_holds(kept, key):
-            found = json.loads(kept.read_text())
-        else:
-            for line in shown:
-                self._note(f"$ {self.shown(line)}")
+        def run() -> dict[str, Any]:
             with RunningServer([*served.split(), "--port", "0"], self.folder) as server:
-                found = self._timed(f"slotool {command} --force".replace("URL", server.url))
-            with whole_file(kept) as partial:
-                partial.write_text(json.dumps(found))
-        self.ran += [
-            Ran(self.shown(shown[0]), 0.0, 0.0),
-            Ran(self.shown(shown[1]), found["seconds"], found["busy_cores"]),
-        ]
-        return dict(found["document"])
+                return self._timed(f"slotool {command} --force".replace("URL", server.url))
+
+        shown = [f"slotool serve {served} &", f"slotool {command}".replace("URL", "http://127.0.0.1:8000")]
+        return dict(self._once(f"slotool serve {served} & slotool {command}", shown, run)["document"])
 
     def data_set(self, names: Sequence[str], otherwise: str | None = None) -> str:
         """What ``--data`` is given: the folder of the first of ``names`` that lies below the user's data, or
@@ -167,10 +140,6 @@ class Workspace:
         """The file or folder of this name in the user's data; None without."""
         return None if self.data is None else find(self.data, name)
 
-    def shipped(self, name: str) -> str:
-        """Where an artifact lies that slotool ships."""
-        return str(shipped_artifact(name).path)
-
     def shipped_data(self, name: str) -> str:
         """Where a data set lies that slotool ships."""
         return str(shipped_dataset(name))
@@ -187,6 +156,24 @@ class Workspace:
                              (shipped_dataset("tate-16k").parent, "datasets")):  # fmt: skip
             line = line.replace(str(folder), name)
         return line
+
+    def _once(
+        self, key: str, lines: Sequence[str], run: Callable[[], dict[str, Any]], made: str | None = None
+    ) -> dict[str, Any]:
+        """What ``run`` finds, or what it found before for this ``key``. ``lines``: what a person types for it, of which
+        the last one takes the time; ``made``: a file that must be there too."""
+        kept = self.folder / "documents" / f"{_name(key)}.json"
+        if self._still_holds(kept, key) and (made is None or (self.folder / made).exists()):
+            found: dict[str, Any] = json.loads(kept.read_text())
+        else:
+            for line in lines:
+                self._note(f"$ {self.shown(line)}")
+            found = run()
+            with whole_file(kept) as partial:
+                partial.write_text(json.dumps(found))
+        *before, last = map(self.shown, lines)
+        self.ran += [*(Ran(line, 0.0, 0.0) for line in before), Ran(last, found["seconds"], found["busy_cores"])]
+        return found
 
     def _still_holds(self, kept: Path, line: str) -> bool:
         """Whether what was done by an earlier run, or by this one, need not be done again."""
