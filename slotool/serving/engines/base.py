@@ -86,7 +86,7 @@ class InferenceEngine(ABC):
         """Make ``models`` ready in place of those of ``open``, which serve meanwhile; the function that is returned
         changes over, from the event loop and at once.
 
-        Calls begun before are answered by the models they began on. Raises as ``open`` does; then nothing has changed.
+        Calls started before are answered by the models they started on. Raises as ``open`` does; then nothing changed.
         By default an engine has one set of models for as long as it runs, and this raises ``InputError``.
         """
         raise InputError(f"engine {self.name} cannot take other models while it serves: start the server again")
