@@ -52,6 +52,27 @@ def test_an_exported_encoder_is_known_and_runs(batch_size: int) -> None:
     assert backend.array(backend.prepare(graph, 2)()).shape == (2, 5, 16)
 
 
+class Rolled(nn.Module):
+    """Views of an image, shifted by nothing too, as three networks of the demo have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(self.network(torch.roll(x, shift, (2, 3))) for shift in ((0, 0), (2, 0), (0, -2)))
+
+
+def test_values_without_elements_are_left_out() -> None:
+    module = Rolled()
+    graph = capture_onnx(exported(module, 2, 1, 6, 6))
+    assert not graph.unknown
+    assert graph.weights == count(module)
+    assert product_flops(graph) == 3 * 2 * 64 * 3
+    backend = TorchBackend()
+    assert backend.array(backend.prepare(graph, 2)()).shape == (2, 3)
+
+
 class Recurrent(nn.Module):
     def __init__(self, kind: str, last: bool, **options: Any) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from slotool.graphs.capture.onnx_nodes import (
     translate,
 )
 from slotool.graphs.capture.onnx_operators import batch_of, chain_of
-from slotool.graphs.capture.onnx_patterns import join_patterns
+from slotool.graphs.capture.onnx_patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx_reading import Constant, Node, Reading, constant_of, read_model
 from slotool.graphs.capture.onnx_recurrent import RECURRENT, TRAINED
 from slotool.graphs.graph import OperatorGraph
@@ -60,7 +60,7 @@ def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
     Raises ``GraphError`` for a file that is missing, torn or no ONNX model, and for a model whose shapes cannot be
     inferred; ``MissingPackageError`` when the package onnx is not installed.
     """
-    reading = read_model(source)
+    reading = without_empty(read_model(source))
     walk = _Walk(reading)
     for node in walk.nodes:
         walk.call(node)

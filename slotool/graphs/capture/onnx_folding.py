@@ -44,6 +44,15 @@ def known_shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
                 yield value.name, tuple(axis.dim_value for axis in dims)
 
 
+def empty_slices(graph: onnx.GraphProto) -> Iterator[str]:
+    """Parts of values that have no elements. Of other values a size of 0 may mean that an exporter did not know it."""
+    slices = {name for node in graph.node if node.op_type == "Slice" for name in node.output}
+    for value in graph.value_info:
+        dims = value.type.tensor_type.shape.dim
+        if value.name in slices and any(axis.HasField("dim_value") and axis.dim_value == 0 for axis in dims):
+            yield value.name
+
+
 def _fold(model: onnx.ModelProto) -> bool:
     """Replace nodes by the integers they make; whether there were any."""
     import onnx

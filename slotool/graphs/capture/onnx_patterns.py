@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 
 from slotool.graphs.capture.onnx_reading import Constant, Node, Reading
@@ -16,6 +16,20 @@ def join_patterns(reading: Reading, constants: Mapping[str, Constant]) -> list[N
     """The model's nodes, in order, with such groups of them as one node: ``Gelu``, ``Swish``, ``Mish``, ``HardSwish``,
     and ``MatMul`` or ``Conv`` with the bias that was added after it as third input."""
     return _Joining(reading, constants).run()
+
+
+def without_empty(reading: Reading) -> Reading:
+    """The model without slices of no elements, which exporters write for a roll by nothing; concatenations have what is
+    left of their inputs."""
+    nodes = [_without(reading.empty, node) for node in reading.nodes if not reading.empty.issuperset(node.outputs)]
+    return replace(reading, nodes=tuple(nodes))
+
+
+def _without(empty: Container[str], node: Node) -> Node:
+    left = tuple(name for name in node.inputs if name not in empty)
+    if node.op != "Concat" or left == node.inputs:
+        return node
+    return replace(node, op="Concat" if len(left) > 1 else "Identity", inputs=left)
 
 
 class _Joining:

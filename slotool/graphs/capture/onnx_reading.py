@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.extras import import_failed
-from slotool.graphs.capture.onnx_folding import MAX_VALUES, known_shapes, with_shapes
+from slotool.graphs.capture.onnx_folding import MAX_VALUES, empty_slices, known_shapes, with_shapes
 from slotool.graphs.capture.onnx_quantised import in_floats, is_quantised
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
@@ -55,7 +55,8 @@ class Node:
 @dataclass(frozen=True)
 class Reading:
     """A model. ``inputs`` are those that are no weights, ``dtypes`` their types. ``shapes`` of values are with the
-    batch, which is ``batch`` examples. ``element_type`` is what it computes in, as ``OperatorGraph`` has it."""
+    batch, which is ``batch`` examples; ``empty`` names slices without elements. ``element_type`` is what it computes
+    in, as ``OperatorGraph`` has it."""
 
     name: str
     opset: int
@@ -65,6 +66,7 @@ class Reading:
     nodes: tuple[Node, ...]
     constants: dict[str, Constant]
     shapes: dict[str, Shape]
+    empty: frozenset[str]
     batch: int
     element_type: str
 
@@ -108,6 +110,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> Reading:
         nodes=tuple(_node(position, node) for position, node in enumerate(graph.node)),
         constants=dict(_initialisers(graph, name)),
         shapes=dict(known_shapes(graph)),
+        empty=frozenset(empty_slices(graph)),
         batch=batch,
         element_type=element_type,
     )
