@@ -32,7 +32,7 @@ def serve(
     tls_clients: FilePath | None = None,
     engine: str = "inline",
     replicas: int | None = None,
-    threads: int = 1,
+    threads: int | None = None,
     max_batch: int | None = None,
     max_queue: int | None = None,
     default_deadline_ms: float | None = None,
@@ -63,8 +63,8 @@ def serve(
         tls_key: PEM file of its private key; None: the same file.
         tls_clients: PEM file of the authorities of which clients must show a certificate.
         engine: ``"inline"`` (the server's process), ``"local"`` (processes) or ``"ray"``.
-        replicas: Workers of ``"local"`` or ``"ray"``; None: 1.
-        threads: Compute threads per call.
+        replicas: Workers of ``"local"`` or ``"ray"``; None: 1, or the plan's.
+        threads: Compute threads per call; None: 1, or the plan's.
         max_batch: Most examples in one request; None: the command's default.
         max_queue: Most requests that may wait; None: the command's default.
         default_deadline_ms: Longest wait of a request without a deadline, milliseconds; 0: any.

@@ -133,14 +133,14 @@ def serve(
     assert drain_s is not None
     _refuse_options_without_effect(engine, max_replicas)
     _check_scaling(replicas, max_replicas, requests_per_worker, latency is not None or bool(models))
-    limit_threads(cores_given(threads))
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
     given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
     _require_models(artifacts, models)
-    read = _described(given) if models else (lambda: given)
-    sources = read()
+    read = _described(given) if models else _planned(given)
+    replicas, threads = (sources := read()).workers
+    limit_threads(cores_given(threads))
     files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
              "tls_clients": tls_clients}  # fmt: skip
     token_file, log, *tls = (_beside_config(path, key) if models else path for key, path in files.items())
@@ -257,7 +257,15 @@ def _described(given: Sources) -> Callable[[], Sources | CombinedSources]:
         for key, value in values.items()
         if stated_in(key.replace("-", "_")) == "COMMANDLINE"
     }
-    return ServiceFile(file, overriding, given).read
+    fixed = frozenset(key for key in ("replicas", "threads") if stated_in(key) == "COMMANDLINE")
+    workers = (given.replicas if "replicas" in fixed else 1, given.threads if "threads" in fixed else 1)
+    return ServiceFile(file, overriding, given.with_workers(*workers), fixed, follows_plan=given.mapped).read
+
+
+def _planned(given: Sources) -> Callable[[], Sources]:
+    """``given``, whose workers are those of the switching plan where nothing else says so."""
+    silent = stated_in("replicas") == stated_in("threads") == "DEFAULT"
+    return given.as_planned if given.mapped and silent else lambda: given
 
 
 def _beside_config(path: Path | None, option: str) -> Path | None:

@@ -63,6 +63,11 @@ class SwitchingPlan:
     by: str = P99
 
     @property
+    def configuration(self) -> tuple[int, int]:
+        """⟨R, T⟩."""
+        return self.replicas, self.threads
+
+    @property
     def breakpoints(self) -> list[tuple[float, str]]:
         """Algorithm 1, the most accurate point that is good for the rate, as the rate up to which each point serves.
 
@@ -88,8 +93,8 @@ class SwitchingPlan:
 
     def loads_of(self, point: str) -> list[LoadTest]:
         """The load tests of ``point`` on this plan's configuration."""
-        mine = (self.replicas, self.threads)
-        return [load for load in self.loads if load.point == point and (load.replicas, load.threads) == mine]
+        mine = [load for load in self.loads if (load.replicas, load.threads) == self.configuration]
+        return [load for load in mine if load.point == point]
 
     def document(self) -> dict[str, Any]:
         """The JSON form."""

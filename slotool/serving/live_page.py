@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.errors import InputError
+from slotool.errors import InputError, SlotoolError
 from slotool.serving import bounds, tensors
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import require_same_origin, wants_page
@@ -27,6 +28,7 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_SETTINGS = {"policy", "tolerance", "replicas", "threads"}
 Page = Callable[[Request], Awaitable[Response]]
 
 
@@ -41,8 +43,15 @@ class RuntimeSettings(Protocol):
     def policy(self) -> str:
         """What is in force."""
 
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Replicas, and threads of each."""
+
     async def use(self, policy: str) -> None:
         """Put another in force. Raises ``InputError``; then nothing has changed."""
+
+    async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
+        """Serve on other workers. Raises ``InputError`` or ``RunError``; then nothing has changed."""
 
 
 class LivePage:
@@ -52,6 +61,7 @@ class LivePage:
         self._front = front
         self._index = index
         self._runtime_settings = runtime_settings
+        self._reconfigures = False
         self._html = (resources.files("slotool.serving") / "live.html").read_text(encoding="utf-8")
         self.routes = [
             Route("/", self.page),
@@ -86,19 +96,25 @@ class LivePage:
         return json_response(self._document(number, model))
 
     async def update(self, request: Request) -> Response:
-        """Set ``policy`` or ``tolerance``, whichever is named, and return the settings in force."""
+        """Set what is named of ``policy``, ``tolerance``, ``replicas`` and ``threads``, and return the settings in
+        force."""
         front = self._front
         require_same_origin(request, has_token=front.clients is not None)
         asked = tensors.json_object(await front.body(request, bounds.OVERHEAD_BYTES))
-        strangers = set(asked) - {"policy", "tolerance"}
+        strangers = set(asked) - _SETTINGS
         if strangers:
-            raise bad_request(f"{min(strangers)[:40]!r} is no runtime setting; there are policy and tolerance")
+            raise bad_request(
+                f"{min(strangers)[:40]!r} is no runtime setting; there are {', '.join(sorted(_SETTINGS))}"
+            )
         if "tolerance" in asked:
             tolerance = _tolerance(asked["tolerance"])
             if tolerance is not None and not self._tiers():
                 raise bad_request("tolerance: no model is served with rules to follow it (serve --rules)")
+        workers = self._workers_asked(asked)
         if "policy" in asked:
             await self._use(asked["policy"])
+        if workers is not None:
+            await self._use_workers(*workers)
         if "tolerance" in asked and tolerance != front.default_tolerance:
             front.default_tolerance = tolerance
             sentence = "no default tolerance" if tolerance is None else f"default tolerance {tolerance:g}"
@@ -118,6 +134,36 @@ class LivePage:
             raise bad_request(f"policy {policy}: {error}") from None
         self._front.router.events.emit("setting", f"policy {policy}")
 
+    def _workers_asked(self, asked: dict[str, Any]) -> tuple[int, int] | None:
+        """Replicas and threads, of which a request may name one; None where it names neither."""
+        if not asked.keys() & {"replicas", "threads"}:
+            return None
+        if self._runtime_settings is None:
+            raise bad_request("replicas, threads: the workers of this server cannot be changed")
+        in_force = self._runtime_settings.workers
+        replicas, threads = (
+            _whole(asked, key, now) for key, now in zip(("replicas", "threads"), in_force, strict=True)
+        )
+        # A client must not fill the machine; a server may have been started on more.
+        most = max(len(os.sched_getaffinity(0)), in_force[0] * in_force[1])
+        if replicas * threads > most:
+            raise bad_request(
+                f"replicas, threads: {replicas} x {threads} is more than the {most} cores for workers here"
+            )
+        return replicas, threads
+
+    async def _use_workers(self, replicas: int, threads: int) -> None:
+        assert self._runtime_settings is not None
+        if self._reconfigures:
+            raise bad_request("replicas, threads: other workers are on their way; try again when they serve")
+        self._reconfigures = True
+        try:
+            await self._runtime_settings.use_workers(replicas, threads, "asked for at /live")
+        except SlotoolError as error:
+            raise bad_request(f"replicas, threads: {error}") from None
+        finally:
+            self._reconfigures = False
+
     def _tiers(self) -> set[float]:
         models = self._front.models.values()
         return {rule.tolerance for served in models if served.rules for rule in served.rules.rules}
@@ -134,6 +180,8 @@ class LivePage:
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),
+            "threads": runtime_settings.workers[1] if runtime_settings else None,
+            "can_reconfigure": runtime_settings is not None and front.router.engine.can_reconfigure,
             "unready": None if unready is None else str(unready),
             "policy": runtime_settings.policy if runtime_settings else None,
             "policies": list(runtime_settings.policies) if runtime_settings else [],
@@ -141,6 +189,13 @@ class LivePage:
             "tiers": sorted(self._tiers()),
             "seconds": live.since(number),
         }
+
+
+def _whole(asked: dict[str, Any], key: str, default: int) -> int:
+    value = asked.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise bad_request(f"{key}: a whole number from 1 on is expected")
+    return value
 
 
 def _tolerance(value: Any) -> float | None:

@@ -56,6 +56,12 @@ class Metrics:
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
         self._waiting = Gauge("slotool_queue_requests", "Requests waiting to be served", registry=self.registry)
         self._workers = Gauge("slotool_workers", "Workers that are alive and warm", registry=self.registry)
+        self._threads = Gauge("slotool_worker_threads", "Compute threads of each worker", registry=self.registry)
+        self._reconfigurations = Counter(
+            "slotool_worker_reconfigurations",
+            "Times that all workers were replaced by others in number or threads",
+            registry=self.registry,
+        )
         self._restarts = Counter("slotool_worker_restarts", "Workers restarted", registry=self.registry)
         self._switches = Counter(
             "slotool_switches", "Operating points switched by a policy", ["model"], registry=self.registry
@@ -138,6 +144,14 @@ class Metrics:
     def watch_workers(self, alive: Callable[[], int]) -> None:
         """Report ``alive()`` as the number of workers whenever metrics are read."""
         self._workers.set_function(alive)
+
+    def watch_threads(self, threads: Callable[[], int]) -> None:
+        """Report ``threads()`` as the threads of each worker whenever metrics are read."""
+        self._threads.set_function(threads)
+
+    def reconfigured(self) -> None:
+        """All workers were replaced by others in number or threads."""
+        self._reconfigurations.inc()
 
     def watch_feedback(self, model: str, feedback: Labelled) -> None:
         """Report labelled accuracy and alarms whenever metrics are read."""

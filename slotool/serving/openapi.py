@@ -66,7 +66,7 @@ def _pages() -> Document:
         "/live": {
             "get": _answers("Figures of the last seconds", live)
             | {"parameters": [_parameter("query", "since", _WHOLE, "Number of the last second known")]},
-            "post": _answers("Set the policy or the default tolerance", live, asked) | _body(_ref("RuntimeSettings")),
+            "post": _answers("Set policy, default tolerance or workers", live, asked) | _body(_ref("RuntimeSettings")),
         },
         "/metrics": {"get": _answers("Counts and latencies for Prometheus", _TEXT, kind="text/plain")},
         "/openapi.json": {"get": _answers("This document", _object(["openapi"]))},
@@ -206,6 +206,7 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
     some: Document = {"type": "array"}
     tolerance, share = {"type": ["number", "null"], "minimum": 0}, {"type": ["number", "null"]}
     known = _object(["number", "answered", "waiting"])
+    number: Document = {"type": "integer", "minimum": 1}
     metadata: Document = {"name": {"type": "string", "enum": list(models)}, "versions": _list(_TEXT), "platform": _TEXT}
     classes = max(1, *(served.model.classes for served in models.values()))
     numbers, names = _list(_up_to(classes - 1, "integer")), _list(_TEXT)
@@ -217,8 +218,17 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
         "Server": _object(["name", "version"], name=_TEXT, version=_TEXT, extensions=some),
         "Metadata": _object(list(metadata), **metadata, inputs=some, outputs=some),
         "Statistics": _object(["model_stats"], model_stats=some),
-        "RuntimeSettings": _object([], policy=_TEXT, tolerance=tolerance) | {"additionalProperties": False},
-        "Live": _object(["seconds"], policy={"type": ["string", "null"]}, tolerance=tolerance, seconds=_list(known)),
+        "RuntimeSettings": _object([], policy=_TEXT, tolerance=tolerance, replicas=number, threads=number)
+        | {"additionalProperties": False},
+        "Live": _object(
+            ["seconds"],
+            policy={"type": ["string", "null"]},
+            tolerance=tolerance,
+            all_workers=_WHOLE,
+            threads={"type": ["integer", "null"]},
+            can_reconfigure={"type": "boolean"},
+            seconds=_list(known),
+        ),
         "Labels": _object(["request", "labels"], request=_TEXT, labels=labels),
         "Feedback": _object(list(counts), **counts),
     }

@@ -175,18 +175,22 @@ class Router:
         self.engine.prepare(served.name, served.policy.points)
         self._queues[served.name].replace(served)
 
-    async def exchange(self, models: Mapping[str, ServedModel]) -> None:
+    async def exchange(self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None) -> None:
         """From the next dispatch on, serve these models in place of all others; waiting requests stay in the queue, and
         calls in progress are answered by the models they began on. Of those served before, only candidates may be
-        missing, whose requests the model they were candidates for then answers.
+        missing, whose requests the model they were candidates for then answers. ``workers``: how many from then on, and
+        the threads of each, where that changes too.
 
         Raises ``InputError`` or ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
-        change_over = await self.engine.stage(models)
+        staging = self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers)
+        change_over = await staging
         change_over()
         for name, served in models.items():
             if name in self._queues:
                 self._queues[name].replace(served)
+                if workers is not None:  # latencies of calls that began before are those of other threads
+                    self._queues[name].changed_us = self.now_us()
             else:
                 self._queues[name] = ModelQueue(served, self._workers, self._no_worker, self.now_us)
         for name in self._queues.keys() - models.keys():

@@ -1,4 +1,4 @@
-"""Runtime settings: another policy, or reloaded models, tables and rules, while the models are served."""
+"""Runtime settings: another policy, other workers, or reloaded models, tables and rules, while models are served."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ class ReloadableSettings:
         self._read = read or (lambda: self._sources)
         # What was chosen while the server runs goes before what its file says.
         self._chosen_policy: str | None = None
+        self._chosen_workers: tuple[int, int] | None = None
+        self._read_workers = sources.workers
         self._was_reloaded = False
         self._changing = asyncio.Lock()
+        router.metrics.watch_threads(lambda: self.workers[1])
 
     @property
     def policies(self) -> Sequence[str]:
@@ -43,6 +46,11 @@ class ReloadableSettings:
     @property
     def policy(self) -> str:
         return self._sources.policy
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Replicas, and threads of each. Where workers come and go with the load, the fewest."""
+        return self._sources.workers
 
     async def use(self, policy: str) -> None:
         """Another policy for all models. Raises ``InputError``; then nothing has changed."""
@@ -53,27 +61,57 @@ class ReloadableSettings:
             self._replace(models.values())
             self._sources, self._chosen_policy = sources, policy
 
+    async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
+        """So many workers of so many threads from now on, loaded beside those that serve. ``reason``: for the event.
+
+        Artifacts are read as they are now, as the new workers read them. Raises ``InputError`` or ``RunError``; then
+        nothing has changed.
+        """
+        async with self._changing:
+            if (replicas, threads) == self.workers:
+                return
+            sources = self._sources.with_workers(replicas, threads).with_corrections({})
+            models = await asyncio.to_thread(self._reloaded, sources, self._router.models)
+            await self._exchange(sources, models, reason)
+            self._chosen_workers = sources.workers
+
+    async def _exchange(
+        self, sources: Sources | CombinedSources, models: Mapping[str, ServedModel], reason: str
+    ) -> None:
+        """Serve ``models`` on the workers of ``sources``."""
+        before, after = self.workers, sources.workers
+        await self._router.exchange(models, None if before == after else after)
+        self._sources, self._was_reloaded = sources, True
+        if before != after:
+            self._router.metrics.reconfigured()
+            said = f"{before[0]}x{before[1]} to {after[0]}x{after[1]} (replicas x threads): {reason}"
+            self._router.events.emit(
+                "workers", said, replicas=after[0], threads=after[1], before=list(before), reason=reason
+            )
+
     async def reload(self) -> str:
-        """Models, tables and rules as their files are now, without corrections; returns what was reloaded.
+        """Models, tables and rules as their files are now, without corrections, and the workers that they ask for;
+        returns what was reloaded.
 
         Raises ``InputError``, or ``RunError`` for a model that cannot run; then nothing has changed.
         """
         async with self._changing:
             before = self._router.models
-            try:
-                sources, models = await asyncio.to_thread(self._reloaded, before)
-            except SlotoolError:
-                raise
-            except Exception as error:  # of the libraries that read models
-                raise RunError(f"a model cannot be read ({type(error).__name__}: {error})") from error
+            sources = await asyncio.to_thread(self._read)
+            read_workers = sources.workers
+            sources = self._as_chosen(sources.with_corrections({}))
+            models = await asyncio.to_thread(self._reloaded, sources, before)
             changed = [name for name in models if name not in before or models[name].model is not before[name].model]
             changed += before.keys() - models.keys()
-            if changed:
-                await self._router.exchange(models)
+            other_workers = sources.workers != self.workers
+            if changed or other_workers:
+                await self._exchange(sources, models, "the files of the server ask for it")
             else:
                 self._replace(models.values())
-            self._sources, self._was_reloaded = sources, True
-        what = f"{', '.join(changed)}, tables and rules" if changed else "tables and rules"
+                self._sources, self._was_reloaded = sources, True
+            if read_workers != self._read_workers:
+                self._read_workers, self._chosen_workers = read_workers, None
+        what = ", ".join([*changed, *(["workers"] if other_workers else []), "tables and rules"])
         self._router.events.emit("reload", f"{what} reloaded", models=changed)
         return what
 
@@ -96,14 +134,26 @@ class ReloadableSettings:
         was, self._was_reloaded = self._was_reloaded, False
         return was
 
-    def _reloaded(self, before: Mapping[str, ServedModel]) -> tuple[Sources | CombinedSources, dict[str, ServedModel]]:
-        sources = self._read().with_corrections({})
+    def _as_chosen(self, sources: Sources | CombinedSources) -> Sources | CombinedSources:
+        """With what was chosen while the server runs. A file that has come to ask for other workers goes before."""
         if self._chosen_policy is not None:
             sources = sources.with_policy(self._chosen_policy)
-        models = sources.reload(before, self._warn, artifacts=True)
+        if self._chosen_workers is not None and sources.workers == self._read_workers:
+            sources = sources.with_workers(*self._chosen_workers)
+        return sources
+
+    def _reloaded(
+        self, sources: Sources | CombinedSources, before: Mapping[str, ServedModel]
+    ) -> dict[str, ServedModel]:
+        try:
+            models = sources.reload(before, self._warn, artifacts=True)
+        except SlotoolError:
+            raise
+        except Exception as error:  # of the libraries that read models
+            raise RunError(f"a model cannot be read ({type(error).__name__}: {error})") from error
         for name in public(models):
             require_same_interface(before[name], models[name])
-        return sources, models
+        return models
 
     def _replace(self, models: Iterable[ServedModel]) -> None:
         before = list(self._router.models.values())

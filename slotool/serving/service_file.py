@@ -66,14 +66,24 @@ class CandidateEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True,
     deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
+class WorkersEntry(msgspec.Struct, kw_only=True):
+    """What stands at the top of the file about workers; None where it is silent."""
+
+    replicas: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    threads: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
 @dataclass(frozen=True)
 class ServiceFile:
     """The models of ``file``, as it is whenever they are read. ``overriding``: by key, what goes before all of its
-    tables; ``common``: what is the same for all."""
+    tables; ``common``: what is the same for all. ``fixed``: which of ``replicas`` and ``threads`` the file does not
+    decide. Where nothing does, a switching plan has the workers that it was made for (``follows_plan``)."""
 
     file: Path
     overriding: Mapping[str, Any]
     common: Sources
+    fixed: frozenset[str] = frozenset()
+    follows_plan: bool = False
 
     def read(self) -> CombinedSources:
         """Raises ``InputError`` as ``read_models`` does, and for a file that is no TOML."""
@@ -86,8 +96,21 @@ class ServiceFile:
         if isinstance(tables := stated.get("outcomes"), list):  # as on the command line, where there may be several
             stated["outcomes"] = tables[0] if len(tables) == 1 else tables
         _entry({"artifact": "-", **stated}, str(self.file))
-        common = replace(self.common, policy=BY_DEMAND)
-        return read_models(document.get("models") or (), self.file, stated, self.overriding, common)
+        workers = self._workers(document)
+        common = replace(self.common, policy=BY_DEMAND).with_workers(
+            workers.get("replicas", self.common.replicas), workers.get("threads", self.common.threads)
+        )
+        sources = read_models(document.get("models") or (), self.file, stated, self.overriding, common)
+        return sources.as_planned() if self.follows_plan and not (workers or self.fixed) else sources
+
+    def _workers(self, document: Mapping[str, Any]) -> dict[str, int]:
+        """Which replicas and threads the file decides."""
+        try:
+            entry = msgspec.convert(document, WorkersEntry)
+        except msgspec.ValidationError as error:
+            raise InputError(_sentence(str(error), str(self.file))) from None
+        stated = {"replicas": entry.replicas, "threads": entry.threads}
+        return {key: value for key, value in stated.items() if value is not None and key not in self.fixed}
 
 
 def read_models(

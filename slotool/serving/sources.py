@@ -93,6 +93,18 @@ class Sources:
     def with_corrections(self, corrections: Mapping[str, Mapping[OperatingPoint, float]]) -> Sources:
         return replace(self, corrections=corrections)
 
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Their number, and the threads of each."""
+        return self.replicas, self.threads
+
+    def with_workers(self, replicas: int, threads: int) -> Sources:
+        return replace(self, replicas=replicas, threads=threads)
+
+    def as_planned(self) -> Sources:
+        """With the workers that the switching plan was made for; unchanged without one. Raises ``InputError``."""
+        return self if self.plan is None else self.with_workers(*SwitchingPlan.load(self.plan).configuration)
+
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """Everything is read and matched before the first request: an invalid table is an error at the start.
 
@@ -186,7 +198,7 @@ class Sources:
             raise InputError(f"{self.plan}: a switching plan is followed by --policy {ModelSwitching.name} alone")
         if plan.subject != model.name:
             raise InputError(f"{self.plan}: a plan for {plan.subject}, not for {model.name}")
-        if (plan.replicas, plan.threads) != (self.replicas, self.threads):
+        if plan.configuration != self.workers:
             made_for = f"--replicas {plan.replicas} --threads {plan.threads}"
             raise InputError(f"{self.plan}: the plan was made for --engine local {made_for}: serve with these")
         given = {OperatingPoint.parse(key): rate / plan.replicas for key, rate in plan.rates_per_s.items()}
@@ -226,6 +238,20 @@ class CombinedSources:
 
     def with_corrections(self, corrections: Mapping[str, Mapping[OperatingPoint, float]]) -> CombinedSources:
         return CombinedSources(tuple(part.with_corrections(corrections) for part in self.parts))
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """As of ``Sources``; all models share them."""
+        return self.parts[0].workers
+
+    def with_workers(self, replicas: int, threads: int) -> CombinedSources:
+        return CombinedSources(tuple(part.with_workers(replicas, threads) for part in self.parts))
+
+    def as_planned(self) -> CombinedSources:
+        """With the workers that the first switching plan was made for; another that was made for others is refused when
+        it is followed. Raises ``InputError``."""
+        planned = [part.as_planned().workers for part in self.parts if part.plan is not None]
+        return self.with_workers(*planned[0]) if planned else self
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """As ``Sources.load``."""

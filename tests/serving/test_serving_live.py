@@ -43,6 +43,7 @@ class ByName:
     """RuntimeSettings between what answers everything at one point, and by demand."""
 
     policies: Sequence[str] = ("by-demand", "always-small", "broken")
+    workers = (1, 1)
 
     def __init__(self, router: Router):
         self._router = router
@@ -55,6 +56,9 @@ class ByName:
             chosen = FixedPoint(space(), SMALL) if policy == "always-small" else by_demand(space(), entry.rules)
             self._router.replace(ServedModel(entry.name, entry.model, chosen, entry.rules, accuracy=entry.accuracy))
         self.policy = policy
+
+    async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
+        raise InputError("its only worker is this process")
 
 
 @pytest.fixture
@@ -196,6 +200,7 @@ class Tables:
     """Sources whose other policy suits the first of two models only."""
 
     policies = ("by-demand", "other")
+    workers = (1, 1)
 
     def __init__(self, policy: str = "by-demand"):
         self.policy = policy
@@ -230,6 +235,8 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
         ({"tolerance": "0.1"}, "a number from 0 on"),
         ({"tolerance": True}, "a number from 0 on"),
         ({"tempo": 3}, "'tempo' is no runtime setting"),
+        ({"threads": 0.5}, "threads: a whole number from 1 on is expected"),
+        ({"replicas": 100_000}, "is more than the"),
         ([], "not a JSON object"),
         ({"policy": "always-small", "tolerance": -1}, "a number from 0 on"),
     ],

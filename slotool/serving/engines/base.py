@@ -29,13 +29,14 @@ class InferenceEngine(ABC):
 
     ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. ``runs_ensemble_calls``:
     a worker begins both versions of a Conc ensemble at the same time by itself; elsewhere the router gives each to a
-    worker. Use an engine from one event loop.
+    worker. ``can_reconfigure``: it takes other workers while it serves. Use an engine from one event loop.
     """
 
     name: str
     workers: int = 1
     in_loop: bool = False
     runs_ensemble_calls: bool = False
+    can_reconfigure: bool = False
 
     @abstractmethod
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
@@ -90,6 +91,13 @@ class InferenceEngine(ABC):
         By default an engine has one set of models for as long as it runs, and this raises ``InputError``.
         """
         raise InputError(f"engine {self.name} cannot take other models while it serves: start the server again")
+
+    async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
+        """As ``stage``, on another number of workers with another number of threads each (Model-Switching's ⟨R, T⟩).
+
+        By default an engine has the workers that it began with, and this raises ``InputError``.
+        """
+        raise InputError(f"engine {self.name} cannot take other workers while it serves: start the server again")
 
     @abstractmethod
     def close(self) -> None:

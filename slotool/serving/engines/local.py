@@ -48,7 +48,8 @@ class LocalInferenceEngine(InferenceEngine):
         hang_s: float = 10.0,
         max_replicas: int | None = None,
     ):
-        self.workers, self._max_replicas = replicas, max(replicas, max_replicas or 0)
+        self.workers, self._max_replicas = replicas, max_replicas
+        self.can_reconfigure = max_replicas is None
         self._threads, self._most_examples, self._hang_s = threads, max_examples, hang_s
         self._models: dict[str, ServedModel] = {}
         self._processes: list[WorkerProcess] = []
@@ -66,7 +67,10 @@ class LocalInferenceEngine(InferenceEngine):
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         _require_loadable(models)
         self._models, self._on_change = dict(models), on_change
-        self._processes = [self._started(worker, self._models) for worker in range(self.workers)]
+        cores = self._cores(self.workers, self._threads)
+        self._processes = [
+            WorkerProcess(self._models, own, self._threads, self._most_examples, low_priority=False) for own in cores
+        ]
         deadline_s = time.monotonic() + START_TIMEOUT_S
         try:
             for process in self._processes:
@@ -78,12 +82,28 @@ class LocalInferenceEngine(InferenceEngine):
 
     async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
         """As many new processes load beside those that serve: twice the memory for as long as this takes."""
+        return await self._stage(models, self.workers, self._threads)
+
+    async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
+        """New processes load, on the cores that they are to have, beside those that serve.
+
+        Raises ``InputError`` where workers come and go by ``scale_to``.
+        """
+        if not self.can_reconfigure:
+            raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
+        return await self._stage(models, workers, threads)
+
+    async def _stage(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
         _require_loadable(models)
         self.listen()
         loop = asyncio.get_running_loop()
-        self._staged = staged = [self._started(worker, models, low_priority=True) for worker in range(self.workers)]
-        raising = [loop.call_later(LOW_PRIORITY_S, process.raise_priority) for process in staged]
+        staged: list[WorkerProcess] = []
+        raising: list[asyncio.TimerHandle] = []
+        self._staged = staged
         try:
+            for own in self._cores(workers, threads):
+                staged.append(WorkerProcess(models, own, threads, self._most_examples, low_priority=True))
+                raising.append(loop.call_later(LOW_PRIORITY_S, staged[-1].raise_priority))
             async with asyncio.timeout(START_TIMEOUT_S):
                 for process in staged:
                     await _readable(loop, process)
@@ -96,11 +116,13 @@ class LocalInferenceEngine(InferenceEngine):
             self._staged = []
             if isinstance(error, TimeoutError):
                 raise RunError(f"worker processes were not warm within {START_TIMEOUT_S:.0f} s") from None
+            if isinstance(error, OSError):  # no memory, no process or no descriptor left just now
+                raise RunError(f"worker processes cannot be started ({error.strerror})") from None
             raise
         finally:
             for timer in raising:
                 timer.cancel()
-        return partial(self._change_over, dict(models), staged)
+        return partial(self._change_over, dict(models), staged, threads)
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._models[model].model, points)
@@ -130,7 +152,6 @@ class LocalInferenceEngine(InferenceEngine):
     def scale_to(self, workers: int) -> bool:
         """Not while other models are on their way. A worker that was to end and is still busy stays."""
         self.listen()
-        assert self._loop is not None
         if self._staged:
             return False
         self.workers = workers
@@ -138,13 +159,11 @@ class LocalInferenceEngine(InferenceEngine):
             if worker < len(self._processes) and worker not in self._removed:
                 continue
             try:
-                process = self._started(worker, self._models, low_priority=True)
+                process = self._started(worker)
             except OSError:  # no memory, no process or no descriptor left just now
                 self.workers = worker
                 return False
-            self._processes[worker:] = [process, *self._processes[worker + 1 :]]
-            self._removed.discard(worker)
-            self._loop.add_reader(process.socket, self._hear, worker)
+            self._join(worker, process)
         for worker in range(workers, len(self._processes)):
             self._remove_if_idle(worker)
         return True
@@ -206,11 +225,18 @@ class LocalInferenceEngine(InferenceEngine):
                 self._loop.call_later(lasts_s, process.slow, 1.0)
         return process.popen.pid
 
-    def _change_over(self, models: dict[str, ServedModel], staged: list[WorkerProcess]) -> None:
+    def _change_over(self, models: dict[str, ServedModel], staged: list[WorkerProcess], threads: int) -> None:
         """Idle workers at once; a busy one when its call has ended, before it is given another."""
         self._models, self._staged = models, []
+        self.workers, self._threads = len(staged), threads
         for worker, process in enumerate(staged):
+            if worker >= len(self._processes) or worker in self._removed:
+                self._join(worker, process)
+                self._on_change(worker, True)
+                continue
             before = self._processes[worker]
+            if worker in self._successors:  # of the change before, for which the call was too long
+                self._successors.pop(worker).end()
             if before.call is not None:
                 self._successors[worker] = process
                 continue
@@ -218,6 +244,15 @@ class LocalInferenceEngine(InferenceEngine):
             self._succeed(worker, process)
             if not was_there:  # lost or not warm yet: the router has not heard of it
                 self._on_change(worker, True)
+        for worker in range(self.workers, len(self._processes)):
+            self._remove_if_idle(worker)
+
+    def _join(self, worker: int, process: WorkerProcess) -> None:
+        """``process`` is a worker that was not there before."""
+        assert self._loop is not None
+        self._processes[worker:] = [process, *self._processes[worker + 1 :]]
+        self._removed.discard(worker)
+        self._loop.add_reader(process.socket, self._hear, worker)
 
     def _succeed(self, worker: int, process: WorkerProcess) -> None:
         before, loop = self._processes[worker], self._loop
@@ -228,11 +263,17 @@ class LocalInferenceEngine(InferenceEngine):
         self._processes[worker] = process
         loop.add_reader(process.socket, self._hear, worker)
 
-    def _started(self, worker: int, models: Mapping[str, ServedModel], *, low_priority: bool = False) -> WorkerProcess:
-        cores = cores_by_preference()
-        first = worker * self._threads
-        own = cores[first : first + self._threads] if self._max_replicas * self._threads <= len(cores) else cores
-        return WorkerProcess(models, own, self._threads, self._most_examples, low_priority)
+    def _started(self, worker: int) -> WorkerProcess:
+        """A process that joins or replaces those that serve."""
+        cores = self._cores(max(self.workers, worker + 1), self._threads)[worker]
+        return WorkerProcess(self._models, cores, self._threads, self._most_examples, low_priority=True)
+
+    def _cores(self, workers: int, threads: int) -> list[list[int]]:
+        """For each of so many workers cores of its own; all of them, where there are too few."""
+        cores, most = cores_by_preference(), max(workers, self._max_replicas or 0)
+        if most * threads > len(cores):
+            return [cores] * workers
+        return [cores[first : first + threads] for first in range(0, workers * threads, threads)]
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -303,7 +344,7 @@ class LocalInferenceEngine(InferenceEngine):
             self._removed.add(worker)
             return
         try:
-            process = self._processes[worker] = self._started(worker, self._models, low_priority=True)
+            process = self._processes[worker] = self._started(worker)
         except OSError:  # no memory, no process or no descriptor left just now
             self._replace_later(worker, pauses)
             return
