@@ -640,7 +640,7 @@ fleets[].misses list            what of the promise is not shown to hold
 fleets[].fewer  object?         the same figures with fewer workers, which do not hold it
 fleets[].pools  list            worker, threads, policy, replicas, share, max_batch and max_queue of each pool
 explanation     text            why not one worker fewer
-verified[].what text            planned or served
+verified[].what text            planned, with the front end (as probed), or served
 verified[].requests integer     requests of the stretch replayed
 verified[].attainment number    share answered in time
 verified[].accuracy number?     mean of those in time

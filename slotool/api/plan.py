@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ DURATION_S = 60.0
 RUNNERS_UP = 5
 # Which of the draws what is served is compared with: the one that confirmed the plan.
 VERIFIED = 1
+FRONT_END = "with the front end"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -386,35 +387,36 @@ def _verified(
     data: str | DataSource,
     reporter: Reporter,
 ) -> list[dict[str, Any]]:
-    """Figures of the busiest stretch of the traffic: as planned, and as this machine serves it.
+    """Figures of the busiest stretch of the traffic: as planned, as planned had the front end been known, and as this
+    machine serves it.
 
     Pools share nothing but the traffic, so they are served one after the other.
     """
     import pandas as pd
 
     from slotool.api.loadtest import loadtest
+    from slotool.planning import verification
     from slotool.planning.fleet import Traffic
     from slotool.planning.server_process import RunningServer
     from slotool.workloads import ArrivalTable
-    from slotool.workloads.requests import RequestLog
 
     traffic = Traffic.whole(search.busiest_s(verify_s))
-    planned = search.served(fleet.pools, VERIFIED, traffic).verdict
+    promised = search.served(fleet.pools, VERIFIED, traffic).verdict
     deadline_ms = search.promise.deadline_us / 1e3
-    logs = []
-    for service, at in zip(services, search.shared_out(fleet.pools, VERIFIED, traffic), strict=True):
+    logs, front_ends = [], []
+    shares = search.shared_out(fleet.pools, VERIFIED, traffic)
+    for service, pool, at in zip(services, fleet.pools, shares, strict=True):
         with RunningServer(["--config", str(service), "--port", "0"]) as server:
-            table = ArrivalTable(pd.DataFrame({"arrival_s": traffic.arrival_s[at]}))
-            done = loadtest(server.url, arrivals=table, data=data, deadline_ms=deadline_ms, progress=reporter)
-            logs.append(done.log)
-    log = RequestLog(pd.concat([each.rows for each in logs], ignore_index=True))
-    in_time = int(log.in_time.sum())
-    right = float((log.correct & log.in_time).sum() / in_time) if log.has_labels and in_time else float("nan")
+            asked = partial(loadtest, server.url, data=data, deadline_ms=deadline_ms, progress=reporter)
+            probe = asked(rate=verification.probe_rate_per_s(pool), duration_s=verification.PROBE_S)
+            front_ends.append(verification.FrontEnd.of_probe(probe.log, pool.worker.profile))
+            reporter.note(f"the front end takes {front_ends[-1]}")
+            logs.append(asked(arrivals=ArrivalTable(pd.DataFrame({"arrival_s": traffic.arrival_s[at]}))).log)
     return [
-        {"what": "planned", "requests": len(traffic.arrival_s), "attainment": planned.attainment,
-         "accuracy": planned.accuracy, "p99_s": planned.p99_us / 1e6},
-        {"what": "served", "requests": len(log), "attainment": float(log.in_time.mean()),
-         "accuracy": right, "p99_s": math.inf if (p99_s := log.tail_of_all_s(0.99)) is None else p99_s},
+        {"what": "planned", "requests": len(traffic.arrival_s), "attainment": promised.attainment,
+         "accuracy": promised.accuracy, "p99_s": promised.p99_us / 1e6},
+        {"what": FRONT_END, **verification.planned(search, fleet.pools, VERIFIED, traffic, front_ends)},
+        {"what": "served", **verification.served(logs)},
     ]  # fmt: skip
 
 

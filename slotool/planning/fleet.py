@@ -240,13 +240,27 @@ class FleetSearch:
 
     def served(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> Fleet:
         """These pools under ``traffic``. ``draw``: of the latencies, and of who goes to which pool."""
+        return Fleet(tuple(pools), self._judge(self.parts(pools, draw, traffic), traffic.counted))
+
+    def parts(
+        self, pools: Sequence[Pool], draw: int, traffic: Traffic, overheads_us: Sequence[tuple[float, float]] = ()
+    ) -> list[Part]:
+        """What the simulation makes of the requests of each pool.
+
+        ``overheads_us``: per pool what is kept of each deadline, in place of ``reserve_us``, and what is added to each
+        call.
+        """
         parts = []
-        for pool, at in zip(pools, self.shared_out(pools, draw, traffic), strict=True):
+        kept_us = self.promise.deadline_us - self._deadline_us
+        overheads_us = overheads_us or [(kept_us, 0.0)] * len(pools)
+        shares = self.shared_out(pools, draw, traffic)
+        for pool, at, (reserve_us, call_us) in zip(pools, shares, overheads_us, strict=True):
             policy, sampled = self._prepared(pool.worker, pool.policy)
-            times = ServiceTimes(sampled.values, sampled.starts, self.seed + draw)
-            scenario = Scenario.of(traffic.arrival_s[at], self._deadline_us / 1e6, pool.replicas)
+            times = ServiceTimes(sampled.values + call_us, sampled.starts, self.seed + draw)
+            deadline_us = max(self.promise.deadline_us - reserve_us, float(policy.grid.latency_us.min()))
+            scenario = Scenario.of(traffic.arrival_s[at], deadline_us / 1e6, pool.replicas)
             parts.append(Part(simulate(policy, scenario, times), at, pool.replicas))
-        return Fleet(tuple(pools), self._judge(parts, traffic.counted))
+        return parts
 
     def shared_out(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> list[np.ndarray]:
         """Per pool the places in ``traffic`` of its requests, int64; each goes to one at random, by their shares."""

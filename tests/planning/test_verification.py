@@ -1,0 +1,110 @@
+"""``plan --verify``: a fleet as planned, with the front end as probed, and as a real server serves it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import slotool as api
+from slotool.api.plan import FRONT_END
+from slotool.artifacts.shipped import shipped_artifact
+from slotool.errors import InputError
+from slotool.planning import verification
+from slotool.planning.fleet import FleetSearch, Pool, Traffic, WorkerType
+from slotool.planning.promise import Promise
+from slotool.scheduling.batching import read_profile
+from slotool.tables import LatencyTable
+from slotool.workloads import ArrivalTable, Poisson
+from slotool.workloads.requests import RequestLog
+from tests.conftest import Slotool
+
+
+def table() -> LatencyTable:
+    """One point, whose calls of one take 1 ms and of four 2 ms."""
+    rows = [
+        {"subject": "net", "point": "version=only", "batch_size": size, "samples_s": [one_s] * 5}
+        for size, one_s in ((1, 1e-3), (4, 2e-3))
+    ]
+    return LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=0.9))
+
+
+def worker() -> WorkerType:
+    return WorkerType("one", read_profile(table()), 1, 1.0)
+
+
+def log(outside_ms: np.ndarray, compute_ms: float, status: int = 200) -> RequestLog:
+    count = len(outside_ms)
+    intended_s = np.arange(count) * 0.02
+    took_s = 1e-3 * (outside_ms + compute_ms)
+    rows = {"intended_s": intended_s, "sent_s": intended_s, "done_s": intended_s + took_s, "status": status,
+            "label": 1, "answer": np.where(status == 200, 1, -1), "point": "version=only", "deadline_s": 0.02,
+            "queue_s": 0.0, "compute_s": 1e-3 * compute_ms}  # fmt: skip
+    return RequestLog(pd.DataFrame(rows))
+
+
+def test_the_front_end_is_what_the_table_does_not_know() -> None:
+    outside_ms = np.linspace(0.4, 0.8, 101)
+    front_end = verification.FrontEnd.of_probe(log(outside_ms, 1.25), worker().profile)
+    assert front_end.call_us == pytest.approx(250.0), "calls take a quarter of a millisecond longer than the table says"
+    assert np.sort(front_end.outside_us) == pytest.approx(1e3 * outside_ms)
+    assert front_end.headroom_us == pytest.approx(1e3 * np.quantile(outside_ms, 0.99) + 250.0)
+    assert str(front_end).startswith("0.6 ms a request (p99 0.8) and 0.25 ms a call")
+    with pytest.raises(InputError, match="answered none"):
+        verification.FrontEnd.of_probe(log(outside_ms, 1.0, status=503), worker().profile)
+
+
+def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
+    promise, times_s = Promise(20e3, 0.9), Poisson(50.0).times(20.0, seed=0)
+    search = FleetSearch(times_s, promise, reserve_us=2e3)
+    pools, traffic = [Pool(worker(), "slackfit", 1)], Traffic.whole(times_s)
+    none = verification.FrontEnd(np.zeros(1), 0.0, 2e3)
+    bare = verification.planned(search, pools, 1, traffic, [none])
+    verdict = search.served(pools, 1, traffic).verdict
+    assert (bare["attainment"], bare["accuracy"]) == (verdict.attainment, pytest.approx(verdict.accuracy))
+    assert bare["p99_s"] == pytest.approx(verdict.p99_us / 1e6)
+    slower = verification.FrontEnd(np.full(3, 700.0), 300.0, 2e3)
+    later = verification.planned(search, pools, 1, traffic, [slower])
+    assert later["p99_s"] >= bare["p99_s"] + 0.99e-3, "both parts of the front end are in the tail"
+    hopeless = verification.FrontEnd(np.full(3, 30e3), 0.0, 2e3)
+    assert verification.planned(search, pools, 1, traffic, [hopeless])["attainment"] == 0
+
+
+def test_what_was_served_counts_requests_without_an_answer() -> None:
+    answered, lost = log(np.full(90, 0.5), 1.0), log(np.full(10, 0.5), 1.0, status=503)
+    found = verification.served([answered, lost])
+    assert (found["requests"], found["attainment"], found["accuracy"]) == (100, 0.9, 1.0)
+    assert math.isinf(found["p99_s"])
+    none = verification.served([lost])
+    assert none["attainment"] == 0
+    assert math.isnan(none["accuracy"])
+
+
+def test_a_plan_is_verified_by_a_real_server(slotool: Slotool, tmp_path: Path) -> None:
+    arrivals = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(60.0).times(10.0, seed=0)}))
+    arrivals.save(tmp_path / "arrivals.parquet")
+    root = Path(__file__).parents[2] / "datasets"
+    found = slotool(
+        "plan", root / "digits-supernet-latency.parquet", "--outcomes", root / "digits-supernet-outcomes.parquet",
+        "--arrivals", tmp_path / "arrivals.parquet", "--deadline-ms", 200, "--attainment", 0.9, "--policies",
+        "slackfit", "--artifact", shipped_artifact("supernet").path, "-o", tmp_path / "service.toml", "--verify", "2s",
+        "--data", "digits",
+    )  # fmt: skip
+    assert found.exit_code == 0, found.stderr
+    assert "as probed at the server's start" in " ".join(found.stderr.split())
+    assert FRONT_END in found.stdout
+    assert "served" in found.stdout
+
+
+def test_a_p99_that_never_came_is_shown_as_such() -> None:
+    arrivals = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(60.0).times(10.0, seed=0)}))
+    plan = api.plan(
+        table(), arrivals=arrivals, deadline_ms=20, attainment=0.9,
+        policies="slackfit", progress=None,
+    )  # fmt: skip
+    figures = verification.served([log(np.full(10, 0.5), 1.0, status=503)])
+    shown = type(plan)(plan.rows, {**plan.facts, "verify_s": 1.0}, "", verified=[{"what": "served", **figures}])
+    assert "never" in repr(shown)
