@@ -15,7 +15,7 @@ tolerances are to hold for each group, each group has bets of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,10 +98,14 @@ class Watcher:
         self._confidence = confidence
         self._standings: dict[_Watch, _Standing] = {}
 
-    def see(self, feedback: OutcomeTable) -> None:
+    def see(self, feedback: OutcomeTable, groups: Sequence[str] | None = None) -> None:
         """Take in labelled requests in the order of arrival, after all earlier ones. Raises ``InputError`` when they
-        lack a version that the rules consult. Groups are watched where the feedback has their column."""
-        found = list(_excesses(self.rules, feedback))
+        lack a version that the rules consult.
+
+        ``groups``: of each request, empty where it is not known: it then counts for all requests only. None: what the
+        feedback has in their column; without that no group is watched.
+        """
+        found = list(_excesses(self.rules, feedback, groups))
         wanted = len(found) / (1.0 - self._confidence)
         for own, excess in found:
             self._standings.setdefault(own, _Standing(own)).see(excess, wanted)
@@ -121,7 +125,9 @@ def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Wat
     return watcher.watched()
 
 
-def _excesses(rules: RuleSet, feedback: OutcomeTable) -> Iterator[tuple[_Watch, np.ndarray]]:
+def _excesses(
+    rules: RuleSet, feedback: OutcomeTable, known: Sequence[str] | None
+) -> Iterator[tuple[_Watch, np.ndarray]]:
     """Per ensemble the tightest tolerance it serves, and how much worse than that each answer was: to all requests, and
     to those of each group.
 
@@ -136,8 +142,13 @@ def _excesses(rules: RuleSet, feedback: OutcomeTable) -> Iterator[tuple[_Watch, 
     best_error = best.replay(feedback).error / max_error
     every = np.arange(len(best_error))
     parts = [("", every)]
-    if rules.config.get("group") in feedback.rows:
-        groups = Groups.named(feedback, rules.config["group"], list(rules.config["groups"]))
+    column, names = rules.config.get("group"), list(rules.config.get("groups", ()))
+    if column is not None and known is not None:
+        groups = Groups.of_values(column, known, names)
+        stated = np.flatnonzero([value != "" for value in known])
+        parts += list(zip(groups.names, groups.rows(stated), strict=True))
+    elif column in feedback.rows:
+        groups = Groups.named(feedback, column, names)
         parts += list(zip(groups.names, groups.rows(every), strict=True))
     for point, tolerance in strictest.items():
         error = from_point(point).replay(feedback).error / max_error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,11 @@ class Groups:
     @classmethod
     def named(cls, outcomes: OutcomeTable, column: str, names: Sequence[str], small: Sequence[str] = ()) -> Groups:
         """The groups of these names in a table; all other values are ``OTHERS``. Raises as ``found`` does."""
+        return cls.of_values(column, outcomes.text(column), names, small)
+
+    @classmethod
+    def of_values(cls, column: str, values: Iterable[str], names: Sequence[str], small: Sequence[str] = ()) -> Groups:
+        """The same of ``values``, one per example."""
         at = {name: index for index, name in enumerate(names)}
         rest = at.get(OTHERS, -1)
-        of = np.array([at.get(value, rest) for value in outcomes.text(column)], dtype=np.int64)
-        return cls(column, tuple(names), of, tuple(small))
+        return cls(column, tuple(names), np.array([at.get(value, rest) for value in values], np.int64), tuple(small))

@@ -208,7 +208,7 @@ class FrontEnd:
         point = answer.decision.point.label
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
         self.statistics[served.name].answered(answer, read_us)
-        self.feedback[served.name].answered(x, answer)
+        self.feedback[served.name].answered(x, answer, options.group)
         named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
         accuracy = served.expected_accuracy.get(answer.decision.point)
         self.live.answered(answer, named, accuracy)

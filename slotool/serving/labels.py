@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from slotool.printable import printable
 from slotool.serving import bounds, rejections
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser, require_same_origin
+from slotool.serving.request_options import group_of
 from slotool.serving.served import ServedModel
 from slotool.serving.tensors import json_object
 
@@ -21,7 +23,8 @@ from slotool.serving.tensors import json_object
 class FeedbackEndpoint:
     """Takes ``{"request": id, "labels": [class, …]}``, the id being the one that came with the answer.
 
-    Classes are given by number, or by name where the model knows their names."""
+    Classes are given by number, or by name where the model knows their names. ``"group"``, text or a list of one per
+    example, says whose guarantee they count for, where the request did not."""
 
     def __init__(self, front: FrontEnd):
         self._front = front
@@ -36,16 +39,24 @@ class FeedbackEndpoint:
             if is_from_browser(request):
                 require_same_origin(request, has_token=self._front.clients is not None)
             batch, names = self._front.limits.batch, self._names_of(served)
-            body = await self._front.body(request, bounds.OVERHEAD_BYTES + names.bytes_per_label * batch)
-            bounds.require_countable(body, batch)
+            per_example = names.bytes_per_label + bounds.BYTES_PER_NUMBER  # and a group's name
+            body = await self._front.body(request, bounds.OVERHEAD_BYTES + per_example * batch)
+            bounds.require_countable(body, 2 * batch, quotes=max(bounds.MAX_QUOTES, 5 * batch))
             asked = _asked(body, names)
             # Requests are numbered for all: one of them answered this.
             versions = {each.name: each for each in self._front.versions(served.name)}
             named = next((n for n in versions if self._front.feedback[n].remembers(asked[0])), served.name)
             self._front.feedback[named].label(versions[named], *asked)
-            await self._front.feedback[named].look(versions[named])
+            await self._look(versions[named])
             return json_response(self._front.feedback[named].summary())
         return json_response(self._front.feedback[served.name].summary())
+
+    async def _look(self, served: ServedModel) -> None:
+        """Look at the certificates when it is time, and say what is new."""
+        guarantees, router = self._front.feedback[served.name].guarantees, self._front.router
+        for kind, sentence, fields in await guarantees.look(served):
+            router.events.emit(kind, sentence, **fields)
+        router.metrics.violated(served.name, Counter(own.group for own in guarantees.alarms), guarantees.by_group())
 
     def _names_of(self, served: ServedModel) -> _Names:
         """Those of the model that is served now: it may be exchanged."""
@@ -77,7 +88,7 @@ class _Names:
         return [self._number[label] for label in labels]
 
 
-def _asked(body: bytes, names: _Names) -> tuple[str, np.ndarray]:
+def _asked(body: bytes, names: _Names) -> tuple[str, np.ndarray, list[str] | None]:
     document = json_object(body)
     request, labels = document.get("request"), document.get("labels")
     if not isinstance(request, str):
@@ -89,4 +100,10 @@ def _asked(body: bytes, names: _Names) -> tuple[str, np.ndarray]:
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in labels)
     if not whole or not all(abs(n) < 2**31 for n in labels):
         raise rejections.bad_request("labels: a list of classes is expected, one per example, all numbers or all names")
-    return request, np.array(labels, dtype=np.int64)
+    return request, np.array(labels, dtype=np.int64), _groups(document.get("group"))
+
+
+def _groups(given: object) -> list[str] | None:
+    if given is None or given == []:
+        return None
+    return [group_of(name, "group") for name in (given if isinstance(given, list) else [given])]

@@ -177,6 +177,7 @@ class LivePage:
             "up_s": round(front.live.up_s(), 3),
             "models": list(front.live_of or front.models),
             "shadows": front.shadows.documents(),
+            "guarantees": {name: own.guarantees.documents() for name, own in front.feedback.items()},
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),

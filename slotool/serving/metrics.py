@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -93,6 +93,13 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
+        self._group_alarms = Gauge(
+            "slotool_violated_group_guarantees",
+            "Tolerance tiers whose guarantee for a group is violated by labelled answers",
+            ["model", "group"],
+            registry=self.registry,
+        )
+        self._groups: dict[str, set[str]] = {}
         self._clients = Counter(
             "slotool_client_requests",
             "Requests for an inference by client: let in, or beyond its rate (quota)",
@@ -157,6 +164,15 @@ class Metrics:
         """Report labelled accuracy and alarms whenever metrics are read."""
         self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
         self._alarms.labels(model).set_function(lambda: len(feedback.alarms))
+
+    def violated(self, model: str, alarms: Mapping[str, int], groups: Iterable[str]) -> None:
+        """So many tiers of each group of the model's rules lose more than they promise; ``groups``: all there are."""
+        now = set(groups)
+        for gone in self._groups.get(model, set()) - now:
+            self._group_alarms.remove(model, gone)
+        self._groups[model] = now
+        for group in now:
+            self._group_alarms.labels(model, group).set(alarms.get(group, 0))
 
     def switched(self, model: str) -> None:
         """A policy switched to another point."""

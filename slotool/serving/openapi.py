@@ -11,7 +11,7 @@ from slotool.rules.ruleset import OBJECTIVES
 from slotool.serving.candidates import CANARY, VERSION
 from slotool.serving.frontend import Limits
 from slotool.serving.interface import Interface
-from slotool.serving.request_options import MAX_PRIORITY, MAX_TIMEOUT_US
+from slotool.serving.request_options import MAX_GROUP_CHARACTERS, MAX_PRIORITY, MAX_TIMEOUT_US
 from slotool.serving.served import ServedModel
 
 Document = dict[str, Any]
@@ -131,6 +131,7 @@ def _compute(names: list[str]) -> Document:
         ("Objective", {"type": "string", "enum": list(OBJECTIVES)}, "What the tolerance is to save"),
         ("Min-Accuracy", _up_to(1), "Accuracy the answer should have"),
         ("Priority", _up_to(MAX_PRIORITY, "integer"), "0 is none; 1 goes first"),
+        ("Group", {"type": "string", "maxLength": MAX_GROUP_CHARACTERS}, "Whose guarantee its label counts for"),
     )
     kinds = ("application/octet-stream", "application/x-npy", "image/png", "image/jpeg")
     operation = _answers("Answer one example", _ref("ComputeResponse"), _ASKING)
@@ -159,6 +160,7 @@ def _messages(names: list[str], interfaces: Sequence[Interface]) -> Document:
         objective={"enum": list(OBJECTIVES)},
         min_accuracy=_up_to(1),
         priority=_up_to(MAX_PRIORITY, "integer"),
+        group={"type": ["string", "integer"], "maxLength": MAX_GROUP_CHARACTERS},
         binary_data_output={"type": "boolean"},
     )
     wanted = _list(_object(["name"], name={"enum": _unique(t.name for t in outputs)}, parameters=_OBJECT))
@@ -213,6 +215,7 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
     labels = {"anyOf": [numbers | {"minItems": 1}, names | {"minItems": 1}]}
     counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share}
     counts |= {"alarms": some, "confirmed": some}
+    group = {"type": "string", "maxLength": MAX_GROUP_CHARACTERS}
     return {
         "Error": _object(["error"], error=_TEXT),
         "Server": _object(["name", "version"], name=_TEXT, version=_TEXT, extensions=some),
@@ -229,7 +232,7 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
             can_reconfigure={"type": "boolean"},
             seconds=_list(known),
         ),
-        "Labels": _object(["request", "labels"], request=_TEXT, labels=labels),
+        "Labels": _object(["request", "labels"], request=_TEXT, labels=labels, group={"anyOf": [group, _list(group)]}),
         "Feedback": _object(list(counts), **counts),
     }
 

@@ -17,6 +17,7 @@ from slotool.serving.rejections import bad_request, shown
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 MAX_TIMEOUT_US = 1e12
 MAX_PRIORITY = 2**32 - 1
+MAX_GROUP_CHARACTERS = 100
 # Triton's, of requests to models that keep state.
 SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 # A name is taken for a misspelt one from this similarity on (difflib's ratio). A longer name is that of no option.
@@ -26,20 +27,24 @@ MAX_MISSPELT_LENGTH = 16
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """``timeout_us``: µs from arrival to deadline, ``inf`` without one; the others as in ``Query``."""
+    """``timeout_us``: µs from arrival to deadline, ``inf`` without one; ``group``: whose guarantee of the rules this
+    request's label will count for, empty where it is not known; the others as in ``Query``."""
 
     timeout_us: float = math.inf
     tolerance: float | None = None
     objective: str = RESPONSE_TIME
     min_accuracy: float | None = None
     priority: int = 0
+    group: str = ""
 
 
+GROUP = "group"
 DEFAULT_OPTIONS = RequestOptions()
 
 
 def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
-    """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy.
+    """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy,
+    group.
 
     Parameters of other names are ignored, as the protocol has it. Raises ``Rejection`` (400) for a value that cannot be
     meant, for a name that is nearly one of these, and for a request that is part of a sequence.
@@ -53,7 +58,8 @@ def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
 
 
 def from_headers(headers: Mapping[str, str]) -> RequestOptions:
-    """From ``Tolerance``, ``Objective`` (tolerance-tiers, IV-A), ``Deadline-Ms``, ``Min-Accuracy`` and ``Priority``.
+    """From ``Tolerance``, ``Objective`` (tolerance-tiers, IV-A), ``Deadline-Ms``, ``Min-Accuracy``, ``Priority`` and
+    ``Group``.
 
     ``headers``: names in lower case; those that begin with ``x-`` belong to gateways. Raises ``Rejection`` (400) for a
     value that cannot be meant, and for a name that is nearly one of these.
@@ -71,7 +77,7 @@ def _options(
     min_accuracy: str,
     priority: str,
 ) -> RequestOptions:
-    names = (timeout, tolerance, objective, min_accuracy, priority)
+    names = (timeout, tolerance, objective, min_accuracy, priority, GROUP)
     for name in given:
         if name not in names and len(name) <= MAX_MISSPELT_LENGTH and (meant := _misspelt(name, names)):
             raise bad_request(f"{kind}{shown(name)} is no option: did you mean {meant}?")
@@ -84,6 +90,7 @@ def _options(
         objective=_objective(kind, given, objective),
         min_accuracy=_number(kind, given, min_accuracy, 1.0),
         priority=_whole(kind, given, priority),
+        group=group_of(given.get(GROUP, ""), f"{kind}{GROUP}"),
     )
     if asked.tolerance is not None and asked.min_accuracy is not None:
         raise bad_request(f"{tolerance} and {min_accuracy} contradict each other: ask for one of them")
@@ -123,6 +130,14 @@ def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
     if number != int(number):
         raise bad_request(f"{kind}{name}: {shown(given[name])} is not a whole number")
     return int(number)
+
+
+def group_of(value: Any, where: str) -> str:
+    """A group's name: text or a whole number. Raises ``Rejection`` (400) for what is none; ``where``: it was given."""
+    name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(name, str) or len(name) > MAX_GROUP_CHARACTERS:
+        raise bad_request(f"{where}: {shown(value)} is no text of at most {MAX_GROUP_CHARACTERS} characters")
+    return name
 
 
 def _objective(kind: str, given: Mapping[str, Any], name: str) -> str:

@@ -16,7 +16,8 @@ from slotool.rules.policies import Conc, Seq
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.ensemble import PointRunner
-from slotool.serving.feedback import LOOK_EVERY, Feedback
+from slotool.serving.feedback import Feedback
+from slotool.serving.guarantees import LOOK_EVERY
 from slotool.serving.outputs import Outputs, combined
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
@@ -125,7 +126,7 @@ def test_labels_of_named_inputs_are_held_against_every_version_the_rules_consult
             # All are right but for the last ten.
             right = (int(x.arrays["numbers"].sum()) + (i >= 2 * LOOK_EVERY - 10)) % 3
             feedback.label(served, answer.request, np.array([right]))
-            await feedback.look(served)
+            await feedback.guarantees.look(served)
 
     feedback = Feedback()
     with asyncio.Runner() as runner:

@@ -14,8 +14,9 @@ from slotool.errors import RunError, TimedOut
 from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
 from slotool.serving import InferenceResult, Rejection, Router, remote_endpoints
 from slotool.serving.events import Events
-from slotool.serving.feedback import LOOK_EVERY, Feedback
+from slotool.serving.feedback import Feedback
 from slotool.serving.frontend import explanation
+from slotool.serving.guarantees import LOOK_EVERY
 from slotool.serving.remote_endpoints import MAX_FAILURES, EndpointHealth
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
@@ -167,7 +168,7 @@ def test_labels_are_taken_while_a_version_cannot_judge_them() -> None:
         known.answered(X, answer)
         known.label(three, answer.request, np.zeros(len(X), dtype=np.int64))
     model.forward = Mock(side_effect=RemoteUnavailable("no connection"))
-    asyncio.run(known.look(three))
+    asyncio.run(known.guarantees.look(three))
     assert (known.summary()["labelled"], known.summary()["alarms"]) == (LOOK_EVERY * len(X), [])
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
+from slotool.rules import RuleSet
+from slotool.rules.cascades import Cascade, Step
+from slotool.rules.conditions.agree import Agree
+from slotool.rules.conditions.sure import Sure
 from slotool.scheduling import by_demand
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
@@ -57,6 +62,76 @@ def test_a_guarantee_is_violated_when_the_tier_errs_more_than_it_may(live: LiveS
     assert {alarm["tolerance"] for alarm in told["alarms"]} >= {0.3} if changed else told["alarms"] == []
     assert (live.count("slotool_violated_guarantees", model="three") > 0) == changed
     assert (0.3 in {own["tolerance"] for own in told["confirmed"]}) != changed
+
+
+def grouped(rules: RuleSet) -> RuleSet:
+    return replace(rules, config={"group": "language", "groups": {"de": 100, "en": 100}})
+
+
+def truths() -> dict[str, np.ndarray]:
+    """German is what the large version answers, English what the small one does."""
+    model, x = ThreeLinear(), X.reshape(-1, 1, 2, 3)
+    best = {"de": POINTS[-1], "en": POINTS[0], "": POINTS[-1]}
+    return {language: model.forward(x, point).argmax(axis=1) for language, point in best.items()}
+
+
+def test_the_drift_of_one_group_is_found_and_announced() -> None:
+    rules, truth, events = grouped(tier_rules(threshold=0.6)), truths(), []
+    with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
+        live.router.events.listen(lambda kind, sentence, fields: events.append((kind, fields["group"], sentence)))
+        for row in range(200):
+            language = ("de", "en")[row % 2]
+            answer = compute(live, row, Tolerance="0.3", Group=language)
+            told = label(live, answer["request"], int(truth[language][row])).json()
+        violated = {own["group"] for own in told["alarms"] if own["tolerance"] == 0.3}
+        confirmed = {own["group"] for own in told["confirmed"] if own["tolerance"] == 0.3}
+        assert "de" in violated
+        assert "en" in confirmed
+        assert "en" not in violated
+        assert "de" not in confirmed
+        assert told["groups"] == {"de": 100, "en": 100}
+        assert live.count("slotool_violated_group_guarantees", model="three", group="de") > 0
+        assert live.count("slotool_violated_group_guarantees", model="three", group="en") == 0
+        assert HTTP.get(f"{live.url}/live").json()["guarantees"]["three"]["alarms"] == told["alarms"]
+    said = [sentence for kind, group, sentence in events if (kind, group) == ("guarantee-violated", "de")]
+    assert len(said) == len(set(said)) > 0
+    assert "labels of language de show that" in said[0]
+
+
+def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_all_only() -> None:
+    rules, url = grouped(tier_rules()), "/v2/models/three"
+    with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
+        inputs = [{"name": "input", "datatype": "FP32", "shape": [4, 1, 2, 3], "data": X[:4].ravel().tolist()}]
+
+        def asked(said: object, **parameters: Any) -> httpx.Response:
+            content = {"inputs": inputs, "parameters": parameters}
+            request = HTTP.post(f"{live.url}{url}/infer", json=content).json()["parameters"]["request"]
+            given = {} if said is None else {"group": said}
+            return HTTP.post(f"{live.url}{url}/feedback", json={"request": request, "labels": [0, 1, 2, 3], **given})
+
+        for _ in range(4):
+            asked(None)
+            asked(None, group="de")
+            asked("en", group="de")
+            asked(["de", "en", "", "fr"])
+            told = asked("fr").json()
+        assert told["labelled"] == 80
+        assert told["groups"] == {"de": 16 + 4, "en": 16 + 4}
+        for wrong in (["de"] * 3, 1.5, ["de", None, "", ""], "x" * 101):
+            assert asked(wrong).status_code == 400
+        content = {"inputs": inputs, "parameters": {"group": 1.5}}
+        assert "parameter group" in HTTP.post(f"{live.url}{url}/infer", json=content).json()["error"]
+
+
+def test_rules_that_compare_answers_are_watched_too() -> None:
+    tiers, truth = tier_rules(), truths()["de"]
+    steps = Step("small", Sure("small", 2.0)), Step("medium", Agree(("small", "medium"))), Step("large")
+    point = Cascade(steps).point
+    rules = replace(tiers, rules=tuple(replace(rule, point=point) for rule in tiers.rules if rule.tolerance == 0.3))
+    with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
+        for row in range(300):
+            told = label(live, compute(live, row)["request"], int(truth[row])).json()
+    assert len(told["alarms"]) == 1
 
 
 # A page whose own name was made to point at this server.
