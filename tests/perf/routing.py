@@ -16,7 +16,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
@@ -30,6 +30,7 @@ from sklearn.linear_model import LogisticRegression
 from slotool.rules import from_point, generate_rules
 from slotool.rules.cascades import Cascade
 from slotool.tables import OutcomeTable
+from tests.perf.routing_judge import Requests, answered
 
 SPLITS = int(os.environ.get("SLOTOOL_BENCH_SPLITS", "20"))
 TOLERANCES = (0.0, 0.005, 0.01, 0.02)
@@ -62,7 +63,7 @@ def _compare(name: str, rows: pd.DataFrame) -> dict[str, Any]:
         order = np.random.default_rng(split).permutation(examples)
         learn, judge = (rows[rows["example"].isin(half)] for half in np.array_split(order, 2))
         best = learn.groupby("version", sort=False)["error"].mean().idxmin()
-        requests = _requests(judge)
+        requests = Requests(judge)
         for method, learner in LEARNERS.items():
             seen = judge if method.startswith("oracle") else learn
             outcomes = OutcomeTable(seen.reset_index(drop=True))
@@ -101,74 +102,14 @@ def _row(method: str, judged: list[list[dict[str, float]]], oracle: np.ndarray, 
     return figures
 
 
-# The judge: request by request, on plain dictionaries, with no code of the product.
-
-
-def _requests(rows: pd.DataFrame) -> list[dict[str, dict[str, Any]]]:
-    """What each version answered to each request: by version the row."""
-    requests: dict[Any, dict[str, dict[str, Any]]] = {}
-    for row in rows.to_dict("records"):
-        requests.setdefault(row["example"], {})[row["version"]] = row
-    return list(requests.values())
-
-
-def _judged(mixture: Mixture, requests: list[dict[str, dict[str, Any]]], best: str) -> dict[str, float]:
+def _judged(mixture: Mixture, requests: Requests, best: str) -> dict[str, float]:
     """Mean cost as a share of the best version's, and mean error above the best version's."""
     error = cost = 0.0
     for share, tree in mixture:
-        for request in requests:
-            its_error, its_cost = _answered(tree, request)
-            error, cost = error + share * its_error, cost + share * its_cost
-    alone = [request[best] for request in requests]
-    base_error, base_cost = (sum(row[column] for row in alone) for column in ("error", "cost"))
-    return {"cost": cost / base_cost, "excess": (error - base_error) / len(requests)}
-
-
-def _answered(tree: Mapping[str, Any], request: Mapping[str, Mapping[str, Any]]) -> tuple[float, float]:
-    given: list[Mapping[str, Any]] = []
-    for step in tree["steps"]:
-        given.append(request[step["ask"]])
-        if "accept" in step and _holds(step["accept"], request):
-            break
-    return float(_outgoing(tree, given)["error"]), float(sum(row["cost"] for row in given))
-
-
-def _holds(condition: Mapping[str, Any], request: Mapping[str, Mapping[str, Any]]) -> bool:
-    if condition["if"] == "sure":
-        return bool(request[condition["version"]]["confidence"] >= condition["at_least"])
-    if condition["if"] == "sure-by-label":
-        row = request[condition["version"]]
-        threshold = condition["at_least"].get(str(row["answer"]), condition["otherwise"])
-        return threshold is not None and bool(row["confidence"] >= threshold)
-    if condition["if"] == "agree":
-        rows = [request[version] for version in condition["versions"]]
-        return len({str(row["answer"]) for row in rows}) == 1 and bool(
-            rows[-1]["confidence"] >= condition.get("at_least", -math.inf)
-        )
-    total = 0.0
-    for of, name, weight, *other in condition["terms"]:
-        if of == "confidence":
-            total += weight * request[name]["confidence"]
-        elif of == "feature":
-            total += weight * float(next(iter(request.values()))[name])
-        else:
-            total += weight * (str(request[name]["answer"]) == str(request[other[0]]["answer"]))
-    return bool(total >= condition["at_least"])
-
-
-def _outgoing(tree: Mapping[str, Any], given: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    if tree["answer"] == "last":
-        return given[-1]
-    worth = []
-    for row in given:
-        line = tree.get("worth", {}).get(row["version"])
-        worth.append(row["confidence"] if line is None else float(np.interp(row["confidence"], *line)))
-    if tree["answer"] != "surer":
-        weight = [1.0] * len(given) if tree["answer"] == "majority" else worth
-        labels = [str(row["answer"]) for row in given]
-        worth = [sum(w for w, other in zip(weight, labels, strict=True) if other == label) for label in labels]
-    greatest = max(worth)
-    return [row for row, value in zip(given, worth, strict=True) if value == greatest][-1]
+        its_error, its_cost = answered(tree, requests)
+        error, cost = error + share * its_error.sum(), cost + share * its_cost.sum()
+    base_error, base_cost = (requests.columns[column][best].sum() for column in ("error", "cost"))
+    return {"cost": cost / base_cost, "excess": (error - base_error) / requests.examples}
 
 
 # What chooses.
