@@ -12,7 +12,7 @@ import numpy as np
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.rules.points import from_point
-from slotool.rules.policies import PAIRS
+from slotool.rules.policies import Conc
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 # A deadline planned with the median would be missed by every second call.
@@ -41,6 +41,8 @@ class ControlSpace:
         strangers = ({point for point, _ in self._latency_us} | set(self._accuracy)) - set(self.points)
         if strangers:
             raise InputError(f"figures for {', '.join(sorted(map(str, strangers)))}, which is not among the points")
+        # Of rules: what a point says of itself is read once, and not by every request.
+        self._ensembles: dict[OperatingPoint, tuple[str, tuple[OperatingPoint, ...]]] = {}
         self._batch_sizes = {
             point: sorted(batch for at, batch in self._latency_us if at == point) for point in self.points
         }
@@ -73,11 +75,11 @@ class ControlSpace:
 
         That of the next larger batch that was profiled; beyond the largest, that one's in proportion. Both are upper
         bounds, since latency grows with the batch, but less than in proportion (superserve, A.3.1, insight 1).
-        Of an ensemble (``Rule.point``) of this space's versions: the worst case, in which both are consulted.
+        Of an ensemble (``Rule.point``) of this space's versions: the worst case, in which all are consulted.
         """
-        if point.get("policy") is not None:
-            return self._worst_case_us(point, batch_size)
         batches = self._batch_sizes.get(point)
+        if batches is None:
+            return self._worst_case_us(point, batch_size)
         if not batches:
             return None
         at = bisect_left(batches, batch_size)
@@ -116,15 +118,21 @@ class ControlSpace:
         return point
 
     def _worst_case_us(self, ensemble: OperatingPoint, batch_size: int) -> float | None:
-        policy = from_point(ensemble)
-        versions = {version_name(point): point for point in self.points}
-        times = [self.latency_us(versions[name], batch_size) for name in policy.versions if name in versions]
-        known = [time for time in times if time is not None]
-        if len(known) < len(policy.versions):
+        if ensemble not in self._ensembles:
+            self._ensembles[ensemble] = self._versions_of(ensemble)
+        kind, versions = self._ensembles[ensemble]
+        known = [time for version in versions if (time := self.latency_us(version, batch_size)) is not None]
+        if not versions or len(known) < len(versions):
             return None
-        if policy.kind not in PAIRS:
-            return sum(known)
-        return float(PAIRS[policy.kind].times(np.array(known[0]), np.array(known[1]))[1])
+        return max(known) if kind == Conc.kind else sum(known)
+
+    def _versions_of(self, ensemble: OperatingPoint) -> tuple[str, tuple[OperatingPoint, ...]]:
+        """The kind of its policy and the points it consults; none where some are not known, or it is no ensemble."""
+        if all(ensemble.get(name) is None for name in ("policy", "tree")):
+            return "", ()
+        policy, own = from_point(ensemble), {version_name(point): point for point in self.points}
+        known = set(policy.versions) <= own.keys()
+        return policy.kind, tuple(own[name] for name in policy.versions) if known else ()
 
 
 def _latencies_us(

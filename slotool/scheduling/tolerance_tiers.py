@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import replace
 
 from slotool.errors import InputError
-from slotool.rules.points import in_turn
+from slotool.rules import points
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
@@ -28,7 +30,11 @@ class ToleranceTiers(Policy):
         self._rules, self._space = rules, space
         self._best = OperatingPoint.of(policy="osfa", version=rules.best_version)
         own = [rule.point for rule in rules.rules]
-        self._in_turn = {point: other for point in own if (other := in_turn(point)) is not None}
+        self._tiers = {
+            objective: sorted((r for r in rules.rules if r.objective == objective), key=lambda rule: -rule.tolerance)
+            for objective in {rule.objective for rule in rules.rules}
+        }
+        self._in_turn = {point: other for point in own if (other := points.in_turn(point)) is not None}
         self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
@@ -36,28 +42,32 @@ class ToleranceTiers(Policy):
         if query is None or query.tolerance is None:
             return None
         slack_us = query.slack_us(now_us)
+        tried = []
         try:
-            candidates = self._candidates(query)
+            for candidate in self._candidates(query):
+                in_turn = candidate.concurrent and queue.concurrent_slots() < 2
+                decision = self._taken_in_turn(candidate) if in_turn else candidate
+                if self._space.fits(decision.point, query.examples, slack_us):
+                    return decision
+                tried.append(decision.point)
         except InputError as error:
             return CannotMeet(str(error))
-        if any(decision.concurrent for decision in candidates) and queue.concurrent_slots() < 2:
-            candidates = [self._taken_in_turn(decision) for decision in candidates]
-        for decision in candidates:
-            if self._space.fits(decision.point, query.examples, slack_us):
-                return decision
-        return CannotMeet(self._space.too_slow((d.point for d in candidates), query.examples, slack_us))
+        return CannotMeet(self._space.too_slow(tried, query.examples, slack_us))
 
-    def _candidates(self, query: Query) -> list[Decision]:
+    def _candidates(self, query: Query) -> Iterator[Decision]:
         """The tier asked for, then the stricter ones, widest first. Raises ``InputError`` for an unknown objective."""
         assert query.tolerance is not None
-        tiers = [rule for rule in self._rules.rules if rule.objective == query.objective]
-        strictest = min((rule.tolerance for rule in tiers), default=0.0)
-        if tiers and query.tolerance < strictest:
+        if query.objective not in self._tiers:
+            self._rules.rule_for(query.tolerance, query.objective)  # says what there is
+        tiers = self._tiers[query.objective]
+        if query.tolerance < (strictest := tiers[-1].tolerance):
             reason = f"tolerance {query.tolerance:g} is below the strictest tier, {strictest:g}: the best version"
-            return [Decision(self._best, query.examples, reason)]
-        asked = self._rules.rule_for(query.tolerance, query.objective)
-        stricter = sorted((r for r in tiers if r.tolerance < asked.tolerance), key=lambda r: -r.tolerance)
-        return [self._decision(query, rule) for rule in (asked, *stricter)]
+            yield Decision(self._best, query.examples, reason)
+            return
+        # Most requests take the first: a hundred tiers are not looked at for it.
+        at = bisect_left(tiers, -query.tolerance - 1e-12, key=lambda rule: -rule.tolerance)
+        for rule in tiers[at:]:
+            yield self._decision(query, rule)
 
     def _decision(self, query: Query, rule: Rule) -> Decision:
         shown = f" ({rule.note})" if rule.note else ""
@@ -65,7 +75,5 @@ class ToleranceTiers(Policy):
         return Decision(rule.point, query.examples, reason, rule.id, concurrent=rule.point in self._in_turn)
 
     def _taken_in_turn(self, decision: Decision) -> Decision:
-        if not decision.concurrent:
-            return decision
         reason = f"{decision.reason}; one version after the other, as one worker is idle"
         return replace(decision, point=self._in_turn[decision.point], reason=reason, concurrent=False)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slotool.errors import InputError
+from slotool.rules.cascades import Cascade, Step
+from slotool.rules.conditions.sure import Sure
 from slotool.rules.points import in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import (
@@ -172,3 +175,32 @@ def test_first_applicable_knows_every_point_once() -> None:
     policy = FirstApplicable([FixedPoint(three_versions(), SMALL), FixedPoint(three_versions())])
     assert policy.points == (SMALL, LARGE)
     assert point(policy) == SMALL
+
+
+def test_a_stricter_tier_serves_where_a_cascade_could_miss_the_deadline() -> None:
+    """Its worst case is that all versions are asked, one after the other: 100 + 300 + 1,000 µs."""
+    steps = Step("small", Sure("small", 0.9)), Step("medium", Sure("medium", 0.9)), Step("large")
+    cascade = Cascade(steps).point
+    tiers = tuple(replace(rule, point=cascade) if rule.point == SEQ else rule for rule in rules().rules)
+    space, policy = three_versions(), ToleranceTiers(replace(rules(), rules=tiers), three_versions())
+    worst_us = sum(space.latency_us(own) or 0.0 for own in (SMALL, MEDIUM, LARGE))
+    assert space.latency_us(cascade) == worst_us
+    asked = {"tolerance": 0.2, "objective": "cost"}
+    assert point(policy, slack_us=worst_us, **asked) == cascade
+    assert point(policy, slack_us=worst_us - 1, **asked) == CONC
+    elsewhere = Cascade((Step("small", Sure("small", 0.9)), Step("huge"))).point
+    assert space.latency_us(elsewhere) is None
+
+
+def test_of_many_tiers_the_widest_within_the_tolerance_serves() -> None:
+    tiers = tuple(
+        Rule(f"{objective}-{at}", objective, at / 100, SEQ if at % 2 else CONC, 0.0, 0.1, 1e-3, 1e-3)
+        for at in (7, 1, 30, 12)
+        for objective in ("cost", "response-time")
+    )
+    policy = ToleranceTiers(replace(rules(), rules=tiers), three_versions())
+    for tolerance, expected in ((0.5, 30), (0.3, 30), (0.2999, 12), (0.12 - 1e-13, 12), (0.1, 7), (0.01, 1)):
+        decision = decide(policy, tolerance=tolerance, objective="cost")
+        assert isinstance(decision, Decision)
+        assert decision.rule == f"cost-{expected}"
+    assert point(policy, tolerance=0.005, objective="cost") == BEST
