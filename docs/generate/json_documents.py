@@ -695,7 +695,8 @@ tiers[].id      text            tier
 tiers[].versions list           versions that it may ask, in order
 """,
     "evaluate-drift": """
-requests        integer         labelled requests
+requests        integer         labelled requests, and chosen ones that count without a label
+left_out        integer         chosen requests from the first on that still needs a label
 confidence      number          probability of no alarm while all guarantees hold
 evidence_wanted number          evidence that raises an alarm
 alarms          integer         ensembles whose guarantee is violated

@@ -38,7 +38,8 @@ def choose_labels(
         rules: Rules, or their file.
         answers: Answers of all versions that the rules consult: an outcome table, whose errors are not looked at, or a
             file (CSV or Parquet) of example, version, answer, confidence and the columns that the rules know.
-        out: CSV file to write: example, and differs, the number of ensembles that answer otherwise; 0: needs no label.
+        out: CSV file to write: example; differs, the number of ensembles that answer otherwise, 0: needs no label; and
+            truth, empty, to be filled in for ``evaluate_drift``.
         labels: How many labels there may be; None: as many as are useful.
         seed: Of the random order in which requests are taken, which keeps them a random sample.
         force: Replace ``out`` if it exists.
@@ -71,7 +72,7 @@ def choose_labels(
     rows = pd.DataFrame({"example": [given.examples[at] for at in taken], "differs": differ[taken]})
     if out is not None:
         with whole_file(Path(out)) as partial:
-            rows.to_csv(partial, index=False)
+            rows.assign(truth="").to_csv(partial, index=False)
     return LabelsChosen(rows, len(differ), int((differ > 0).sum()), None if out is None else Path(out))
 
 

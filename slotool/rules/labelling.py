@@ -8,9 +8,12 @@ The requests must stay a random sample: they are looked at in random order, not 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
+from slotool.errors import TableError
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import RuleSet
@@ -37,10 +40,36 @@ def ensembles_that_differ(rules: RuleSet, answers: OutcomeTable) -> np.ndarray:
     return differ
 
 
+def with_chosen_labels(rules: RuleSet, answers: OutcomeTable, truths: Mapping[str, str]) -> OutcomeTable:
+    """The outcomes of chosen requests: example and truth, in their random order, the truth empty where none is known.
+
+    Those before the first whose truth is needed and unknown: a random sample, however far labelling has come. Where the
+    truth makes no difference and is unknown, errors are 0. Raises ``TableError`` for an example without answers, or
+    when the first needs a label; else as ``ensembles_that_differ``.
+    """
+    differ = dict(zip(answers.examples, ensembles_that_differ(rules, answers) > 0, strict=True))
+    taken: list[str] = []
+    for example, truth in truths.items():
+        if example not in differ:
+            raise TableError(f"the answers lack example {example!r}, which was chosen")
+        if differ[example] and not truth:
+            break
+        taken.append(example)
+    if not taken:
+        raise TableError("the first chosen request has no truth yet: label from the top of the list")
+    rows = answers.rows.set_index("example").loc[taken].reset_index()
+    truth_of = rows["example"].map(dict(truths))
+    wrong = (rows["answer"].astype(str) != truth_of) & (truth_of != "")
+    return OutcomeTable(rows.assign(error=wrong.astype(np.float64)))
+
+
 def sample_to_label(differ: np.ndarray, labels: int | None, seed: int) -> np.ndarray:
-    """Requests in random order, as many as can be used with so many labels (None: all): int64 indices of ``differ``."""
+    """Requests in random order, up to the last of so many labels (None: all): int64 indices of ``differ``.
+
+    They end with one that needs a label, a time to stop: what follows another such part stays a random sample.
+    """
     order = np.random.default_rng(seed).permutation(len(differ))
     if labels is None:
         return order
     used = np.cumsum(differ[order] > 0)
-    return order[used <= labels]
+    return order[: int(np.searchsorted(used, labels)) + 1]

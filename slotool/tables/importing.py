@@ -123,6 +123,16 @@ def read_answers(path: Path) -> OutcomeTable:
     return OutcomeTable(found.assign(confidence=sure, error=0.0, latency_s=0.0, cost=0.0), source=str(path))
 
 
+def read_truths(path: Path) -> dict[str, str]:
+    """The truth of each example, in the order of the rows, empty where it is not known: columns example and truth.
+    Raises ``TableError``, also for an example given twice."""
+    found = _read(path)
+    _require(found, ["example", TRUTH], path)
+    if (twice := found["example"].duplicated()).any():
+        raise TableError(f"{path}: example {found['example'][twice].iloc[0]!r} is there twice")
+    return dict(zip(found["example"], found[TRUTH].str.strip(), strict=True))
+
+
 def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """``confidence``, and where answers are ``missing`` one value below all others, so that every policy asks on."""
     given = confidence[~missing]

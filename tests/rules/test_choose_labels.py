@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import slotool
 from slotool.errors import ArgumentError, InputError, TableError
 from slotool.rules import OSFA, RuleSet, from_point, generate_rules
 from slotool.rules.drift import watch
+from slotool.rules.labelling import sample_to_label
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import answered_outcomes
 
@@ -91,3 +93,54 @@ def test_the_command_reads_answers_whose_truth_is_not_known(slotool, tmp_path: P
         assert (wrong.exit_code, sentence in wrong.stderr) == (2, True), wrong.stderr
     with pytest.raises((InputError, TableError)):
         OutcomeTable(fresh.rows.drop(columns="answer")).labels  # noqa: B018
+
+
+def test_a_file_with_the_chosen_labels_alone_tells_what_all_labels_tell(slotool, tmp_path: Path) -> None:
+    rules, fresh = _made()
+    rules.save(tmp_path / "rules.json")
+    answers, chosen = tmp_path / "answers.csv", tmp_path / "to-label.csv"
+    fresh.rows.drop(columns=["error", "latency_s", "cost"]).to_csv(answers, index=False)
+    slotool("choose-labels", tmp_path / "rules.json", answers, "-o", chosen)
+    rows = pd.read_csv(chosen, dtype=str, keep_default_na=False)
+    assert (rows["truth"] == "").all()
+    right = fresh.rows.loc[fresh.rows["error"] == 0].drop_duplicates("example").set_index("example")["answer"]
+    truth = [
+        right.get(name, "neither") if differs != "0" else "" for name, differs in rows[["example", "differs"]].values
+    ]
+    rows.assign(truth=truth).to_csv(chosen, index=False)
+
+    def found() -> dict[str, Any]:
+        asked = ("evaluate-drift", tmp_path / "rules.json", answers, "--labels", chosen, "--json")
+        done = slotool(*asked)
+        assert done.exit_code in (0, 1), done.stderr
+        return json.loads(done.stdout)
+
+    whole = found()
+    assert (whole["requests"], whole["left_out"]) == (900, 0)
+    order = {name: at for at, name in enumerate(rows["example"])}
+    shuffled = OutcomeTable(fresh.rows.sort_values("example", key=lambda names: names.map(order), kind="stable"))
+    for own, expected in zip(whole["ensembles"], watch(rules, shuffled, 0.99), strict=True):
+        assert own["evidence"] == pytest.approx(expected.evidence)
+        assert own["confirmed_at"] == expected.confirmed_at
+        assert own["mean_excess"] == pytest.approx(expected.mean_excess)
+    # Labelling goes on: what is above the first gap counts.
+    gap = next(at for at, text in enumerate(truth) if text and at > 100)
+    rows.assign(truth=[*truth[:gap], *[""] * (len(truth) - gap)]).to_csv(chosen, index=False)
+    assert (found()["requests"], found()["left_out"]) == (gap, 900 - gap)
+    rows.iloc[gap:].to_csv(chosen, index=False)
+    wrong = slotool("evaluate-drift", tmp_path / "rules.json", answers, "--labels", chosen)
+    assert (wrong.exit_code, "label from the top" in wrong.stderr) == (2, True), wrong.stderr
+    rows.assign(example="else").iloc[:1].to_csv(chosen, index=False)
+    wrong = slotool("evaluate-drift", tmp_path / "rules.json", answers, "--labels", chosen)
+    assert (wrong.exit_code, "lack example 'else'" in wrong.stderr) == (2, True), wrong.stderr
+    pd.concat([rows.iloc[:1]] * 2).to_csv(chosen, index=False)
+    wrong = slotool("evaluate-drift", tmp_path / "rules.json", answers, "--labels", chosen)
+    assert (wrong.exit_code, "is there twice" in wrong.stderr) == (2, True), wrong.stderr
+
+
+def test_parts_that_follow_one_another_end_with_a_request_that_needs_a_label() -> None:
+    differ = np.array([0, 1, 0, 0, 2, 0, 0, 0, 1, 0] * 20)
+    for labels in (1, 7, 60):
+        taken = differ[sample_to_label(differ, labels, seed=labels)]
+        assert (taken[-1] > 0, int((taken > 0).sum())) == (True, labels)
+    assert len(sample_to_label(differ, 61, 0)) == len(sample_to_label(differ, None, 0)) == 200
