@@ -15,7 +15,7 @@ tolerances are to hold for each group, each group has bets of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +23,12 @@ import numpy as np
 from slotool.rules.betting import Evidence, excess_of
 from slotool.rules.groups import Groups
 from slotool.rules.points import from_point
-from slotool.rules.policies import OSFA
+from slotool.rules.policies import OSFA, RoutingPolicy
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import OperatingPoint, OutcomeTable
+
+# Names of groups, empty for all requests, and the requests of each: int [any].
+_Parts = list[tuple[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,15 @@ class Watcher:
         ``groups``: of each request, empty where it is not known: it then counts for all requests only. None: what the
         feedback has in their column; without that no group is watched.
         """
-        found = list(_excesses(self.rules, feedback, groups))
+        self._see(lambda policy: policy.replay(feedback).error, _parts(self.rules, feedback, groups))
+
+    def see_equal(self, groups: Sequence[str]) -> None:
+        """Take in requests that every ensemble answers as the best version does, so that their truth makes no
+        difference (``rules.labelling``). ``groups``: of each request, empty where it is not known."""
+        self._see(lambda _: np.zeros(len(groups)), _parts(self.rules, None, groups))
+
+    def _see(self, errors: Callable[[RoutingPolicy], np.ndarray], parts: _Parts) -> None:
+        found = list(_excesses(self.rules, errors, parts))
         wanted = len(found) / (1.0 - self._confidence)
         for own, excess in found:
             self._standings.setdefault(own, _Standing(own)).see(excess, wanted)
@@ -125,13 +136,29 @@ def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Wat
     return watcher.watched()
 
 
+def _parts(rules: RuleSet, feedback: OutcomeTable | None, known: Sequence[str] | None) -> _Parts:
+    """All requests, and those of each group: ``known`` ones, or as the feedback says."""
+    column, names = rules.config.get("group"), list(rules.config.get("groups", ()))
+    count = len(known or ()) if feedback is None else len(feedback.examples)
+    parts: _Parts = [("", np.arange(count))]
+    if column is not None and known is not None:
+        stated = np.flatnonzero([value != "" for value in known])
+        groups = Groups.of_values(column, known, names)
+        return parts + list(zip(groups.names, groups.rows(stated), strict=True))
+    if feedback is not None and column is not None and column in feedback.rows:
+        groups = Groups.named(feedback, column, names)
+        return parts + list(zip(groups.names, groups.rows(np.arange(count)), strict=True))
+    return parts
+
+
 def _excesses(
-    rules: RuleSet, feedback: OutcomeTable, known: Sequence[str] | None
+    rules: RuleSet, errors: Callable[[RoutingPolicy], np.ndarray], parts: _Parts
 ) -> Iterator[tuple[_Watch, np.ndarray]]:
     """Per ensemble the tightest tolerance it serves, and how much worse than that each answer was: to all requests, and
     to those of each group.
 
-    Excesses are float64 [examples], in the table's order, of errors scaled to [0, 1]; the best version is left out.
+    ``errors``: of a policy, float64 [requests]. Excesses are float64 [requests], in the order of arrival, of errors
+    scaled to [0, 1]; the best version is left out.
     """
     max_error = float(rules.config.get("max_error", 1.0))
     best = OSFA(rules.best_version)
@@ -139,19 +166,9 @@ def _excesses(
     for rule in rules.rules:
         if rule.point != best.point:
             strictest[rule.point] = min(rule.tolerance, strictest.get(rule.point, np.inf))
-    best_error = best.replay(feedback).error / max_error
-    every = np.arange(len(best_error))
-    parts = [("", every)]
-    column, names = rules.config.get("group"), list(rules.config.get("groups", ()))
-    if column is not None and known is not None:
-        groups = Groups.of_values(column, known, names)
-        stated = np.flatnonzero([value != "" for value in known])
-        parts += list(zip(groups.names, groups.rows(stated), strict=True))
-    elif column in feedback.rows:
-        groups = Groups.named(feedback, column, names)
-        parts += list(zip(groups.names, groups.rows(every), strict=True))
+    best_error = errors(best) / max_error
     for point, tolerance in strictest.items():
-        error = from_point(point).replay(feedback).error / max_error
+        error = errors(from_point(point)) / max_error
         scaled = tolerance / max_error if rules.tolerance_kind == "absolute" else tolerance
         excess = excess_of(error, best_error, scaled, rules.tolerance_kind)  # type: ignore[arg-type]  # checked
         for name, rows in parts:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from slotool.data.columns import Inputs
-from slotool.elastic import ElasticModel
 from slotool.models import Classification
 from slotool.rules.drift import Watched
 from slotool.serving import rejections
 from slotool.serving.guarantees import Guarantees, Labelled
+from slotool.serving.label_choice import LabelChoice, Remembered
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.served import ServedModel
 
@@ -23,14 +22,6 @@ from slotool.serving.served import ServedModel
 MAX_REMEMBERED, MAX_BYTES = 10_000, 64 * 2**20
 # Accuracy covers so many labelled examples, the latest.
 MAX_LABELLED = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    x: Inputs
-    answers: np.ndarray
-    in_time: bool
-    group: str
 
 
 class Feedback:
@@ -43,11 +34,12 @@ class Feedback:
     """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, _Remembered] = OrderedDict()
+        self._waiting: OrderedDict[str, Remembered] = OrderedDict()
         self._bytes = 0
         self._right: deque[tuple[bool, bool]] = deque(maxlen=MAX_LABELLED)
         self._answered = self._rejected = self._labelled = 0
         self.guarantees = Guarantees()
+        self._choice = LabelChoice()
 
     @property
     def alarms(self) -> Sequence[Watched]:
@@ -57,15 +49,14 @@ class Feedback:
     def answered(self, x: Inputs, answer: InferenceResult, group: str = "") -> None:
         """Remember the answer to ``x`` until its label comes. ``group``: that the request named."""
         self._answered += 1
-        self._waiting[answer.request] = _Remembered(x, answer.labels, answer.slack_us >= 0, group)
+        self._waiting[answer.request] = Remembered(x, answer.labels, answer.slack_us >= 0, group)
         self._bytes += x.nbytes
         while len(self._waiting) > MAX_REMEMBERED or self._bytes > MAX_BYTES:
-            _, forgotten = self._waiting.popitem(last=False)
-            self._bytes -= forgotten.x.nbytes
+            self._forget(next(iter(self._waiting)))
 
     def remembers(self, request: str) -> bool:
         """Whether its labels may still come."""
-        return request in self._waiting
+        return request in self._waiting or self._choice.remembered(request) is not None
 
     def rejected(self) -> None:
         """A request ended without an answer."""
@@ -78,10 +69,8 @@ class Feedback:
         Raises ``Rejection``: 404 for a request that is not remembered, or was labelled already; 400 for another number
         of labels than it had examples, a class there is not, or a model whose answers are no classes.
         """
-        if not _classifies(served.model):
-            task = served.model.task.name if served.model.task is not None else "no task"
-            raise rejections.bad_request(f"model {served.name} answers {task}: labels are taken of classes only")
-        remembered = self._waiting.get(request)
+        _require_classes(served)
+        remembered = self._waiting.get(request) or self._choice.remembered(request)
         if remembered is None:
             raise rejections.not_found(f"request {request[:40]!r} is not remembered: old, labelled, or never answered")
         if labels.shape != remembered.answers.shape:
@@ -91,13 +80,40 @@ class Feedback:
         groups = tuple(groups or (remembered.group,))
         if len(groups) not in (1, len(labels)):
             raise rejections.bad_request(f"{len(groups)} groups for a request of {len(labels)} examples")
-        del self._waiting[request]
-        self._bytes -= remembered.x.nbytes
-        self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.answers)
+        each = groups if len(groups) == len(labels) else groups * len(labels)
+        labelled, remembered.labelled = Labelled(remembered.x, labels, each), True
         self._labelled += len(labels)
+        if self._choice.remembered(request) is not None:
+            self.guarantees.extend(self._choice.labelled(request, labelled))
+            return
+        self._forget(request)
+        if remembered.drawn:
+            return  # It has counted without its label.
+        # Only of those that nobody chose: chosen ones are harder.
+        self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.answers)
         if served.rules is not None:
-            each = groups if len(groups) == len(labels) else groups * len(labels)
-            self.guarantees.add(Labelled(remembered.x, labels, each))
+            self.guarantees.extend([labelled])
+
+    async def choose(self, served: ServedModel, labels: int) -> None:
+        """Choose so many answers to label, those included that wait for a chosen label already.
+
+        Raises ``Rejection`` (400) for a model without rules, or whose answers are no classes; ``SlotoolError`` when a
+        version fails.
+        """
+        _require_classes(served)
+        if served.rules is None:
+            raise rejections.bad_request(
+                f"model {served.name} is served without rules: no label tells more than another"
+            )
+        self.guarantees.extend(await self._choice.draw(served, self._waiting, self._forget, labels))
+
+    def chosen(self) -> dict[str, Any]:
+        """``LabelChoice.document``."""
+        return self._choice.document()
+
+    def _forget(self, request: str) -> None:
+        remembered = self._waiting.pop(request, None)
+        self._bytes -= 0 if remembered is None else remembered.x.nbytes
 
     @property
     def accuracy(self) -> float:
@@ -121,5 +137,8 @@ class Feedback:
         }
 
 
-def _classifies(model: ElasticModel) -> bool:
-    return model.signature is None or isinstance(model.task, Classification)
+def _require_classes(served: ServedModel) -> None:
+    task = served.model.task
+    if served.model.signature is not None and not isinstance(task, Classification):
+        named = task.name if task is not None else "no task"
+        raise rejections.bad_request(f"model {served.name} answers {named}: labels are taken of classes only")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -39,6 +39,13 @@ class Labelled:
     groups: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Unlabelled:
+    """Examples that every ensemble answers as the best version does: they count without a label."""
+
+    groups: tuple[str, ...]
+
+
 class Guarantees:
     """Watches the certificates of a model's rules (``rules.drift``), by what every version answers to labelled inputs.
 
@@ -46,16 +53,16 @@ class Guarantees:
     """
 
     def __init__(self) -> None:
-        self._unseen: list[Labelled] = []
+        self._unseen: list[Labelled | Unlabelled] = []
         self._watcher: Watcher | None = None
         self._watched: list[Watched] = []
         self._labelled: Counter[str] = Counter()
         # One look at a time: labels count in the order in which they came.
         self._looking = False
 
-    def add(self, labelled: Labelled) -> None:
-        """Take in a labelled request, for the next ``look``."""
-        self._unseen.append(labelled)
+    def extend(self, requests: Iterable[Labelled | Unlabelled]) -> None:
+        """Take in requests, for the next ``look``."""
+        self._unseen.extend(requests)
 
     @property
     def alarms(self) -> list[Watched]:
@@ -68,7 +75,7 @@ class Guarantees:
         return [own for own in self._watched if own.confirmed_at is not None]
 
     def by_group(self) -> Mapping[str, int]:
-        """Labelled examples that were looked at, of each group of the rules; empty where they have none."""
+        """Examples that counted, of each group of the rules; empty where they have none."""
         rules = None if self._watcher is None else self._watcher.rules
         return {name: self._labelled[name] for name in rules.config.get("groups", ())} if rules is not None else {}
 
@@ -128,10 +135,16 @@ def outcomes_of(
     return OutcomeTable(pd.concat(frames, ignore_index=True))
 
 
-def _look(model: ElasticModel, watcher: Watcher, labelled: list[Labelled]) -> list[Watched]:
-    labels = np.concatenate([one.labels for one in labelled])
-    groups = [name for one in labelled for name in one.groups]
-    watcher.see(outcomes_of(model, watcher.rules, [one.x for one in labelled], labels), groups)
+def _look(model: ElasticModel, watcher: Watcher, requests: list[Labelled | Unlabelled]) -> list[Watched]:
+    for _, alike in groupby(requests, key=type):
+        run = list(alike)
+        groups = [name for one in run for name in one.groups]
+        labelled = [one for one in run if isinstance(one, Labelled)]
+        if labelled:
+            labels = np.concatenate([one.labels for one in labelled])
+            watcher.see(outcomes_of(model, watcher.rules, [one.x for one in labelled], labels), groups)
+        else:
+            watcher.see_equal(groups)
     return watcher.watched()
 
 
@@ -148,8 +161,8 @@ def _features(parts: Sequence[Inputs]) -> dict[str, np.ndarray]:
         return {}
     found = {}
     for name, array in parts[0].arrays.items():
-        if array.dtype.kind in "biuf" and array.size:
-            arrays = [part.arrays[name] for part in parts if isinstance(part, Columns)]
+        arrays = [part.arrays[name] for part in parts if isinstance(part, Columns)]
+        if array.dtype.kind in "biuf" and all(own.size for own in arrays):
             found[name] = np.concatenate([own.reshape(len(own), -1)[:, 0] for own in arrays]).astype(np.float64)
     own = ("example", "version", "error", "confidence", "latency_s", "cost", "answer")
     return {name: values for name, values in found.items() if name not in own}
