@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.rules.conditions import Asked, Condition, condition_of
+from slotool.rules.conditions import Asked, AskedOne, Condition, condition_of
 from slotool.rules.policies import Replayed, RoutingPolicy
 from slotool.tables import OperatingPoint, OutcomeTable
 
@@ -56,7 +57,16 @@ class Worth:
 
     def of(self, confidence: np.ndarray) -> np.ndarray:
         """float64 like ``confidence``; NaN stays NaN."""
-        return np.asarray(np.interp(confidence, *self._line))
+        return np.where(np.isnan(confidence), np.nan, np.interp(confidence, *self._line))
+
+    def of_one(self, confidence: float) -> float:
+        """``of`` a single confidence."""
+        at, right = self.confidence, self.right
+        place = bisect_right(at, confidence) - 1
+        if math.isnan(confidence) or not 0 <= place < len(at) - 1:
+            return confidence if math.isnan(confidence) else right[0] if place < 0 else right[-1]
+        slope = (right[place + 1] - right[place]) / (at[place + 1] - at[place])
+        return slope * (confidence - at[place]) + right[place]
 
     @cached_property
     def _line(self) -> tuple[np.ndarray, np.ndarray]:
@@ -207,14 +217,17 @@ class Cascade(RoutingPolicy):
     def _worth(self) -> dict[str, Worth]:
         return dict(self.worth)
 
+    def choose_one(self, asked: AskedOne, names: Sequence[str]) -> int:
+        """Which of these versions' answers goes out to a single request."""
+        sure = [asked.confidence(name) for name in names]
+        worth = [own if name not in self._worth else self._worth[name].of_one(own)
+                 for name, own in zip(names, sure, strict=True)]  # fmt: skip
+        return chosen_of_one(self.answer, worth, [asked.label(name) for name in names] if self.needs_labels else names)
+
     def choose(self, asked: Asked, count: int) -> np.ndarray:
         """Which of the first ``count`` versions' answers goes out, all of them asked: int [requests]."""
         names = self.versions[:count]
         confidences = [asked.confidence(name) for name in names]
-        if len(confidences[0]) == 1:
-            one = [float(self.worth_of(name, own)[0]) for name, own in zip(names, confidences, strict=True)]
-            given = [asked.label(name)[0] for name in names] if self.needs_labels else names
-            return np.array([chosen_of_one(self.answer, one, given)])
         worth = np.stack([self.worth_of(*own) for own in zip(names, confidences, strict=True)], axis=1)
         labels = np.stack([asked.label(name) for name in names], axis=1) if self.needs_labels else None
         return chosen(self.answer, worth, labels)

@@ -6,6 +6,8 @@ cascade itself says, as it does when tables are replayed.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from slotool.data.columns import Columns, Inputs
@@ -14,7 +16,80 @@ from slotool.rules.cascades import Cascade
 from slotool.serving.outputs import Computed, gathered
 
 
-class CascadeRun:
+class OneCascadeRun:
+    """``BatchCascadeRun`` of a single example, without arrays: they would take longer than the decision."""
+
+    def __init__(self, cascade: Cascade, x: Inputs):
+        self.cascade, self.x = cascade, x
+        self._given: dict[str, Computed | None] = {}
+        self._labels: dict[str, str] = {}
+        self._picked: Computed | None = None
+        self._over = False
+
+    @property
+    def step(self) -> int:
+        """Which version is to be asked next, counted from 0."""
+        return len(self._given)
+
+    @property
+    def asked(self) -> dict[str, tuple[np.ndarray, Computed | None]]:
+        """Per version asked the example, and its answer."""
+        return {name: (_THE_ONE, answers) for name, answers in self._given.items()}
+
+    @property
+    def next_rows(self) -> np.ndarray | None:
+        """The example, while a further version is to be asked; None when there is no need."""
+        return None if self._over else _THE_ONE
+
+    def given(self, answers: Computed) -> None:
+        """Take in the next version's answer. Raises ``InputError`` where it lacks what the conditions look at."""
+        self._take(answers)
+
+    def missing(self) -> None:
+        """The next version gives no answer."""
+        self._take(None)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether all versions were asked and no answer can go out."""
+        return self._over and self._picked is None
+
+    def answers(self) -> Computed:
+        """What goes out."""
+        assert self._picked is not None
+        return self._picked
+
+    def _take(self, answers: Computed | None) -> None:
+        step = self.cascade.steps[len(self._given)]
+        self._given[step.version] = answers
+        if step.accept is not None and not step.accept.holds_one(self):
+            return
+        self._over = True
+        names = self.cascade.versions[: len(self._given)]
+        self._picked = self._given[names[self.cascade.choose_one(self, names)]]
+
+    def confidence(self, version: str) -> float:
+        answers = self._given[version]
+        if answers is None:
+            return math.nan
+        return float(_confidence_of(version, answers)[0])
+
+    def label(self, version: str) -> str:
+        known = self._labels.get(version)
+        if known is None:
+            answers = self._given[version]
+            known = self._labels[version] = "" if answers is None else str(answers.first)
+        return known
+
+    def feature(self, name: str) -> float:
+        return float(_feature_of(self.x, name, _THE_ONE)[0])
+
+
+_THE_ONE = np.arange(1)
+_THE_ONE.flags.writeable = False
+
+
+class BatchCascadeRun:
     """``x``: the batch. ``next_rows`` and ``given`` (or ``missing``) take turns until no rows are left to ask for."""
 
     def __init__(self, cascade: Cascade, x: Inputs):
@@ -85,18 +160,15 @@ class CascadeRun:
 class _Seen:
     """The answers to ``rows`` so far, as conditions look at them."""
 
-    def __init__(self, run: CascadeRun, rows: np.ndarray):
+    def __init__(self, run: BatchCascadeRun, rows: np.ndarray):
         self._run, self._rows = run, rows
 
     def confidence(self, version: str) -> np.ndarray:
         asked, answers = self._run.asked[version]
         if answers is None:
             return np.full(len(self._rows), np.nan)
-        if answers.confidence is None:
-            raise InputError(f"version {version} states no confidence: no second version can be consulted")
-        if len(asked) == len(self._rows):
-            return answers.confidence
-        return answers.confidence[np.searchsorted(asked, self._rows)]
+        confidence = _confidence_of(version, answers)
+        return confidence if len(asked) == len(self._rows) else confidence[np.searchsorted(asked, self._rows)]
 
     def label(self, version: str) -> np.ndarray:
         asked, answers = self._run.asked[version]
@@ -107,7 +179,24 @@ class _Seen:
         return known if len(asked) == len(self._rows) else known[np.searchsorted(asked, self._rows)]
 
     def feature(self, name: str) -> np.ndarray:
-        x = self._run.x
-        if not isinstance(x, Columns) or name not in x.arrays:
-            raise InputError(f"the rules look at {name!r}, which is no input of the request")
-        return np.asarray(x.arrays[name][self._rows], dtype=np.float64).reshape(len(self._rows), -1)[:, 0]
+        return _feature_of(self._run.x, name, self._rows)
+
+
+CascadeRun = OneCascadeRun | BatchCascadeRun
+
+
+def cascade_run(cascade: Cascade, x: Inputs) -> CascadeRun:
+    """A batch at the beginning of its way."""
+    return OneCascadeRun(cascade, x) if len(x) == 1 else BatchCascadeRun(cascade, x)
+
+
+def _confidence_of(version: str, answers: Computed) -> np.ndarray:
+    if answers.confidence is None:
+        raise InputError(f"version {version} states no confidence: no second version can be consulted")
+    return answers.confidence
+
+
+def _feature_of(x: Inputs, name: str, rows: np.ndarray) -> np.ndarray:
+    if not isinstance(x, Columns) or name not in x.arrays:
+        raise InputError(f"the rules look at {name!r}, which is no input of the request")
+    return np.asarray(x.arrays[name][rows], dtype=np.float64).reshape(len(rows), -1)[:, 0]

@@ -19,7 +19,7 @@ from slotool.models.signature import FREE
 from slotool.rules.cascades import Cascade
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc, consults_second
-from slotool.serving.cascade_run import CascadeRun
+from slotool.serving.cascade_run import cascade_run
 from slotool.serving.outputs import Computed, Outputs, Scores, combined
 from slotool.tables import OperatingPoint
 
@@ -91,7 +91,7 @@ class PointRunner:
         return combined(first, unsure, self._compute(x[unsure], plan.second)) if unsure.any() else first
 
     def _run_cascade(self, x: Inputs, plan: EnsemblePlan, cascade: Cascade) -> Computed:
-        run = CascadeRun(cascade, x)
+        run = cascade_run(cascade, x)
         while (rows := run.next_rows) is not None:
             run.given(self._compute(x if len(rows) == len(x) else x[rows], plan.points[run.step]))
         return run.answers()

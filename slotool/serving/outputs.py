@@ -34,6 +34,11 @@ class Scores:
         answers: np.ndarray = self.logits.argmax(axis=1).astype(np.int64)
         return answers
 
+    @property
+    def first(self) -> object:
+        """The answer to the first example, which is often the only one."""
+        return int(self.logits[0].argmax())
+
     def take(self, rows: Rows) -> Scores:
         """Those examples."""
         return Scores(self.logits[rows], self.confidence[rows])
@@ -55,6 +60,11 @@ class Outputs:
     def answers(self) -> np.ndarray:
         """The answer to each example: [n, ...], class numbers int64 [n] of a classification."""
         return self.model.answers(self.tensors)
+
+    @property
+    def first(self) -> object:
+        """The answer to the first example."""
+        return self.answers[:1].tolist()[0]
 
     @property
     def task(self) -> Task | None:

@@ -11,7 +11,7 @@ from slotool.elastic.evaluation import version_name
 from slotool.errors import RunError
 from slotool.rules.cascades import Cascade
 from slotool.serving import rejections
-from slotool.serving.cascade_run import CascadeRun
+from slotool.serving.cascade_run import cascade_run
 from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.outputs import Computed, combined
 from slotool.serving.remote_endpoints import RemoteEndpoints, RemoteFailure
@@ -78,7 +78,7 @@ class RemoteCall:
 
     async def _in_turn(self, cascade: Cascade) -> tuple[Computed, str]:
         """A cascade's versions one after the other; one that does not answer is passed over."""
-        run, plan, failed = CascadeRun(cascade, self._x), self._plan, None
+        run, plan, failed = cascade_run(cascade, self._x), self._plan, None
         while (rows := run.next_rows) is not None:
             point, then = plan.points[run.step], (*plan.points, self._fallback())[run.step + 1]
             try:

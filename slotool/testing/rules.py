@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -70,13 +71,36 @@ class ConditionConformance:
         for row in range(0, 200, 9):
             alone = self.condition.holds(TableAsked(outcomes.examples_at(np.array([row]))))
             assert alone.tolist() == [holds[row]]
+        assert [self.condition.holds_one(_One(outcomes, row)) for row in range(200)] == holds.tolist()
 
     def test_it_does_not_hold_where_no_answer_was_given(self) -> None:
         class Silent(TableAsked):
             def confidence(self, version: str) -> np.ndarray:
                 return np.full_like(super().confidence(version), np.nan)
 
-        assert not self.condition.holds(Silent(answered_outcomes())).any()
+        class SilentOne(_One):
+            def confidence(self, version: str) -> float:
+                return math.nan
+
+        outcomes = answered_outcomes()
+        assert not self.condition.holds(Silent(outcomes)).any()
+        assert not any(self.condition.holds_one(SilentOne(outcomes, row)) for row in range(200))
+
+
+class _One:
+    """A single request of a table, as a server looks at it."""
+
+    def __init__(self, outcomes: OutcomeTable, row: int):
+        self._asked, self._row = TableAsked(outcomes), row
+
+    def confidence(self, version: str) -> float:
+        return float(self._asked.confidence(version)[self._row])
+
+    def label(self, version: str) -> str:
+        return str(self._asked.label(version)[self._row])
+
+    def feature(self, name: str) -> float:
+        return float(self._asked.feature(name)[self._row])
 
 
 Population = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]

@@ -24,7 +24,7 @@ from slotool.rules.conditions.sure import Sure
 from slotool.rules.conditions.sure_by_label import SureByLabel
 from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
-from slotool.serving.cascade_run import CascadeRun
+from slotool.serving.cascade_run import cascade_run
 from slotool.serving.ensemble import EnsemblePlan
 from slotool.serving.ensemble_call import EnsembleCall
 from slotool.serving.outputs import Scores, combined
@@ -109,7 +109,7 @@ ANSWERS = [Scores(np.eye(10, dtype=np.float32)[[3]], np.array([0.9 + at / 100]))
 
 
 def _run(cascade: Cascade) -> object:
-    run = CascadeRun(cascade, X)
+    run = cascade_run(cascade, X)
     while run.next_rows is not None:
         run.given(ANSWERS[run.step])
     return run.answers()

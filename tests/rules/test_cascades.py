@@ -233,3 +233,11 @@ def test_a_cheap_version_that_is_too_sure_is_not_heeded_where_the_dear_one_was_a
         own, best = from_point(rules.rules[0].point).replay(fresh), OSFA("dear").replay(fresh)
         assert least <= 1 - own.cost.mean() / best.cost.mean() <= most
         assert own.error.mean() - best.error.mean() <= 0.02
+
+
+def test_a_single_confidence_is_worth_what_it_is_among_others() -> None:
+    draw = np.random.default_rng(0)
+    for size in (1, 2, 9):
+        line = Worth(tuple(np.sort(draw.random(size)).tolist()), tuple(draw.random(size).tolist()))
+        at = np.concatenate([draw.random(50) * 1.4 - 0.2, line.confidence, [-np.inf, np.inf, np.nan]])
+        np.testing.assert_allclose([line.of_one(float(own)) for own in at], line.of(at), rtol=1e-14)

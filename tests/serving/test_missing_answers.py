@@ -9,7 +9,7 @@ from slotool.rules.conditions import Condition
 from slotool.rules.conditions.agree import Agree
 from slotool.rules.conditions.sure import Sure
 from slotool.rules.conditions.sure_by_label import SureByLabel
-from slotool.serving.cascade_run import CascadeRun
+from slotool.serving.cascade_run import cascade_run
 from slotool.serving.outputs import Scores
 from slotool.tables import OutcomeTable
 
@@ -32,7 +32,7 @@ def _recorded() -> tuple[OutcomeTable, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _served(cascade: Cascade, labels: np.ndarray, sure: np.ndarray, missing: np.ndarray) -> float:
-    run = CascadeRun(cascade, np.zeros((1, 4), np.float32))
+    run = cascade_run(cascade, np.zeros((1, 4), np.float32))
     while run.next_rows is not None:
         version = NAMES.index(cascade.versions[run.step])
         logits = np.eye(3, dtype=np.float32)[[labels[version]]]
@@ -57,7 +57,7 @@ def test_what_is_missing_is_answered_no_worse_than_counted(answer: str, second: 
 
 def test_an_answer_whose_confidence_is_no_number_is_not_sure() -> None:
     cascade = Cascade((Step("a", Sure("a", 0.0)), Step("b")), "surer")
-    run = CascadeRun(cascade, np.zeros((2, 4), np.float32))
+    run = cascade_run(cascade, np.zeros((2, 4), np.float32))
     run.given(Scores(np.eye(3, dtype=np.float32)[[1, 1]], np.array([np.nan, 0.0])))
     assert run.next_rows is not None
     assert run.next_rows.tolist() == [0]

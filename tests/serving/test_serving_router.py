@@ -29,7 +29,7 @@ from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
-from slotool.serving.cascade_run import CascadeRun
+from slotool.serving.cascade_run import cascade_run
 from slotool.serving.ensemble import PointRunner
 from slotool.serving.events import Events
 from slotool.serving.headroom import EVERY
@@ -298,18 +298,18 @@ def test_a_tier_may_be_a_cascade(three: ThreeLinear) -> None:
 def test_a_version_that_gives_no_answer_is_passed_over(three: ThreeLinear) -> None:
     x, cascade = batch(50), CASCADES[0]
     scores = [Scores(logits, confidence(logits)) for logits in (three.forward(x, point) for point in POINTS)]
-    run = CascadeRun(cascade, x)
+    run = cascade_run(cascade, x)
     run.missing()
     run.given(scores[1])
     run.given(scores[2].take(run.next_rows))
     sure = scores[1].confidence >= 0.7
     np.testing.assert_array_equal(run.answers().answers, np.where(sure, scores[1].answers, scores[2].answers))
-    late = CascadeRun(cascade, x)
+    late = cascade_run(cascade, x)
     for answers in (scores[0], None, None):
         late.missing() if answers is None else late.given(answers)
     assert not late.unanswered
     np.testing.assert_array_equal(late.answers().answers, scores[0].answers)
-    none = CascadeRun(cascade, x)
+    none = cascade_run(cascade, x)
     for _ in cascade.steps:
         none.missing()
     assert none.unanswered

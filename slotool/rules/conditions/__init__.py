@@ -4,7 +4,7 @@ A condition is data: ``document()`` is what a rule file holds of it, ``condition
 versions asked so far answered, and at the request, through ``Asked``; so a table's replay and a server share it.
 """
 
-from slotool.rules.conditions.base import Asked, Condition
+from slotool.rules.conditions.base import Asked, AskedOne, Condition
 from slotool.rules.conditions.registry import CONDITIONS, condition_of
 
-__all__ = ["CONDITIONS", "Asked", "Condition", "condition_of"]
+__all__ = ["CONDITIONS", "Asked", "AskedOne", "Condition", "condition_of"]

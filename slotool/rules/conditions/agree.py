@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from slotool.rules.conditions.base import Asked, Condition
+from slotool.rules.conditions.base import Asked, AskedOne, Condition
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,15 @@ class Agree(Condition):
         for version in others:
             holds = holds & (asked.label(version) == label)
         return np.asarray(holds)
+
+    def holds_one(self, asked: AskedOne) -> bool:
+        first, *others = self.versions
+        if not asked.confidence(others[-1]) >= self.at_least:
+            return False
+        label = asked.label(first)
+        return all(asked.label(version) == label for version in others) and not any(
+            math.isnan(asked.confidence(version)) for version in self.versions
+        )
 
     @property
     def words(self) -> str:

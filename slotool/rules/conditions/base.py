@@ -22,6 +22,16 @@ class Asked(Protocol):
         """float64 [requests]: a number known of the request. Raises ``InputError`` for an unknown name."""
 
 
+class AskedOne(Protocol):
+    """``Asked`` of a single request, without arrays: a server's batches are mostly of one."""
+
+    def confidence(self, version: str) -> float: ...
+
+    def label(self, version: str) -> str: ...
+
+    def feature(self, name: str) -> float: ...
+
+
 class Condition(ABC):
     """Which answers go out as they are. Equal conditions are equal data."""
 
@@ -30,6 +40,10 @@ class Condition(ABC):
     @abstractmethod
     def holds(self, asked: Asked) -> np.ndarray:
         """bool [requests]. Where a version gave no answer (confidence NaN), it does not hold."""
+
+    @abstractmethod
+    def holds_one(self, asked: AskedOne) -> bool:
+        """``holds`` of a single request."""
 
     @property
     @abstractmethod

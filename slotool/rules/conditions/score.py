@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from slotool.rules.conditions.base import Asked, Condition
+from slotool.rules.conditions.base import Asked, AskedOne, Condition
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,14 @@ class Term:
             return asked.feature(self.name)
         return np.asarray(asked.label(self.name) == asked.label(self.other), dtype=np.float64)
 
+    def value(self, asked: AskedOne) -> float:
+        """``values`` of a single request."""
+        if self.of == "confidence":
+            return asked.confidence(self.name)
+        if self.of == "feature":
+            return asked.feature(self.name)
+        return float(asked.label(self.name) == asked.label(self.other))
+
 
 @dataclass(frozen=True)
 class Score(Condition):
@@ -44,6 +52,9 @@ class Score(Condition):
 
     def holds(self, asked: Asked) -> np.ndarray:
         return np.asarray(self.score(asked) >= self.at_least)
+
+    def holds_one(self, asked: AskedOne) -> bool:
+        return sum([term.weight * term.value(asked) for term in self.terms]) >= self.at_least
 
     @property
     def words(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from slotool.rules.conditions.base import Asked, Condition
+from slotool.rules.conditions.base import Asked, AskedOne, Condition
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class Sure(Condition):
 
     def holds(self, asked: Asked) -> np.ndarray:
         return np.asarray(asked.confidence(self.version) >= self.at_least)
+
+    def holds_one(self, asked: AskedOne) -> bool:
+        return asked.confidence(self.version) >= self.at_least
 
     @property
     def words(self) -> str:

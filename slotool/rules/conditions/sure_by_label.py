@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from slotool.rules.conditions.base import Asked, Condition
+from slotool.rules.conditions.base import Asked, AskedOne, Condition
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,14 @@ class SureByLabel(Condition):
 
     def holds(self, asked: Asked) -> np.ndarray:
         labels = asked.label(self.version)
-        if len(labels) == 1:  # a server's batches are mostly of one
-            return np.asarray(asked.confidence(self.version) >= self._thresholds.get(labels[0], self.otherwise))
         threshold = np.full(len(labels), self.otherwise)
         for label, own in self.at_least:
             threshold[labels == label] = own
         return np.asarray(asked.confidence(self.version) >= threshold)
+
+    def holds_one(self, asked: AskedOne) -> bool:
+        threshold = self._thresholds.get(asked.label(self.version), self.otherwise)
+        return asked.confidence(self.version) >= threshold
 
     @cached_property
     def _thresholds(self) -> dict[str, float]:
