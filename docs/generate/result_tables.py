@@ -347,7 +347,15 @@ def capture_zoo(figures: Figures) -> list[Table]:
 def routing(figures: Figures) -> list[Table]:
     """Per set of services, what each way to route saves of the best single version's cost, and how often it fails."""
     splits = figures["splits"]
-    heads = ["method", "equal error", "0.5 points", "1 point", "2 points", f"a tier exceeded, of {splits}", "time"]
+    heads = [
+        "method",
+        "equal error",
+        "0.5 points",
+        "1 point",
+        "2 points",
+        f"a tier exceeded, of {splits}",
+        "processor time",
+    ]
     tables = []
     for name, methods in figures["sets"].items():
         rows = [

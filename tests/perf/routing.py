@@ -6,7 +6,8 @@ are missing) and the shipped digits outcomes; ``SLOTOOL_OUTCOMES`` names more ta
 ``peers``), on tables whose errors are 0 or 1.
 
 All learn from one half: cost, error and confidence of each version. They promise that the error is at most the best
-single version's plus a tolerance. The figures are those of the other half. The oracle may look at it.
+single version's plus a tolerance. The figures are those of the other half. The oracle may look at it. Seconds are of
+the processor, on all cores together: several of the ways use as many threads as there are.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def _compare(name: str, rows: pd.DataFrame) -> dict[str, Any]:
             outcomes = OutcomeTable(seen.reset_index(drop=True))
             if method == "MAPIE" and not _with_mapie(outcomes):
                 continue
-            started = time.perf_counter()
+            started = time.process_time()
             chosen = learner(seen.assign(best=best), outcomes)
-            seconds.setdefault(method, []).append(time.perf_counter() - started)
+            seconds.setdefault(method, []).append(time.process_time() - started)
             kept.setdefault(method, []).append([_judged(mixture, requests, best) for mixture in chosen])
     oracle = np.array([[1 - tier["cost"] for tier in tiers] for tiers in kept["oracle, three in turn"]])
     print(f"\n{name}: {len(examples):,} examples, {SPLITS} halves; saved of the best single version's cost, and share "
