@@ -20,8 +20,9 @@ class ToleranceTiers(Policy):
     """The rule of the tier the query asked for; nothing to say on a query without a tolerance.
 
     A tolerance below the strictest tier is served by the best version, which every tolerance is relative to. When
-    the tier's ensemble could miss the deadline, stricter tiers are tried: they keep the wider tolerance as well.
-    ``space`` may know the latencies of single versions; an ensemble's is the worst case, both versions consulted.
+    the tier's ensemble could miss the deadline, stricter tiers are tried, and at last the best version alone: they keep
+    the wider tolerance as well. ``space`` may know the latencies of single versions; an ensemble's is the worst case,
+    all versions consulted.
     Where only one worker is idle, a Conc ensemble is taken one version after the other: the same answers, later.
     Source: tolerance-tiers, §IV.
     """
@@ -68,6 +69,8 @@ class ToleranceTiers(Policy):
         at = bisect_left(tiers, -query.tolerance - 1e-12, key=lambda rule: -rule.tolerance)
         for rule in tiers[at:]:
             yield self._decision(query, rule)
+        reason = f"every tier for tolerance {query.tolerance:g} could miss the deadline: the best version"
+        yield Decision(self._best, query.examples, reason)
 
     def _decision(self, query: Query, rule: Rule) -> Decision:
         shown = f" ({rule.note})" if rule.note else ""
