@@ -661,13 +661,14 @@ configurations  list            replicas and threads to try
 """,
     "evaluate-rules": """
 method          text            how the rules were made
-tolerance_kind  text            relative or absolute
+tolerance_kind  text            relative, absolute or quantile
 confidence      number          stated probability that no tier exceeds its tolerance
 examples        integer         examples of the outcome table
 folds           integer?        folds of a cross-validation
 significance    number          level at which a violation counts
 above_tolerance integer         checks in which the observed degradation exceeds the tolerance
 violations      integer         tiers violated significantly
+detectable_excess number        points of error above its tolerance from which a violation shows, about
 tiers[].id      text            tier
 tiers[].objective text          response-time or cost
 tiers[].tolerance number        its tolerance

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
-from slotool.api.gen_rules import priced
+from slotool.api.gen_rules import priced, worse_than_limit
 from slotool.api.inputs import FilePath, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from slotool.rules import RuleSet
     from slotool.rules.verdict import TierVerdict
     from slotool.tables import OutcomeTable
+
+
+# As a share of the greatest error: a violation of this size should be found.
+SMALL_EXCESS = 0.05
 
 
 @writes("plot")
@@ -114,6 +118,13 @@ class RulesVerdict(Result):
         return sum(tier["above_tolerance"] for tier in self._tiers)
 
     @cached_property
+    def detectable_excess(self) -> float:
+        """About how many points of error above its tolerance a tier must lie for its violation to be significant."""
+        from slotool.rules.verdict import detectable_excess
+
+        return detectable_excess(self.rules, self.rounds, self.examples // len(self.rounds), self.significance)
+
+    @cached_property
     def _tiers(self) -> list[dict[str, Any]]:
         from slotool.rules.verdict import adjusted_p_values
 
@@ -131,6 +142,7 @@ class RulesVerdict(Result):
             "significance": self.significance,
             "above_tolerance": self.above_tolerance,
             "violations": self.violations,
+            "detectable_excess": self.detectable_excess,
             "tiers": self._tiers,
         }
 
@@ -153,6 +165,8 @@ class RulesVerdict(Result):
         ]
         how = f"on {self.examples:,} examples" if folds == 1 else f"over {folds} folds of {self.examples:,} examples"
         kind = f"% {self.rules.tolerance_kind} degradation from {self.rules.best_version}"
+        if self.rules.tolerance_kind == "quantile":
+            kind = worse_than_limit(self.rules)
         weakest = ["most by group"] if tiers and tiers[0]["groups"] else []
         columns = ["tier", "mean", "worst", *weakest, "above", "p", "verdict", "response time", "saved", "cost saved"]
         said = (
@@ -160,7 +174,25 @@ class RulesVerdict(Result):
             f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
         )
         drawn = [] if self.plot is None else [f"wrote {self.plot}"]
-        return [table(f"Tiers of {self.rules.method} rules {how}: {kind}", columns, cells), said, *drawn]
+        return [
+            table(f"Tiers of {self.rules.method} rules {how}: {kind}", columns, cells),
+            said,
+            *self._too_few(),
+            *drawn,
+        ]
+
+    def _too_few(self) -> list[str]:
+        """That a violation as large as the widest tolerance would not be found."""
+        widest = max(rule.tolerance for rule in self.rules.rules)
+        points = widest * (self.rules.best_error if self.rules.tolerance_kind == "relative" else 1.0)
+        if self.detectable_excess <= max(points, SMALL_EXCESS * self.rules.largest_loss):
+            return []
+        count = f"{self.examples // len(self.rounds):,}" + ("" if len(self.rounds) == 1 else " of a fold")
+        what = "requests" if self.rules.tolerance_kind == "quantile" else "error"
+        return [
+            f"few examples: {count} show a violation only where a tier lies about "
+            f"{_percent(self.detectable_excess)} points of {what} or more above its tolerance"
+        ]
 
 
 def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[str, Any]:

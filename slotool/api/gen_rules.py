@@ -15,7 +15,7 @@ from slotool.api.inputs import FilePath, as_list, loaded
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -33,7 +33,8 @@ def gen_rules(
     out: FilePath | None = None,
     *,
     tolerances: Sequence[float] = TOLERANCES,
-    tolerance_kind: Literal["relative", "absolute"] = "relative",
+    tolerance_kind: Literal["relative", "absolute", "quantile"] = "relative",
+    loss_limit: float = 0.0,
     method: str = "certified",
     confidence: float = 0.999,
     max_error: float = 1.0,
@@ -54,8 +55,10 @@ def gen_rules(
     Args:
         outcomes: Outcome table, or its file (Parquet, or CSV example,version,error,confidence,latency_s[,cost]).
         out: File to write the rules into.
-        tolerances: Tiers to offer: shares of the best version's error, or with ``"absolute"`` points of error.
-        tolerance_kind: What the tolerances are: ``"relative"`` or ``"absolute"``.
+        tolerances: Tiers to offer: shares of the best version's error, points of error, or shares of requests.
+        tolerance_kind: What the tolerances are: ``"relative"``, ``"absolute"``, or ``"quantile"``: shares of requests
+            whose error may lie above the best version's by more than ``loss_limit``.
+        loss_limit: Of ``"quantile"``: points of error.
         method: ``"certified"`` (proven), ``"bootstrap"`` (the paper's) or ``"naive"`` (best single version).
         confidence: Probability that no tier exceeds its tolerance.
         max_error: Upper limit of an error in the table.
@@ -83,10 +86,13 @@ def gen_rules(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.rules import OBJECTIVES, generate_rules
     from slotool.rules.generator import constant_versions
+    from slotool.rules.groups import OTHERS
     from slotool.tables import OutcomeTable
 
     if out is not None:
         refuse_existing(Path(out), force)
+    if objective not in (*OBJECTIVES, "both"):
+        raise InputError(f"no objective {objective!r}; there are {', '.join(OBJECTIVES)} and both")
     found = priced(loaded(OutcomeTable, outcomes), price, prices)
     make = partial(
         generate_rules,
@@ -99,12 +105,16 @@ def gen_rules(
         thresholds=thresholds,
         max_error=max_error,
         seed=seed,
+        loss_limit=loss_limit,
     )
     rules = make(policies=as_list(policies), group=group)
     if out is not None:
         rules.save(Path(out))
+    reporter = reporter_of(progress)
     for version in constant_versions(found):
-        reporter_of(progress).warn(f"{version} has one constant confidence, so it never answers first")
+        reporter.warn(f"{version} has one constant confidence, so it never answers first")
+    if group is not None and list(rules.config["groups"]) == [OTHERS]:
+        reporter.warn(_no_groups(found, group))
     drawn: list[Path] = []
     if plots is not None:
         name = "rules" if out is None else Path(out).stem
@@ -314,6 +324,18 @@ def _groups(rules: RuleSet) -> list[Part]:
     return [said, f"too small for a guarantee of their own: {names}; together they {together}"]
 
 
+def _no_groups(outcomes: OutcomeTable, column: str) -> str:
+    """Why a column makes no groups: it tells examples apart, or its values are rare."""
+    from slotool.rules.groups import MIN_EXAMPLES
+
+    values, examples = len(set(outcomes.text(column))), len(outcomes.examples)
+    many = "identifies examples and groups none" if 2 * values > examples else "has no value that is frequent enough"
+    return (
+        f"column {column!r} {many}: {values:,} values of {examples:,} examples, each of fewer than {MIN_EXAMPLES}; "
+        "tolerances hold for all examples together only"
+    )
+
+
 def _explanations(rules: RuleSet) -> list[Part]:
     cells = []
     for (objective, _, why), group in groupby(rules.rules, key=lambda rule: (rule.objective, rule.point, rule.why)):
@@ -341,9 +363,19 @@ def _trees(rules: RuleSet) -> list[str]:
 
 
 def _promise(rules: RuleSet) -> str:
-    relative = rules.tolerance_kind == "relative"
-    kind = f"error in % relative to {rules.best_version}" if relative else f"points of error above {rules.best_version}"
-    return f"{kind}, confidence {rules.confidence:g}"
+    kinds = {
+        "relative": f"error in % relative to {rules.best_version}",
+        "absolute": f"points of error above {rules.best_version}",
+        "quantile": worse_than_limit(rules),
+    }
+    return f"{kinds[rules.tolerance_kind]}, confidence {rules.confidence:g}"
+
+
+def worse_than_limit(rules: RuleSet) -> str:
+    """What a tolerance of kind ``quantile`` is a share of."""
+    limit = float(rules.config.get("loss_limit", 0.0))
+    beyond = f" by more than {limit:g}" if limit else ""
+    return f"% of requests with an error above {rules.best_version}'s{beyond}"
 
 
 def _share(value: float) -> str:

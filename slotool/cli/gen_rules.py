@@ -30,9 +30,13 @@ def gen_rules(
         str,
         _method(
             "--tolerance-kind",
-            help="relative: share of the best version's error; absolute: points of error (0.01 = 1 %).",
+            help="relative: share of the best version's error; absolute: points of error (0.01 = 1 %); "
+            "quantile: share of requests worse by more than --loss-limit.",
         ),
     ] = "relative",
+    loss_limit: Annotated[
+        float, _method("--loss-limit", help="Of quantile: how far above the best version's an error may lie.")
+    ] = 0.0,
     method: Annotated[
         str, _method("--method", help="certified (proven), bootstrap (the paper's) or naive (best single version).")
     ] = "certified",
@@ -77,6 +81,8 @@ def gen_rules(
         refuse_without_effect(("confidence", "policies", "thresholds", "seed"), "with --method naive")
     if dry_run:
         refuse_without_effect(("explain", "plots", "price", "prices"), "with --dry-run")
+    if tolerance_kind != "quantile":
+        refuse_without_effect(("loss_limit",), f"with --tolerance-kind {tolerance_kind}")
     common: dict[str, Any] = {
         "tolerances": parse_numbers(tolerances, "--tolerances"),
         "method": method,
@@ -94,6 +100,7 @@ def gen_rules(
         out,
         **common,
         tolerance_kind=tolerance_kind,  # type: ignore[arg-type]  # checked there
+        loss_limit=loss_limit,
         confidence=confidence,
         objective=objective,
         group=group,

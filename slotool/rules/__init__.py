@@ -1,7 +1,8 @@
 """Routing rules: which ensemble of service versions keeps which tolerance, and on what evidence."""
 
-from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator
+from slotool.rules.base import Assessment, Problem, RuleGenerator
 from slotool.rules.generator import METHODS, generate_rules
+from slotool.rules.losses import TOLERANCE_KINDS
 from slotool.rules.points import from_point
 from slotool.rules.policies import (
     OSFA,

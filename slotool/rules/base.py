@@ -6,17 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from slotool.rules.candidates import Candidates
 from slotool.rules.groups import Groups
+from slotool.rules.losses import Comparison, degradation
 from slotool.rules.policies import OSFA, POLICIES, Replayed, RoutingPolicy
 from slotool.tables import OutcomeTable
-
-ToleranceKind = Literal["relative", "absolute"]
-TOLERANCE_KINDS: tuple[ToleranceKind, ...] = ("relative", "absolute")
 
 
 @dataclass(frozen=True)
@@ -25,11 +23,13 @@ class Problem:
 
     ``tolerances`` ascending; ``tolerance_kind`` relative: (e − e_best) / e_best, or absolute: e − e_best.
     Errors lie in [0, ``max_error``]. ``groups``: each of which a tolerance is to hold for; None: for all together.
+    ``recorded``: where the errors of ``outcomes`` are losses made from others (``losses``), the table of those; it says
+    which version is best.
     """
 
     outcomes: OutcomeTable
     tolerances: Sequence[float]
-    tolerance_kind: ToleranceKind = "relative"
+    tolerance_kind: Comparison = "relative"
     confidence: float = 0.999
     policies: Sequence[str] = POLICIES
     thresholds: int = 50
@@ -37,6 +37,12 @@ class Problem:
     seed: int = 0
     objectives: Sequence[str] = ("response-time", "cost")
     groups: Groups | None = None
+    recorded: OutcomeTable | None = None
+
+    @property
+    def errors(self) -> np.ndarray:
+        """What tells the best version: float64 [examples, versions]."""
+        return (self.outcomes if self.recorded is None else self.recorded).matrix("error")
 
     @cached_property
     def best(self) -> int:
@@ -46,8 +52,8 @@ class Problem:
     @cached_property
     def version_errors(self) -> np.ndarray:
         """Mean error of each version: float64 [versions]."""
-        errors: np.ndarray = self.outcomes.matrix("error").mean(axis=0)
-        return errors
+        means: np.ndarray = self.errors.mean(axis=0)
+        return means
 
     def candidates(self, rows: np.ndarray | None = None, policies: Sequence[str] | None = None) -> Candidates:
         """All ensembles to choose from; thresholds are quantiles over ``rows`` (default: the whole table)."""
@@ -55,10 +61,7 @@ class Problem:
 
     def degradation(self, error: np.ndarray, best_error: float) -> np.ndarray:
         """How much worse than the best version, in the tolerance's kind; infinite where relative to no error at all."""
-        worse = error - best_error
-        if self.tolerance_kind == "absolute":
-            return worse
-        return worse / best_error if best_error > 0 else np.where(worse > 0, np.inf, 0.0)
+        return degradation(error, best_error, self.tolerance_kind)
 
 
 class Listed:

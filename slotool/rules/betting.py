@@ -20,22 +20,17 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom
 
-from slotool.rules.base import ToleranceKind
+from slotool.rules.losses import Comparison, excess_of
 
 MAX_STAKE = 0.99
 STAKES = tuple(0.5 / 2**power for power in range(7))  # of bets against a guarantee
-
-
-def excess_of(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: ToleranceKind) -> np.ndarray:
-    """How much worse than tolerated each answer is: float64 like ``error``. Errors in [0, 1]."""
-    return error - best_error * (1.0 + tolerance) if kind == "relative" else error - best_error - tolerance
 
 
 def betting_p_value(
     error: np.ndarray,
     best_error: np.ndarray,
     tolerance: float,
-    kind: ToleranceKind,
+    kind: Comparison,
     alpha: float,
     second_moment: float,
     weight: float,
@@ -52,7 +47,7 @@ def betting_p_value(
     return float(1.0 / greatest_wealth(excess, alpha, second_moment, weight, MAX_STAKE))
 
 
-def binomial_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: ToleranceKind) -> float:
+def binomial_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: Comparison) -> float:
     """P-value against "the tolerance is exceeded" from the examples on which the candidate alone errs.
 
     ``error``, ``best_error``: [examples], each 0 or 1. Absolute: their number is binomial of all examples with a

@@ -31,9 +31,10 @@ import numpy as np
 from scipy.stats import norm
 
 from slotool.rules.base import Assessment, Listed, Problem, RuleGenerator
-from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show, excess_of
+from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show
 from slotool.rules.candidates import Candidates
 from slotool.rules.counting import paired_p_value
+from slotool.rules.losses import excess_of
 from slotool.rules.policies import OSFA, PAIR_POLICIES, RoutingPolicy
 from slotool.rules.proposals import Goal, chains
 from slotool.rules.savings import Savings
@@ -125,6 +126,8 @@ class _Chain(Sequence[float]):
         groups = problem.groups
         self._parts = [rows] if groups is None else list(zip(*map(groups.rows, rows), strict=True))
         self._best = listed.error(listed.best) / problem.max_error
+        # Losses that compare with the best version already: it has none by definition.
+        self._one_sided = problem.recorded is not None
 
     def __len__(self) -> int:
         return len(self._chain)
@@ -138,7 +141,7 @@ class _Chain(Sequence[float]):
         (error_learnt, best_learnt), tested = ((error[rows], self._best[rows]) for rows in (learn, test))
         whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(self._best, (0.0, 1.0)).all())
         alone, best_alone = (error_learnt > best_learnt).sum(), (best_learnt > error_learnt).sum()
-        if whole and best_alone == 0 and alone >= ONE_SIDED:
+        if whole and (self._one_sided or (best_alone == 0 and alone >= ONE_SIDED)):
             return binomial_p_value(*tested, self._tolerance, self._kind)
         if whole and self._tolerance == 0:
             return paired_p_value(*tested, self._tolerance, self._kind, MISS * self._alpha)
@@ -160,7 +163,7 @@ def _goals(problem: Problem) -> list[Goal]:
 
 def _share_of_best(problem: Problem, learn: np.ndarray) -> float:
     """The share of the budget of the version named best: as likely as it seems, to the learning part, to be it."""
-    error = problem.outcomes.matrix("error")[learn]
+    error = problem.errors[learn]
     ahead = int(error.mean(axis=0).argmin())
     worse = error - error[:, [ahead]]
     doubt = np.sqrt(((worse**2).sum(axis=0) + problem.max_error**2) / (len(learn) + 1.0) ** 2)

@@ -16,15 +16,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import beta, binom
 
-from slotool.rules.base import ToleranceKind
+from slotool.rules.losses import Comparison
 
 # Values of q₀₁ tried within its interval, and standard deviations of n₀₁ that are summed over to each side.
 SHARES_TRIED, DEVIATIONS = 9, 7.0
 
 
-def paired_p_value(
-    error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: ToleranceKind, miss: float
-) -> float:
+def paired_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: Comparison, miss: float) -> float:
     """P-value against "the tolerance is exceeded"; ``error``, ``best_error``: [examples], each 0 or 1.
 
     ``tolerance`` at most 0.5. ``miss``: the probability that the interval of q₀₁ misses it, fixed before the examples
@@ -46,7 +44,7 @@ def paired_p_value(
 class _Statistic:
     """The excess over the tolerance, in standard errors: the more below 0, the more speaks for the candidate."""
 
-    def __init__(self, trials: int, tolerance: float, kind: ToleranceKind):
+    def __init__(self, trials: int, tolerance: float, kind: Comparison):
         self.trials, self.tolerance, self.kind = trials, tolerance, kind
         self._alone = 1.0 - tolerance if kind == "absolute" else 1.0
 

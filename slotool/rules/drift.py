@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.rules.betting import Evidence, excess_of
+from slotool.rules.betting import Evidence
 from slotool.rules.groups import Groups
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA, RoutingPolicy
@@ -108,7 +108,8 @@ class Watcher:
         ``groups``: of each request, empty where it is not known: it then counts for all requests only. None: what the
         feedback has in their column; without that no group is watched.
         """
-        self._see(lambda policy: policy.replay(feedback).error, _parts(self.rules, feedback, groups))
+        losses = self.rules.losses(feedback)
+        self._see(lambda policy: policy.replay(losses).error, _parts(self.rules, feedback, groups))
 
     def see_equal(self, groups: Sequence[str]) -> None:
         """Take in requests that every ensemble answers as the best version does, so that their truth makes no
@@ -157,19 +158,16 @@ def _excesses(
     """Per ensemble the tightest tolerance it serves, and how much worse than that each answer was: to all requests, and
     to those of each group.
 
-    ``errors``: of a policy, float64 [requests]. Excesses are float64 [requests], in the order of arrival, of errors
-    scaled to [0, 1]; the best version is left out.
+    ``errors``: of a policy, what tolerances limit (``RuleSet.losses``), float64 [requests]. Excesses are float64
+    [requests], in the order of arrival, of errors scaled to [0, 1]; the best version is left out.
     """
-    max_error = float(rules.config.get("max_error", 1.0))
     best = OSFA(rules.best_version)
     strictest: dict[OperatingPoint, float] = {}
     for rule in rules.rules:
         if rule.point != best.point:
             strictest[rule.point] = min(rule.tolerance, strictest.get(rule.point, np.inf))
-    best_error = errors(best) / max_error
+    best_error = errors(best)
     for point, tolerance in strictest.items():
-        error = errors(from_point(point)) / max_error
-        scaled = tolerance / max_error if rules.tolerance_kind == "absolute" else tolerance
-        excess = excess_of(error, best_error, scaled, rules.tolerance_kind)  # type: ignore[arg-type]  # checked
+        excess, largest = rules.excess(tolerance, errors(from_point(point)), best_error)
         for name, rows in parts:
-            yield _Watch(point, tolerance, name, 1.0 + scaled), excess[rows]
+            yield _Watch(point, tolerance, name, largest), excess[rows]

@@ -34,6 +34,8 @@ def routes(rules: RuleSet) -> dict[str, Any]:
         facts = {name: getattr(rule, name) for name in _FACTS}
         tiers.append({**facts, "route": route})
     about = {name: getattr(rules, name) for name in ("method", "confidence", "tolerance_kind", "best_version")}
+    if rules.tolerance_kind == "quantile":
+        about["loss_limit"] = float(rules.config.get("loss_limit", 0.0))
     return {"schema": ROUTES_SCHEMA, "schema_version": ROUTES_VERSION, **about, "tiers": tiers}
 
 

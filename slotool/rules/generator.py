@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from slotool.errors import InputError, TableError
 from slotool.plugins import Registry
-from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator, ToleranceKind
+from slotool.rules.base import Assessment, Problem, RuleGenerator
 from slotool.rules.bootstrap import Bootstrap
 from slotool.rules.candidates import Candidates
 from slotool.rules.cascades import Cascade
 from slotool.rules.certified import Certified
 from slotool.rules.groups import Groups
+from slotool.rules.losses import TOLERANCE_KINDS, ToleranceKind, comparison_of, losses
 from slotool.rules.naive import NaiveOSFA
 from slotool.rules.policies import PAIRS, POLICIES, Replayed, RoutingPolicy
 from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
@@ -44,25 +46,31 @@ def generate_rules(
     max_error: float = 1.0,
     seed: int = 0,
     group: str | None = None,
+    loss_limit: float = 0.0,
 ) -> RuleSet:
     """One rule per objective and tolerance: the least response time or cost among the ensembles shown to keep it.
 
     ``tolerances`` are fractions of the best version's error (``relative``, the paper's) or points of error
-    (``absolute``). ``policies``: some of osfa, seq, conc. ``thresholds``: at most so many per ordered pair of
+    (``absolute``), or shares of requests (``quantile``) whose error may lie above the best version's by more than
+    ``loss_limit``. ``policies``: some of osfa, seq, conc, cascade. ``thresholds``: at most so many per ordered pair of
     versions. ``max_error``: what no error can exceed. ``group``: a column of the table; each tolerance then holds for
     each of its values at once, against the same best version. Raises ``TableError`` for a table that cannot be used,
     ``InputError`` for a setting that cannot. Source: tolerance-tiers, §IV-D.
     """
     tiers, generator = sorted(set(tolerances)), method_class(method)()
-    _check_settings(tiers, objectives, confidence, tolerance_kind, policies, thresholds, max_error)
+    _check_settings(tiers, objectives, confidence, tolerance_kind, policies, thresholds, max_error, loss_limit)
     check_table(outcomes, policies, max_error)
     if group is not None and not generator.knows_groups:
         raise InputError(f"method {method} knows no groups; --method certified does")
     groups = None if group is None else Groups.found(outcomes, group)
     problem = Problem(
-        outcomes, tiers, tolerance_kind, confidence, tuple(policies), thresholds, max_error, seed, tuple(objectives),
-        groups,
+        outcomes, tiers, comparison_of(tolerance_kind), confidence, tuple(policies), thresholds, max_error, seed,
+        tuple(objectives), groups,
     )  # fmt: skip
+    best_version, best_error = outcomes.versions[problem.best], float(problem.version_errors[problem.best])
+    if tolerance_kind == "quantile":
+        beyond = losses(outcomes, tolerance_kind, loss_limit, best_version)
+        problem = replace(problem, outcomes=beyond, recorded=outcomes, max_error=1.0)
     assessment = generator.assess(problem)
     means = assessment.candidates.means()
     rules = [
@@ -80,14 +88,15 @@ def generate_rules(
         "best_response_time_s": float(means.response_time_s[best]),
         "best_cost": float(means.cost[best]),
         **assessment.config,
+        **({"loss_limit": loss_limit} if tolerance_kind == "quantile" else {}),
         **({} if groups is None else groups.document()),
     }
     return RuleSet(
         method=method,
         confidence=confidence,
         tolerance_kind=tolerance_kind,
-        best_version=outcomes.versions[problem.best],
-        best_error=float(problem.version_errors[problem.best]),
+        best_version=best_version,
+        best_error=best_error,
         sample_size=len(outcomes.examples),
         table_sha256=outcomes.sha256,
         rules=tuple(rules),
@@ -196,6 +205,7 @@ def _check_settings(
     policies: Sequence[str],
     thresholds: int,
     max_error: float,
+    loss_limit: float,
 ) -> None:
     named: list[tuple[str, Sequence[str], Sequence[str]]] = [
         ("tolerance kind", [tolerance_kind], TOLERANCE_KINDS),
@@ -209,17 +219,21 @@ def _check_settings(
             raise InputError(f"{problem}; there are {', '.join(known)}")
     if not tiers or not all(0 <= tier < np.inf for tier in tiers):
         raise InputError(f"tolerances must be numbers from 0 up, not {', '.join(f'{t:g}' for t in tiers) or 'none'}")
-    if tolerance_kind == "absolute" and max(tiers) > max_error:
-        hint = "; 5 % is 0.05" if max_error == 1 else ""
-        raise InputError(
-            f"absolute tolerance {max(tiers):g} lies above the greatest error there can be, {max_error:g}{hint}"
-        )
+    greatest = {"absolute": max_error, "quantile": 1.0}.get(tolerance_kind, np.inf)
+    if max(tiers) > greatest:
+        what = "the greatest error there can be" if tolerance_kind == "absolute" else "all requests"
+        hint = "; 5 % is 0.05" if greatest == 1 else ""
+        raise InputError(f"{tolerance_kind} tolerance {max(tiers):g} lies above {what}, {greatest:g}{hint}")
     if not 0.5 < confidence < 1:
         raise InputError(f"confidence {confidence:g} must lie between 0.5 and 1, both excluded")
     if thresholds < 1:
         raise InputError(f"{thresholds} thresholds; at least 1 is needed")
     if not 0 < max_error < np.inf:
         raise InputError(f"max error {max_error:g} must be greater than 0")
+    if not 0 <= loss_limit < max_error:
+        raise InputError(f"loss limit {loss_limit:g} must lie from 0 to below the greatest error, {max_error:g}")
+    if loss_limit and tolerance_kind != "quantile":
+        raise InputError(f"a loss limit has no effect on {tolerance_kind} tolerances; it is of tolerance kind quantile")
 
 
 def check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> None:

@@ -16,5 +16,5 @@ class NaiveOSFA(RuleGenerator):
     def assess(self, problem: Problem) -> Assessment:
         candidates = problem.candidates(policies=(OSFA.kind,))
         means = candidates.means()
-        bound = problem.degradation(means.error, float(problem.version_errors.min()))
+        bound = problem.degradation(means.error, float(means.error[candidates.best]))
         return Assessment(candidates, bound, means.response_time_s, means.cost, note="as observed, without a guarantee")

@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 from slotool.rules.cascades import Cascade
+from slotool.rules.losses import Comparison, comparison_of, degradation, excess_of, losses
 from slotool.rules.points import from_point
-from slotool.tables import OperatingPoint
+from slotool.tables import OperatingPoint, OutcomeTable
 
 RULES_SCHEMA = "slotool/rules"
 RULES_VERSION = 3
@@ -55,7 +58,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class RuleSet:
-    """All tiers of a service. ``best_version`` is the one degradations are relative to."""
+    """All tiers of a service. ``best_version`` is the one degradations are relative to. ``config["loss_limit"]``: of
+    tolerances of kind ``quantile``, how far above its error one may lie."""
 
     method: str
     confidence: float
@@ -86,6 +90,32 @@ class RuleSet:
     def versions(self) -> frozenset[str]:
         """Every service version some rule may consult."""
         return frozenset(version for rule in self.rules for version in from_point(rule.point).versions)
+
+    @property
+    def comparison(self) -> Comparison:
+        """How mean losses are compared with the best version's."""
+        return comparison_of(self.tolerance_kind)
+
+    @property
+    def largest_loss(self) -> float:
+        """What no loss of ``losses`` exceeds."""
+        return 1.0 if self.tolerance_kind == "quantile" else float(self.config.get("max_error", 1.0))
+
+    def losses(self, outcomes: OutcomeTable) -> OutcomeTable:
+        """``outcomes`` with what tolerances limit the mean of as errors. Raises ``InputError`` when they lack the best
+        version."""
+        return losses(outcomes, self.tolerance_kind, float(self.config.get("loss_limit", 0.0)), self.best_version)
+
+    def degradation(self, loss: np.ndarray, best_loss: np.ndarray) -> float:
+        """How much worse losses are on average than the best version's, both float64 [examples], as tolerances say."""
+        return float(degradation(loss.mean(), float(best_loss.mean()), self.comparison))
+
+    def excess(self, tolerance: float, loss: np.ndarray, best_loss: np.ndarray) -> tuple[np.ndarray, float]:
+        """How much larger than tolerated each loss is: float64 [examples], scaled to at most 1; and by how much one can
+        be smaller."""
+        largest = self.largest_loss
+        scaled = tolerance / largest if self.comparison == "absolute" else tolerance
+        return excess_of(loss / largest, best_loss / largest, scaled, self.comparison), 1.0 + scaled
 
     def document(self) -> dict[str, Any]:
         """The JSON form."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.rules.base import Problem
-from slotool.rules.betting import evidence_against, excess_of
+from slotool.rules.betting import STAKES, evidence_against, expected_width
 from slotool.rules.generator import generate_rules
 from slotool.rules.groups import Groups
 from slotool.rules.points import from_point
@@ -28,6 +27,7 @@ class TierVerdict:
     verdict. ``p_value``: probability of evidence this strong if the tolerance holds; see ``adjusted_p_values``.
     ``…_saved``: shares of what the best version takes. ``groups``: the degradation observed in each group, where the
     tolerance is to hold for each; the p-value is then the least of theirs and of all examples', times their number.
+    ``square``: mean of the squared excess over the tolerance, of losses in [0, 1]; 0 where the best version serves.
     """
 
     rule: Rule
@@ -39,6 +39,7 @@ class TierVerdict:
     response_time_saved: float
     cost_saved: float
     groups: Mapping[str, float] = field(default_factory=dict)
+    square: float = 0.0
 
 
 def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
@@ -47,19 +48,16 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
     max_error = float(rules.config.get("max_error", 1.0))
     if (worst := float(outcomes.matrix("error").max())) > max_error:
         raise InputError(f"the outcomes hold an error of {worst:g}; the rules were made for errors up to {max_error:g}")
+    outcomes = rules.losses(outcomes)
     best = OSFA(rules.best_version).replay(outcomes)
     replayed = {rule.point: from_point(rule.point).replay(outcomes) for rule in rules.rules}
-    degrading = Problem(outcomes, (), rules.tolerance_kind).degradation  # type: ignore[arg-type]
-    parts, found = _parts(rules, outcomes), []
+    parts, found, at_best = _parts(rules, outcomes), [], OSFA(rules.best_version).point
     for rule in rules.rules:
         own = replayed[rule.point]
-        degradation = float(degrading(own.error.mean(), float(best.error.mean())))
-        groups = {
-            name: float(degrading(own.error[rows].mean(), float(best.error[rows].mean())))
-            for name, rows in parts.items()
-        }
+        degradation = rules.degradation(own.error, best.error)
+        groups = {name: rules.degradation(own.error[rows], best.error[rows]) for name, rows in parts.items()}
         against = [
-            _p_value(rules, rule.tolerance, own.error[rows] / max_error, best.error[rows] / max_error, max_error)
+            _p_value(rules, rule.tolerance, own.error[rows], best.error[rows])
             for rows in (np.arange(len(own.error)), *parts.values())
         ]
         found.append(
@@ -73,9 +71,26 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
                 _saved(own.response_time_s, best.response_time_s),
                 _saved(own.cost, best.cost),
                 groups,
+                0.0
+                if rule.point == at_best
+                else float((rules.excess(rule.tolerance, own.error, best.error)[0] ** 2).mean()),
             )
         )
     return found
+
+
+def detectable_excess(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], examples: int, level: float) -> float:
+    """About how far above its tolerance, in points of loss, a tier's mean must truly lie for the ``examples`` of a fold
+    to show it at ``level``, adjusted for tiers and folds: of the tier that shows least; 0 where nothing is tested."""
+    squares = np.array([max(verdict.square for verdict in same) for same in zip(*rounds, strict=True)])
+    tested = squares > 0
+    if not tested.any():
+        return 0.0
+    moments = (squares[tested] * examples + 1.0) / (examples + 1.0)
+    alpha, widths = level / (len(rounds) * int(tested.sum()) * len(STAKES)), np.zeros(len(moments))
+    for _ in range(20):  # a tier that is so much worse also differs more often
+        widths = expected_width(moments + widths, alpha, examples)
+    return min(1.0, float(widths.max())) * rules.largest_loss
 
 
 def _parts(rules: RuleSet, outcomes: OutcomeTable) -> dict[str, np.ndarray]:
@@ -113,6 +128,7 @@ def cross_validate(
             max_error=config["max_error"],
             seed=config["seed"],
             group=config.get("group"),
+            loss_limit=config.get("loss_limit", 0.0),
         )
         found.append(verdicts(learnt, outcomes.examples_at(np.flatnonzero(dealt == fold))))
         progress()
@@ -134,11 +150,9 @@ def adjusted_p_values(rounds: Sequence[Sequence[TierVerdict]]) -> np.ndarray:
     return adjusted
 
 
-def _p_value(rules: RuleSet, tolerance: float, error: np.ndarray, best: np.ndarray, max_error: float) -> float:
+def _p_value(rules: RuleSet, tolerance: float, error: np.ndarray, best: np.ndarray) -> float:
     """Against "the tolerance is kept": the bet of ``betting`` from the other side."""
-    scaled = tolerance / max_error if rules.tolerance_kind == "absolute" else tolerance
-    excess = excess_of(error, best, scaled, rules.tolerance_kind)  # type: ignore[arg-type]  # checked when made
-    return min(1.0, 1.0 / float(evidence_against(excess, 1.0 + scaled, restarts=False).max()))
+    return min(1.0, 1.0 / float(evidence_against(*rules.excess(tolerance, error, best), restarts=False).max()))
 
 
 def _saved(own: np.ndarray, best: np.ndarray) -> float:

@@ -18,6 +18,7 @@ import pandas as pd
 
 from slotool.errors import TableError
 from slotool.tables.outcomes import ANSWER, OutcomeTable
+from slotool.tables.schema import require_commas
 
 TRUTH = "truth"
 # What a table of answers may hold, and what it is called there unless said.
@@ -148,6 +149,8 @@ def _read(path: Path) -> pd.DataFrame:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise TableError(f"{path}: not a readable table ({' '.join(str(error).split())[:160]})") from None
+    if len(frame.columns) == 1:
+        require_commas(str(frame.columns[0]), path)
     if frame.empty:
         raise TableError(f"{path}: the table has no rows")
     return frame

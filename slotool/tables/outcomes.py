@@ -117,6 +117,10 @@ class OutcomeTable(Table):
         kept = np.isin(self._cells[0], indices)
         return OutcomeTable(self.rows[kept].reset_index(drop=True), self.provenance)
 
+    def with_errors(self, errors: np.ndarray) -> OutcomeTable:
+        """The table with other errors, float64 [examples, versions]."""
+        return OutcomeTable(self.rows.assign(error=errors[self._cells]), self.provenance)
+
     def priced(self, per_second: Mapping[str, float]) -> OutcomeTable:
         """The table with costs of its latencies times a price per second of each version.
 

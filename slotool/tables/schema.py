@@ -148,6 +148,7 @@ class Schema:
         with path.open(errors="replace") as file:
             header = file.readline(MAX_HEADER_CHARACTERS)
         _require_columns(header.count(",") + 1, len(header) < MAX_HEADER_CHARACTERS, path)
+        require_commas(header, path)
         try:
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
         except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
@@ -188,6 +189,16 @@ def _require_columns(columns: int, whole: bool, path: Path) -> None:
     if columns > MAX_COLUMNS or not whole:
         said = f"{columns} columns" if whole else f"a first line of more than {MAX_HEADER_CHARACTERS} characters"
         raise TableError(f"{path}: {said}, at most {MAX_COLUMNS} columns are read; leave out those it does not need")
+
+
+def require_commas(header: str, path: Path) -> None:
+    """Raises ``TableError`` for the first line of a CSV file whose columns something else than a comma separates."""
+    other = next((name for sign, name in _OTHER_SEPARATORS.items() if sign in header and "," not in header), None)
+    if other is not None:
+        raise TableError(f"{path}: {other} between columns; a comma is expected, and a point in numbers")
+
+
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def read_header(schema: pa.Schema, path: Path) -> dict[str, Any]:

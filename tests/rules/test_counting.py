@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from slotool.rules.base import ToleranceKind
 from slotool.rules.betting import betting_p_value
 from slotool.rules.counting import paired_p_value
+from slotool.rules.losses import Comparison
 
 MISS = 1e-4
 
 
 def _drawn(
-    draw: np.random.Generator, kind: ToleranceKind, tolerance: float, best_alone: float, size: int
+    draw: np.random.Generator, kind: Comparison, tolerance: float, best_alone: float, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Losses of a candidate and the best version where the tolerance is exceeded by nothing."""
     which, either = draw.random(size), np.ones(size, bool) if kind == "absolute" else draw.random(size) < 0.4
@@ -28,7 +28,7 @@ def _drawn(
      ("relative", 0.1, 0.05, 900)],
 )  # fmt: skip
 def test_what_is_exceeded_is_hardly_ever_rejected(
-    kind: ToleranceKind, tolerance: float, best_alone: float, size: int
+    kind: Comparison, tolerance: float, best_alone: float, size: int
 ) -> None:
     draw = np.random.default_rng(0)
     found = [

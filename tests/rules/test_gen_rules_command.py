@@ -66,6 +66,15 @@ def test_it_says_how_many_more_examples_a_certificate_needs(slotool, tmp_path) -
     assert watched.stdout == "the best version serves every tier: nothing to watch\n"
 
 
+def test_semicolons_between_columns_are_told(slotool, tmp_path) -> None:
+    for name, separator, word in (("a.csv", ";", "semicolons"), ("b.csv", "\t", "tabs")):
+        family_outcomes(50).rows.to_csv(tmp_path / name, sep=separator, index=False)
+        for command in ("gen-rules", "import-outcomes"):
+            done = slotool(command, tmp_path / name, "-o", tmp_path / "r.json")
+            assert done.exit_code == 2
+            assert f"{name}: {word} between columns; a comma is expected" in done.stderr
+
+
 def test_an_absolute_tolerance_beyond_any_error_is_refused(slotool, outcomes, tmp_path) -> None:
     options = ("--tolerances", "5", "--tolerance-kind", "absolute")
     refused = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", *options)
@@ -106,6 +115,7 @@ def _table(**changes):
         (_table(), ("--objective", "speed"), "no objective 'speed'"),
         (_table(), ("--policies", "osfa,dance"), "no policy 'dance'"),
         (_table(), ("--tolerance-kind", "some"), "no tolerance kind"),
+        (_table(), ("--objective", "latency"), "no objective 'latency'; there are response-time, cost and both"),
         (_table(), ("--confidence", "1"), "between 0.5 and 1"),
         (_table(), ("--max-error", "0"), "greater than 0"),
     ],

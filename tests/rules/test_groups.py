@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import slotool
-from slotool.errors import InputError, TableError
+from slotool.errors import InputError, SlotoolWarning, TableError
 from slotool.rules import OSFA, RuleSet, from_point, generate_rules
 from slotool.rules.drift import Watcher, watch
 from slotool.rules.groups import Groups
@@ -64,6 +64,19 @@ def test_small_groups_share_a_guarantee_or_have_none() -> None:
     pooled = Groups.found(OutcomeTable(rows), "customer")
     assert pooled.names == ("99", "others")
     assert np.bincount(pooled.of).tolist() == [100, 300]
+
+
+def test_a_column_that_identifies_examples_is_told() -> None:
+    outcomes = _languages(400, 0)
+    rare = OutcomeTable(outcomes.rows.assign(customer=outcomes.rows["example"].astype(int) // 20))
+    for table, column, sentence in (
+        (outcomes, "example", "column 'example' identifies examples and groups none: 400 values of 400 examples"),
+        (rare, "customer", "column 'customer' has no value that is frequent enough: 20 values of 400 examples"),
+    ):
+        with pytest.warns(SlotoolWarning, match=sentence):
+            slotool.gen_rules(
+                table, tolerances=[0.1], objective="cost", policies="osfa", group=column, method="certified"
+            )
 
 
 def test_what_makes_no_groups_is_said() -> None:

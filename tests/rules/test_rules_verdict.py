@@ -196,6 +196,20 @@ def test_a_mean_above_the_tolerance_is_no_verdict_by_itself(slotool, tmp_path) -
     assert slotool("evaluate-rules", rules, fresh, "--significance", "1.5").exit_code == 2
 
 
+def test_few_examples_say_what_they_cannot_show() -> None:
+    few, many = (slotool.evaluate_rules(_rules(0.05), family_outcomes(count)) for count in (30, 5000))
+    assert "few examples: 30 show a violation only where a tier lies about" in str(few)
+    assert few.detectable_excess > 0.1
+    assert many.detectable_excess < 0.05
+    assert "few examples" not in str(many)
+    # About that far above its tolerance, a violation is found about as often as not.
+    draw, excess, found = np.random.default_rng(0), few.detectable_excess, 0
+    for _ in range(100):
+        worse = (draw.random(30) < 0.05 + excess).astype(float)
+        found += 1.0 / evidence_against(worse - 0.05, 1.05, restarts=False).max() <= 0.05
+    assert found >= 30
+
+
 def test_p_values_are_adjusted_for_every_look() -> None:
     rule = _rules(0.1).rules[1]
 

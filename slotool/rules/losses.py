@@ -1,0 +1,57 @@
+"""What tolerances limit: the mean error, or the share of requests that are answered too much worse.
+
+A tolerance of kind ``quantile`` is a share of requests. At most so many may get an answer whose error lies above the
+best version's by more than a limit; the quantile 1 − tolerance of e − b, over requests, is then at most this limit. So
+a rare bad answer counts, and many good ones do not make up for it. Let the loss of an answer be 1 where e − b is
+above the limit, else 0: the best version's is 0 everywhere, and the kind is an absolute tolerance of the mean loss. All
+that is known of those holds for it, and for losses of 0 and 1 their exact binomial test. Bounds on quantiles of a loss
+by counting those beyond: Snell et al., Quantile Risk Control, arXiv 2212.13629.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.tables import OutcomeTable
+
+Comparison = Literal["relative", "absolute"]
+ToleranceKind = Literal["relative", "absolute", "quantile"]
+TOLERANCE_KINDS: tuple[ToleranceKind, ...] = ("relative", "absolute", "quantile")
+# Differences of errors that were written in decimal may miss the limit by their last digit.
+ROUNDING = 1e-9
+
+
+def comparison_of(kind: str) -> Comparison:
+    """How mean losses are compared with the best version's."""
+    return "relative" if kind == "relative" else "absolute"
+
+
+def losses(outcomes: OutcomeTable, kind: str, limit: float, best: str) -> OutcomeTable:
+    """``outcomes`` with the losses that a tolerance of this kind limits in place of errors.
+
+    ``best``: the version that others are compared with; ``limit``: how far above its error an answer's may lie, used by
+    ``quantile``. Raises ``InputError`` when the table lacks that version.
+    """
+    if kind != "quantile":
+        return outcomes
+    if best not in outcomes.versions:
+        raise InputError(f"the outcome table has no version {best!r}; it has {', '.join(outcomes.versions)}")
+    errors = outcomes.matrix("error")
+    beyond = errors - errors[:, [outcomes.versions.index(best)]] > limit + ROUNDING
+    return outcomes.with_errors(beyond.astype(np.float64))
+
+
+def degradation(loss: np.ndarray, best_loss: float, comparison: Comparison) -> np.ndarray:
+    """How much larger mean losses are than the best version's; infinite where relative to none at all."""
+    worse = loss - best_loss
+    if comparison == "absolute":
+        return worse
+    return worse / best_loss if best_loss > 0 else np.where(worse > 0, np.inf, 0.0)
+
+
+def excess_of(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: Comparison) -> np.ndarray:
+    """How much worse than tolerated each answer is: float64 like ``error``. Errors in [0, 1]."""
+    return error - best_error * (1.0 + tolerance) if kind == "relative" else error - best_error - tolerance
