@@ -86,6 +86,9 @@ def _measured(
     with reporter.progress("measuring the last layer"):
         source = LastLayerSource(cut(str(network), dataset.input_shape, Path(folder)), dataset)
         found = source.share()
+    if (positions := source.cut.positions) is not None:
+        each = f"each of {positions:,} positions" if positions else "each position"
+        reporter.note(f"{network} scores {each} of a sequence; tables are for the last one, of what comes next")
     return source, LastLayerShare(found, str(network), source.cut.layer.name, source.cut.runtime)
 
 

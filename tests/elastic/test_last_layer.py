@@ -88,7 +88,7 @@ class Convolutional(nn.Module):
     [
         (Convolutional(), "the last layer 'mean' is mean, not a linear layer on features"),
         (
-            nn.Sequential(nn.Unflatten(1, (3, 4)), nn.Linear(4, 2)),
+            nn.Sequential(nn.Unflatten(1, (3, 2, 2)), nn.Linear(2, 2)),
             "the last layer '1' is linear, not a linear layer on",
         ),
         (nn.Linear(5, 2), "cannot be traced on inputs"),

@@ -257,6 +257,22 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
+def without_cache(module: nn.Module) -> Iterator[None]:
+    """Networks of transformers return keys and values for a next call where their configuration says so; torch.export
+    does not know that kind of output."""
+    config = getattr(module, "config", None)
+    kept = getattr(config, "use_cache", None)
+    if kept is not True:
+        yield
+        return
+    config.use_cache = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        config.use_cache = kept  # type: ignore[union-attr]
+
+
+@contextmanager
 def inference(module: nn.Module) -> Iterator[None]:
     """The module in inference mode, afterwards every part in the mode it was in."""
     modes = [(part, part.training) for part in module.modules()]

@@ -11,7 +11,7 @@ import numpy as np
 from slotool.elastic.activators.importers.chain import Chain, square_padding
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import GraphError, InputError
-from slotool.graphs.capture.torch import BATCH, inference, quiet
+from slotool.graphs.capture.torch import BATCH, inference, quiet, without_cache
 from slotool.graphs.capture.torch_program import export
 from slotool.graphs.operators import pair
 
@@ -29,15 +29,25 @@ def mlp_of_module(module: nn.Module, input_shape: Sequence[int]) -> MLP:
     """As ``importers.from_torch``."""
     import torch
 
-    example = torch.zeros(BATCH, *input_shape)
-    with inference(module), quiet():
+    example, name = torch.zeros(BATCH, *input_shape), type(module).__name__
+    with inference(module), without_cache(module), quiet():
         try:
             program = export(module, [example])
         except Exception as error:
             # Export reports what it cannot trace through dozens of classes.
-            name, text = type(module).__name__, " ".join(str(error).split())[:160]
+            if _is_traced(module, example.long()):
+                raise InputError(f"{name} takes whole numbers, such as token ids, and a chain takes others") from error
+            text = " ".join(str(error).split())[:160]
             raise GraphError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({text})") from error
     return mlp_of_program(program)
+
+
+def _is_traced(module: nn.Module, example: Any) -> bool:
+    try:
+        export(module, [example])
+    except Exception:
+        return False
+    return True
 
 
 def mlp_of_program(program: ExportedProgram) -> MLP:

@@ -98,17 +98,26 @@ def _arrangement(name: str, given: tuple[int, ...], wanted: tuple[int, ...]) -> 
 class Cut:
     """A network in two parts.
 
-    ``front``: file of the part before ``layer``. ``whole``: the unmodified network, which answers by logits, or by
-    probabilities where ``ending`` is softmax. ``runtime``: what runs both.
+    ``front``: file of the part before ``layer``. ``whole``: the unmodified network, which answers by logits or by
+    probabilities. ``runtime``: what runs both. ``positions``: of a network that scores every position of a sequence,
+    how many there are (0: any number); ``front`` and ``whole`` answer for the last one, whose scores are of what comes
+    next.
     """
 
     front: Path
     layer: DenseLayer
     whole: Model
     runtime: str
+    positions: int | None = None
 
     def features(self, input_shape: tuple[int, ...], threads: int = 1) -> Features:
         return Features(load(self.front, threads=threads), input_shape)
+
+
+def require_one_output(name: str, outputs: int) -> None:
+    """Raises ``InputError`` for a network of another number of outputs."""
+    if outputs != 1:
+        raise InputError(f"{name} gives {outputs} outputs; tables need a network of one")
 
 
 def dense_layer(name: str, weights: np.ndarray, bias: np.ndarray | None) -> DenseLayer:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer
+from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer, require_one_output
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.errors import InputError
 from slotool.graphs.capture.onnx_reading import read_model
 from slotool.models.adapters.onnx import OnnxModel
+from slotool.models.signature import FREE
 from slotool.printable import reason
 
 ENDINGS = ("Softmax", "LogSoftmax", "Identity")
@@ -28,19 +30,49 @@ def cut_onnx(path: Path, folder: Path) -> Cut:
     except Exception as error:
         # onnx raises several kinds for external weights that are missing or torn; none is ours.
         raise InputError(f"{path}: its weights cannot be read ({reason(error)})") from error
-    if len(model.graph.output) != 1:
-        raise InputError(f"{path} gives {len(model.graph.output)} outputs; tables need a network of one")
-    features, layer, datatype = _last_layer(path, model.graph)
+    require_one_output(str(path), len(model.graph.output))
+    node, layer, datatype = _last_layer(path, model.graph)
+    positions = _positions(path, whole.signature.outputs[0].shape)
     front = folder / "front.onnx"
     try:
-        onnx.save(_front(model, features, datatype, layer.inputs), front)
+        if positions is not None:
+            _score_last_position(model.graph, node)
+            at_last = folder / "last-position.onnx"
+            onnx.save(model, at_last)
+            whole = OnnxModel(at_last, threads=1)
+        onnx.save(_front(model, node.input[0], datatype, layer.inputs), front)
     except ValueError as error:
         raise InputError(f"{path}: its front is too large for one ONNX file ({reason(error)})") from error
-    return Cut(front, layer, whole, "ONNX Runtime")
+    return Cut(front, layer, whole, "ONNX Runtime", positions)
 
 
-def _last_layer(path: Path, graph: Any) -> tuple[str, DenseLayer, int]:
-    """The name of the features, the layer on them, and the ONNX datatype of both."""
+def _positions(path: Path, scores: Sequence[int]) -> int | None:
+    """Of how many positions of a sequence there are scores, 0 for any number; None where an example has one row.
+    ``scores``: shape of the output."""
+    if len(scores) not in (2, 3):
+        raise InputError(
+            f"{path} gives an output of {len(scores)} dimensions; tables need scores [examples, classes], or "
+            "[examples, positions, classes]"
+        )
+    if len(scores) == 2:
+        return None
+    return 0 if scores[1] == FREE else scores[1]
+
+
+def _score_last_position(graph: Any, last: Any) -> None:
+    """Let the layer ``last`` score the last position alone; its output loses the axis of the positions."""
+    from onnx import helper, numpy_helper
+
+    taken, axis = f"{last.input[0]}/last", 1
+    graph.initializer.append(numpy_helper.from_array(np.array(-1, dtype=np.int64), f"{taken}/position"))
+    gather = helper.make_node("Gather", [last.input[0], f"{taken}/position"], [taken], axis=axis)
+    graph.node.insert(list(graph.node).index(last), gather)
+    last.input[0] = taken
+    del graph.output[0].type.tensor_type.shape.dim[axis], graph.value_info[:]
+
+
+def _last_layer(path: Path, graph: Any) -> tuple[Any, DenseLayer, int]:
+    """The node of the layer, whose first input are the features, the layer, and the ONNX datatype of both."""
     from onnx.helper import np_dtype_to_tensor_dtype
 
     made = {name: node for node in graph.node for name in node.output}
@@ -68,7 +100,7 @@ def _last_layer(path: Path, graph: Any) -> tuple[str, DenseLayer, int]:
         weights = weights.T
     if settings.get("transA") or weights.ndim != 2:
         raise InputError(f"{path}: the last layer {node.name or node.output[0]!r} is no dense layer on features")
-    return node.input[0], dense_layer(node.name or "last", weights, bias), datatype
+    return node, dense_layer(node.name or "last", weights, bias), datatype
 
 
 def _constants(graph: Any) -> dict[str, np.ndarray]:

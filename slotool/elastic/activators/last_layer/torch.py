@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer
+from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer, require_one_output
 from slotool.errors import InputError
 from slotool.graphs.capture.loading import load_torch
-from slotool.graphs.capture.torch import inference, quiet
+from slotool.graphs.capture.torch import inference, quiet, without_cache
 from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
@@ -34,18 +34,22 @@ def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder:
     import torch
 
     module = module.eval().requires_grad_(False)
-    with inference(module), quiet():
+    with inference(module), without_cache(module), quiet():
         program, dtype = _traced(module, name, input_shape)
         features, weights, bias, label = _last_layer(name, program)
+        positions = _positions(features)
         front = program.module(check_guards=False)
-        _end_at(front, features)
+        _end_at(front, features.name, last_position=positions is not None)
         traced = _exported(front, name, input_shape, dtype)
         path = folder / "front.pt2"
         torch.export.save(traced, path)
+        whole = module if positions is None else _scoring(front, weights, bias)
     specs = (TensorSpec("input", datatype_of_torch(dtype), (FREE, *input_shape)),)
-    made = datatype_of_torch(next(iter(program.parameters())).dtype)
-    signature = Signature(specs, (TensorSpec("output", made, (FREE, len(weights))),))
-    return Cut(path, dense_layer(label, weights, bias), TorchModuleModel(module, signature, name=name), "PyTorch")
+    signature = Signature(specs, (TensorSpec("output", datatype_of_torch(weights.dtype), (FREE, len(weights))),))
+    rows, shift = weights.float().numpy(), None if bias is None else bias.float().numpy()
+    return Cut(
+        path, dense_layer(label, rows, shift), TorchModuleModel(whole, signature, name=name), "PyTorch", positions
+    )
 
 
 def _traced(module: nn.Module, name: str, input_shape: Sequence[int]) -> tuple[ExportedProgram, Any]:
@@ -81,34 +85,65 @@ def _exported(module: Any, name: str, input_shape: Sequence[int], dtype: Any) ->
             raise InputError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({reason(error)})") from error
 
 
-def _last_layer(name: str, program: ExportedProgram) -> tuple[str, Any, Any, str]:
-    """The call that makes the features, weights [classes, features], bias, and the layer's name."""
+def _last_layer(name: str, program: ExportedProgram) -> tuple[Any, Any, Any, str]:
+    """The node that makes the features, weights [classes, features], bias, and the layer's name."""
     from slotool.graphs.capture.torch_calls import arguments_of, call_name, label_of, parameters
 
-    signature, constants = program.graph_signature, parameters(program)
-    if len(signature.user_outputs) != 1:
-        raise InputError(f"{name} gives {len(signature.user_outputs)} outputs; tables need a network of one")
-    nodes = {node.name: node for node in program.graph.nodes}
-    last = nodes[str(signature.user_outputs[0])]
+    constants = parameters(program)
+    last = _scores(name, program)
     while call_name(last) in ENDINGS:
         last = last.all_input_nodes[0]
     arguments = arguments_of(last, constants)
     features = arguments.get("input")
-    if call_name(last) != "linear" or features is None or len(features.meta["val"].shape) != 2:
+    if call_name(last) != "linear" or features is None or len(features.meta["val"].shape) not in (2, 3):
         what = call_name(last)
         raise InputError(f"{name}: the last layer {label_of(last)!r} is {what}, not a linear layer on features")
-    bias = arguments["bias"]
-    weight = arguments["weight"].float().numpy()
-    return features.name, weight, None if bias is None else bias.float().numpy(), label_of(last)
+    return features, arguments["weight"].detach(), arguments["bias"], label_of(last)
 
 
-def _end_at(front: Any, features: str) -> None:
-    """Let a traced module give what the call ``features`` makes, and nothing else."""
+def _scores(name: str, program: ExportedProgram) -> Any:
+    """The node of the network's output: the only one or, of several by name, that of the logits."""
+    from torch.utils import _pytree
+
+    outputs = [str(output) for output in program.graph_signature.user_outputs]
+    if len(outputs) != 1:
+        # A mapping, as networks of transformers give it beside what they keep for the next call.
+        made = _pytree.tree_unflatten(outputs, program.call_spec.out_spec)
+        scores = made.get("logits") if isinstance(made, Mapping) else None
+        require_one_output(name, 1 if isinstance(scores, str) else len(outputs))
+        outputs = [str(scores)]
+    nodes = {node.name: node for node in program.graph.nodes}
+    return nodes[outputs[0]]
+
+
+def _positions(features: Any) -> int | None:
+    """Of how many positions of a sequence there are features; None where an example has one row of them."""
+    _, *positions, _ = features.meta["val"].shape
+    return int(positions[0]) if positions else None
+
+
+def _scoring(front: Any, weights: Any, bias: Any) -> nn.Module:
+    """``front`` and the last layer on what it gives: no other position is scored."""
+    import torch
+
+    class Scoring(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            (features,) = front(x)
+            return torch.nn.functional.linear(features, weights, bias)
+
+    return Scoring()
+
+
+def _end_at(front: Any, features: str, *, last_position: bool) -> None:
+    """Let a traced module give what the call ``features`` makes, at the last position or whole, and nothing else."""
     import torch
 
     graph = front.graph
     output = next(node for node in graph.nodes if node.op == "output")
     made = next(node for node in graph.nodes if node.name == features)
+    if last_position:
+        with graph.inserting_after(made):
+            made = graph.call_function(torch.ops.aten.select.int, (made, 1, -1))
     output.args = ((made,),)
     graph.eliminate_dead_code()
     graph._codegen = torch.fx.graph.CodeGen()

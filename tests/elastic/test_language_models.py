@@ -1,0 +1,156 @@
+"""Networks that score every position of a sequence: tables for the word that comes next."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from slotool.data import load_dataset
+from slotool.elastic import load_model
+from slotool.elastic.activators.last_layer import build
+from slotool.elastic.activators.last_layer.loading import cut
+from slotool.elastic.activators.last_layer.torch import cut_module
+from slotool.errors import InputError
+
+Slotool = Callable[..., Any]
+WORDS, CONTEXT, WIDTH = 300, 6, 16
+
+
+class Decoder(nn.Module):
+    """The next word is near the mean of the last two: causal attention in one block, embeddings shared with scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedded, self.wide, self.narrow = (
+            nn.Embedding(WORDS, WIDTH),
+            nn.Linear(WIDTH, 32),
+            nn.Linear(32, WIDTH),
+        )
+        self.scores = nn.Linear(WIDTH, WORDS, bias=False)
+        self.scores.weight = self.embedded.weight
+
+    def features(self, words: Tensor) -> Tensor:
+        x = self.embedded(words)
+        x = x + functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        return x + 0.1 * self.narrow(functional.gelu(self.wide(x)))
+
+    def forward(self, words: Tensor) -> Tensor:
+        scores: Tensor = self.scores(self.features(words))
+        return scores
+
+
+class Cache:
+    """A kind of output that torch.export does not know."""
+
+
+class WithCache(Decoder):
+    """As networks of transformers answer: scores by name, beside hidden states and what they keep for a next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(use_cache=True)
+
+    def forward(self, words: Tensor) -> Any:
+        features = self.features(words)
+        kept = {"cache": Cache()} if self.config.use_cache else {}
+        return {"hidden": features, "logits": self.scores(features), **kept}
+
+
+class Unnamed(Decoder):
+    def forward(self, words: Tensor) -> Any:
+        return super().forward(words), words
+
+
+def seeded(kind: type[Decoder] = Decoder) -> Decoder:
+    """Always the same network."""
+    torch.manual_seed(0)
+    return kind().eval()
+
+
+def with_cache() -> nn.Module:
+    return seeded(WithCache)
+
+
+def write_data(path: Path) -> Path:
+    """Contexts, and the word that the network itself takes for the next."""
+    words = np.random.default_rng(1).integers(WORDS, size=(2_000, CONTEXT))
+    with torch.inference_mode():
+        scores = seeded()(torch.from_numpy(words))[:, -1]
+    y = scores.argmax(dim=1).numpy()
+    y[:WORDS] = np.arange(WORDS)  # so that every word is some example's next
+    np.savez(path, x=words.astype(np.float32), y=y)
+    return path
+
+
+def write_onnx(path: Path) -> Path:
+    names: dict[str, Any] = {"input_names": ["words"], "output_names": ["scores"]}
+    free = {"dynamic_axes": {"words": {0: "n"}, "scores": {0: "n"}}}
+    example = torch.zeros(1, CONTEXT, dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the newer exporter needs another package
+        torch.onnx.export(seeded(), (example,), path, **names, **free, dynamo=False)
+    return path
+
+
+def source_of(kind: str, folder: Path) -> str:
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime")
+        return str(write_onnx(folder / "decoder.onnx"))
+    return f"tests.elastic.test_language_models:{kind}"
+
+
+@pytest.mark.parametrize("kind", ["seeded", "with_cache", "onnx"])
+def test_tables_are_for_the_last_position(
+    slotool: Slotool, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "MIN_SHARE", -1.0)  # whatever this machine measures
+    monkeypatch.setattr(build, "TIMED_S", 0.1)
+    data, out, source = write_data(tmp_path / "words.npz"), tmp_path / "out", source_of(kind, tmp_path)
+    done = slotool(
+        "build-tables", source_of(kind, tmp_path), "-o", out, "--data", data, "--ranker", "clusters", "--json"
+    )
+    assert done.exit_code == 0, done.stderr
+    assert f"scores each of {CONTEXT} positions of a sequence; tables are for the last one" in " ".join(
+        done.stderr.split()
+    )
+    assert (done.document["nodes"], done.document["features"]) == (WORDS, WIDTH)
+    x, model = load_dataset(str(data)).test.x[:40], load_model(out)
+    with torch.inference_mode():
+        wanted = seeded()(torch.from_numpy(x).long())[:, -1].numpy()
+    np.testing.assert_allclose(model.forward(x, model.full), wanted, rtol=1e-4, atol=1e-4)
+    # The network that it is compared with answers for the last position too.
+    whole = cut(source, (CONTEXT,), tmp_path).whole
+    ids = {whole.signature.inputs[0].name: x.astype(np.int64)}
+    np.testing.assert_allclose(whole.run(ids)[whole.signature.outputs[0].name], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_keras_sequences_are_cut_at_their_last_position(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    words = keras.Input((CONTEXT,), dtype="int32")
+    hidden = keras.layers.GRU(WIDTH, return_sequences=True)(keras.layers.Embedding(WORDS, 8)(words))
+    model = keras.Model(words, keras.layers.Dense(WORDS, activation="softmax")(hidden))
+    model.save(tmp_path / "net.keras")
+    made = cut(str(tmp_path / "net.keras"), (CONTEXT,), tmp_path)
+    x = np.random.default_rng(0).integers(WORDS, size=(5, CONTEXT)).astype(np.int32)
+    wanted = np.asarray(model(x))[:, -1]
+    assert made.positions == CONTEXT
+    (name,) = (spec.name for spec in made.whole.signature.outputs)
+    np.testing.assert_allclose(
+        made.whole.run({made.whole.signature.inputs[0].name: x})[name], wanted, rtol=1e-4, atol=1e-6
+    )
+    scores = made.features((CONTEXT,))(x.astype(np.float32)) @ made.layer.weights.T + made.layer.bias
+    np.testing.assert_allclose(np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True), wanted, rtol=1e-3, atol=1e-6)
+
+
+def test_several_outputs_without_logits_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gives 2 outputs; tables need a network of one"):
+        cut_module(seeded(Unnamed), "mine:net", (CONTEXT,), tmp_path)
