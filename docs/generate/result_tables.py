@@ -188,6 +188,18 @@ def _lost(lost: float, standard_error: float) -> str:
     return f"{100 * lost:.2f} ± {100 * standard_error:.2f}".replace("-", "−")
 
 
+def language_model(figures: Figures) -> list[Table]:
+    """Latency and loss of each way to choose a decoder's next word."""
+    rows = [
+        [row["what"], "–" if row["lost"] is None else _lost(row["lost"], row["standard_error"]),
+         *(microseconds(row[what]) for what in ("median_us", "mean_us", "p99_us")), microseconds(row["layer_us"]),
+         "–" if row["speedup"] is None else times(row["speedup"])]
+        for row in figures["rows"]
+    ]  # fmt: skip
+    heads = ["way", "points lost", "median", "mean", "p99", "last layer, median", "× ORT float32"]
+    return [Table(f"{figures['words']:,} words, {figures['context']} in a context", heads, rows)]
+
+
 def promises(figures: Figures) -> list[Table]:
     """How often a promised loss was exceeded."""
     heads = ["k", "points allowed", "re-splits", "exceeded in", "mean k"]
@@ -407,6 +419,6 @@ def rule_splits(figures: Figures) -> list[Table]:
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
-               promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules, capture_zoo,
-               routing, ray_cluster, decision, rule_splits)
+               language_model, promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules,
+               capture_zoo, routing, ray_cluster, decision, rule_splits)
 }  # fmt: skip

@@ -24,6 +24,7 @@ BENCHMARKS = (
     "serving",
     "overload",
     "slo_nn",
+    "language_model",
     "promises",
     "kernel_checks",
     "scheduling",

@@ -29,6 +29,8 @@ EXAMPLES = {"train": 60_000, "validation": 10_000, "test": 10_000}
 ALLOWED_LOSS = 0.003
 POPULAR = 1_024
 ROUNDS, BLOCK, WARM_UP = 15, 60, 3
+FRONT, INT8_FRONT = "up to the output embedding only", "up to the output embedding only, int8"
+FLOAT32 = "whole network, ONNX Runtime, float32"
 IVF_LISTS, IVF_PROBES = 512, (8, 32)
 
 
@@ -97,15 +99,16 @@ def _rows(source: Any, data: Any, folder: Path, place: Path) -> list[dict[str, A
     print(f"tables in {time.perf_counter() - began:.0f} s, {head.table_bytes / 2**20:.1f} MiB")
     x, features = data.test.x, source.features
     layer = source.cut.layer
-    ways: dict[str, Callable[[np.ndarray], int]] = {
-        "up to the output embedding only": lambda one: int(features(one)[0, 0])
-    }
+    ways: dict[str, Callable[[np.ndarray], int]] = {FRONT: lambda one: int(features(one)[0, 0])}
     ways |= _whole_networks(folder, place)
     fixed, target = head.fixed_for(ALLOWED_LOSS), head.target(ALLOWED_LOSS)
-    top = lambda **how: lambda one: int(head.top(features(one), 1, **how)[0][0, 0])  # noqa: E731
+    top = lambda before=features, **how: lambda one: int(head.top(before(one), 1, **how)[0][0, 0])  # noqa: E731
     ways["slotool, all nodes"] = top(point=head.full)
     ways[f"slotool, fixed {fixed.key}"] = top(point=fixed)
     ways["slotool, k per input"] = top(accuracy=target)
+    small = _int8_features(source, place)
+    ways[INT8_FRONT] = lambda one: int(small(one)[0, 0])
+    ways["slotool, k per input, int8 up to there"] = top(small, accuracy=target)
     popular = np.argsort(-np.bincount(data.train.y, minlength=data.classes), kind="stable")[:POPULAR]
     few, shift = np.ascontiguousarray(layer.weights[popular]), layer.bias[popular]
     ways[f"the {POPULAR:,} most popular words"] = lambda one: int(popular[(few @ features(one)[0] + shift).argmax()])
@@ -134,6 +137,18 @@ def _whole_networks(folder: Path, place: Path) -> dict[str, Callable[[np.ndarray
 
         ways[f"whole network, ONNX Runtime, {what}"] = way
     return ways
+
+
+def _int8_features(source: Any, place: Path) -> Any:
+    """The network up to its output embedding, quantised dynamically by ONNX Runtime."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    from slotool.elastic.activators.last_layer.cutting import Features
+    from slotool.models.loading import load
+
+    path = place / "int8-front.onnx"
+    quantize_dynamic(source.cut.front, path, weight_type=QuantType.QInt8)
+    return Features(load(path, threads=1), source.original.input_shape)
 
 
 def _searches(layer: Any, features: Any) -> dict[str, Callable[[np.ndarray], int]]:
@@ -167,7 +182,6 @@ def _measured(ways: dict[str, Callable[[np.ndarray], int]], x: np.ndarray, y: np
     from slotool.process import collector_off
 
     slow = "all positions"
-    reference = "whole network, ONNX Runtime, float32"
     correct = {}
     for what, way in ways.items():
         if slow not in what:
@@ -190,11 +204,15 @@ def _measured(ways: dict[str, Callable[[np.ndarray], int]], x: np.ndarray, y: np
         row: dict[str, Any] = {"what": what, "samples": len(taken[what])}
         row |= {"median_us": float(np.median(taken[what])), "p99_us": float(np.quantile(taken[what], 0.99))}
         row |= {"mean_us": float(np.mean(taken[what])), "accuracy": None, "lost": None, "standard_error": None}
-        if what in correct and not what.startswith("up to"):
-            lost = correct[reference].astype(float) - correct[what]
+        if what in correct and what not in (FRONT, INT8_FRONT):
+            lost = correct[FLOAT32].astype(float) - correct[what]
             error = float(lost.std() / np.sqrt(len(lost)))
             row |= {"accuracy": float(correct[what].mean()), "lost": float(lost.mean()), "standard_error": error}
         rows.append(row)
+    median_us = {row["what"]: row["median_us"] for row in rows}
+    for row in rows:
+        front = INT8_FRONT if "int8" in row["what"] else FRONT
+        row |= {"layer_us": row["median_us"] - median_us[front], "speedup": median_us[FLOAT32] / row["median_us"]}
         print({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
     return rows
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 # A word that the vocabulary lacks.
 UNKNOWN = 0
 CONTEXT, WIDTH, HEADS, BLOCKS = 32, 128, 4, 2
-BATCH, SAMPLED, LEARNING_RATE = 64, 4_096, 1e-3
+BATCH, SAMPLED, LEARNING_RATE = 64, 1_024, 2e-3
 _IGNORED = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
@@ -115,7 +115,7 @@ def trained(files: list[np.ndarray], vocabulary: int, seconds: float, seed: int)
     """Trained on every position of random contexts, by softmax over the words of a batch and sampled others."""
     torch.manual_seed(seed)
     decoder, text = Decoder(vocabulary), torch.from_numpy(np.concatenate(files))
-    optimizer = torch.optim.AdamW(decoder.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(decoder.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=True)
     # How often each word is drawn, and the correction of its score for that.
     share = torch.bincount(text, minlength=vocabulary).float().add(1).pow(0.75)
     share /= share.sum()
