@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from slotool import strict_json
 from slotool.errors import InputError
 from slotool.rules.cascades import Cascade
@@ -9,8 +11,12 @@ from slotool.rules.policies import OSFA, PAIRS, Conc, RoutingPolicy, Seq
 from slotool.tables import OperatingPoint
 
 
+@lru_cache(maxsize=1_024)
 def from_point(point: OperatingPoint) -> RoutingPolicy:
-    """The policy that a rule's point names. Raises ``InputError`` for a point that names none."""
+    """The policy that a rule's point names: of equal points the same object, since servers ask by every request.
+
+    Raises ``InputError`` for a point that names none.
+    """
     kind, version = point.get("policy"), point.get("version")
     if kind == OSFA.kind and version is not None:
         return OSFA(str(version))
