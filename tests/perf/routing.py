@@ -65,9 +65,10 @@ def _compare(name: str, rows: pd.DataFrame) -> dict[str, Any]:
         learn, judge = (rows[rows["example"].isin(half)] for half in np.array_split(order, 2))
         best = learn.groupby("version", sort=False)["error"].mean().idxmin()
         requests = Requests(judge)
+        tables = {id(half): OutcomeTable(half.reset_index(drop=True)) for half in (learn, judge)}
         for method, learner in LEARNERS.items():
             seen = judge if method.startswith("oracle") else learn
-            outcomes = OutcomeTable(seen.reset_index(drop=True))
+            outcomes = tables[id(seen)]
             if method == "MAPIE" and not _with_mapie(outcomes):
                 continue
             started = time.process_time()
