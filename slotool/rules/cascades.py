@@ -101,7 +101,10 @@ def chosen_of_one(answer: str, worth: Sequence[float], labels: Sequence[object])
         votes = list(range(len(worth))) if answer == "last" else list(worth)
     else:
         weight = [0.0 if math.isnan(own) else 1.0 if answer == "majority" else own for own in worth]
-        votes = [sum(w for w, other in zip(weight, labels, strict=True) if other == label) for label in labels]
+        totals: dict[object, float] = {}
+        for label, own in zip(labels, weight, strict=True):
+            totals[label] = totals.get(label, 0.0) + own
+        votes = [totals[label] for label in labels]
     best = len(worth) - 1
     for at in range(len(worth) - 1, -1, -1):
         if not math.isnan(worth[at]) and (math.isnan(worth[best]) or votes[at] > votes[best]):

@@ -118,9 +118,10 @@ class ControlSpace:
         return point
 
     def _worst_case_us(self, ensemble: OperatingPoint, batch_size: int) -> float | None:
-        if ensemble not in self._ensembles:
-            self._ensembles[ensemble] = self._versions_of(ensemble)
-        kind, versions = self._ensembles[ensemble]
+        found = self._ensembles.get(ensemble)
+        if found is None:
+            found = self._ensembles[ensemble] = self._versions_of(ensemble)
+        kind, versions = found
         known = [time for version in versions if (time := self.latency_us(version, batch_size)) is not None]
         if not versions or len(known) < len(versions):
             return None
