@@ -199,6 +199,8 @@ def _events(
             ("guarantee-confirmed", own.confirmed_at, was[1], "keeps"),
         ):
             if at is not None and earlier is None:
-                sentence = f"{model}: {at} labels{whose} show that {own.point.label} {says} tolerance {own.tolerance:g}"
+                sentence = (
+                    f"{model}: {at} requests{whose} show that {own.point.label} {says} tolerance {own.tolerance:g}"
+                )
                 events.append((kind, sentence, {**fields, "labelled": at}))
     return events

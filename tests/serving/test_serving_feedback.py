@@ -95,7 +95,7 @@ def test_the_drift_of_one_group_is_found_and_announced() -> None:
         assert HTTP.get(f"{live.url}/live").json()["guarantees"]["three"]["alarms"] == told["alarms"]
     said = [sentence for kind, group, sentence in events if (kind, group) == ("guarantee-violated", "de")]
     assert len(said) == len(set(said)) > 0
-    assert "labels of language de show that" in said[0]
+    assert "requests of language de show that" in said[0]
 
 
 def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_all_only() -> None:
