@@ -24,18 +24,19 @@ def room_of(path: Path) -> str:
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def imports_of(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Wherever in the file. Trees are not kept: later tests would wait for the garbage collector to walk over them."""
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imported(path: Path) -> set[str]:
     """slotool modules that a file imports, wherever in it."""
     found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
+    for node in imports_of(path):
+        if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
+        elif node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 
 
@@ -50,15 +51,13 @@ def circles() -> list[set[str]]:
     paths = {module_of(path): path for path in PACKAGE.rglob("*.py")}
     graph = nx.DiGraph()
     for module, path in paths.items():
-        for node in ast.walk(tree_of(path)):
+        for node in imports_of(path):
             if isinstance(node, ast.ImportFrom):
                 assert not node.level, f"{path.relative_to(PACKAGE)}: imports are absolute"
                 whole = [f"{node.module}.{alias.name}" for alias in node.names]
                 names = [name if name.removeprefix("slotool.") in paths else str(node.module) for name in whole]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
             else:
-                continue
+                names = [alias.name for alias in node.names]
             targets = {name.removeprefix("slotool.") for name in names if name.startswith("slotool.")}
             graph.add_edges_from((module, target) for target in targets & paths.keys() - {module})
     return [component for component in nx.strongly_connected_components(graph) if len(component) > 1]
