@@ -13,14 +13,16 @@ from tests.docs.replay import Replay
 
 def main() -> int:
     """Rewrite the pages; 1 when an example fails, which no rewriting mends."""
-    failed, replay = False, Replay()
-    for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
-        with tempfile.TemporaryDirectory() as folder:
-            text, wrong = run_page(page.read_text(), Path(folder), replay)
-        page.write_text(text)
-        for sentence in wrong:
-            print(f"{page.relative_to(ROOT)}, {sentence}")
-        failed |= any(": ended with " in sentence for sentence in wrong)
+    failed = False
+    with tempfile.TemporaryDirectory() as runs:
+        replay = Replay(Path(runs))
+        for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
+            with tempfile.TemporaryDirectory() as folder:
+                text, wrong = run_page(page.read_text(), Path(folder), replay)
+            page.write_text(text)
+            for sentence in wrong:
+                print(f"{page.relative_to(ROOT)}, {sentence}")
+            failed |= any(": ended with " in sentence for sentence in wrong)
     return int(failed)
 
 

@@ -9,12 +9,11 @@ from tests.docs.replay import Replay
 from tests.docs.shell import Shell, shell
 
 
-def run_page(text: str, folder: Path, replay: Replay | None = None) -> tuple[str, list[str]]:
+def run_page(text: str, folder: Path, replay: Replay) -> tuple[str, list[str]]:
     """The page with its outputs as printed now, and a sentence for each that the page shows otherwise.
 
     What other pages have run already comes from ``replay``.
     """
-    replay = replay or Replay()
     lines = text.split("\n")
     blocks = blocks_of(lines)
     wrong: list[str] = []

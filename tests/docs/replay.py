@@ -11,7 +11,6 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tests.docs.shell import PORTS, Shell
 
@@ -24,10 +23,10 @@ class _Run:
 
 
 class Replay:
-    """Keeps runs as long as it lives."""
+    """Keeps runs in a folder."""
 
-    def __init__(self) -> None:
-        self._place = TemporaryDirectory()
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._runs: dict[str, _Run] = {}
 
     def run(self, bash: Shell, command: str) -> tuple[int, list[str]]:
@@ -42,7 +41,7 @@ class Replay:
         if key not in self._runs:
             before = _files(bash.folder)
             code, printed = bash.run(command)
-            wrote = Path(self._place.name) / key
+            wrote = self._folder / key
             for name, version in _files(bash.folder).items():
                 if before.get(name) != version:
                     _copy(bash.folder / name, wrote / name)

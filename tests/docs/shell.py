@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.docs.pages import ROOT
+from tests.docs.preloaded import COMMAND, launchers
 
 WAIT_S = 400  # kernels of SLO-NNs are compiled once per checkout, for more than a minute
 # Of the pages, the first where a command names none; a run takes free ones in their place.
@@ -48,7 +49,8 @@ class Shell:
             )
         self._lines: list[str] = []
         self._arrived = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def run(self, command: str) -> tuple[int, list[str]]:
         """The exit code of ``command`` and the lines that a person reads of it."""
@@ -79,6 +81,8 @@ class Shell:
     def _on_free_port(self, command: str) -> str:
         if command.startswith("slotool serve ") and "--port" not in command:
             command = command.replace("slotool serve ", f"slotool serve --port {PORTS[0]} ", 1)
+        if command.rstrip().endswith("&"):
+            command = re.sub(r"^slotool\b", str(COMMAND), command)  # which the page stops by signals
         # In one pass: a port that was taken may hold the digits of another.
         return re.sub("|".join(PORTS), lambda found: self._ports[found[0]], command)
 
@@ -92,6 +96,10 @@ class Shell:
         finally:
             if self._bash.poll() is None:
                 os.killpg(self._bash.pid, 9)
+            self._reader.join(5)
+            if not self._reader.is_alive():
+                assert self._bash.stdout is not None
+                self._bash.stdout.close()
 
     def _read(self) -> None:
         assert self._bash.stdout is not None
@@ -113,8 +121,9 @@ class Shell:
 
 def _environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLOTOOL_", "PYTEST_"))}
+    kept |= {"NO_COLOR": "1", "no_proxy": "127.0.0.1"}
     return kept | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{launchers(tuple(sorted(kept.items())))}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{folder / INSTALLED}",
         # pip installs into the page's folder, from what is here, and nothing else.
         "PIP_TARGET": str(folder / INSTALLED),
@@ -122,8 +131,6 @@ def _environment(folder: Path) -> dict[str, str]:
         "PIP_NO_DEPS": "1",
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "NO_COLOR": "1",
-        "no_proxy": "127.0.0.1",
     }
 
 

@@ -13,6 +13,7 @@ from slotool.cli.app import app
 from tests.docs.examples import run_page
 from tests.docs.pages import ROOT, blocks_of, commands_in, difference, masked, pages, renewed
 from tests.docs.replay import Replay
+from tests.docs.shell import shell
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 OTHERS = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("explanation/*.md"), *(ROOT / "docs").glob("results/*.md")]
@@ -20,8 +21,8 @@ MAX_WIDTH = 100
 
 
 @pytest.fixture(scope="module")
-def replay() -> Replay:
-    return Replay()
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Replay:
+    return Replay(tmp_path_factory.mktemp("replay"))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -86,7 +87,8 @@ def test_a_page_is_compared_and_rewritten(tmp_path: Path) -> None:
         "<!-- exact -->\n```console\n$ python answer.py\nshown 7\n$ echo a \\\n    b\na b\n```\n"
         "```python\nprint(2)\n```\n\n```text\n3\n```\n<!-- exit 4 -->\n```console\n$ (exit 4)\n```\n"
     )
-    renewed_page, wrong = run_page(page, tmp_path)
+    (folder := tmp_path / "page").mkdir()
+    renewed_page, wrong = run_page(page, folder, Replay(tmp_path / "runs"))
     assert renewed_page == page.replace("shown 7", "one 42").replace("```text\n3", "```text\n2")
     assert len(wrong) == 1
     assert "shown as 'shown 7' and printed as 'one 42'" in wrong[0]
@@ -94,7 +96,7 @@ def test_a_page_is_compared_and_rewritten(tmp_path: Path) -> None:
 
 def test_a_command_runs_again_only_when_a_file_that_it_names_differs(tmp_path: Path) -> None:
     replay, page = (
-        Replay(),
+        Replay(tmp_path / "kept"),
         "```console\n$ python -c \"print(open('a.txt').read(), open('runs', 'a').write('x'))\"\n```\n",
     )
     printed = []
@@ -108,3 +110,16 @@ def test_a_command_runs_again_only_when_a_file_that_it_names_differs(tmp_path: P
     assert printed[1] == printed[0]
     assert "two 1" in printed[2]
     assert len(replay._runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ('slotool --version > by-fork && "$(which -a slotool | tail -1)" --version | cmp - by-fork', 0),
+        ("slotool predict no-such-artifact --torch torch.nn:ReLU --input-shape 4", 2),
+        ("timeout --preserve-status --signal INT 2 slotool generate mlp --count 100000000 -o many.parquet", 130),
+    ],
+)
+def test_a_command_run_in_a_fork_ends_as_by_itself(command: str, code: int, tmp_path: Path) -> None:
+    with shell(tmp_path) as bash:
+        assert bash.run(command)[0] == code

@@ -1,0 +1,115 @@
+"""Commands of pages, each in a fork of a process that has imported the large packages already.
+
+A page types ``slotool`` two hundred times, and importing torch takes as long as most of what they do. Of slotool itself
+nothing is imported before the fork, and the script that pip installed is what runs. Servers in the background are run
+as anybody runs them, since pages signal them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+# Packages that slotool imports where it needs them. None of them starts a thread when it is imported.
+PACKAGES = ("torch", "pandas", "numba", "scipy.stats", "sklearn.ensemble", "rich.console", "typer", "networkx", "numpy")
+COMMAND = Path(sys.executable).parent / "slotool"
+# Reads no site-packages, so that it starts at once.
+LAUNCHER = f"""#!{sys.executable} -IS
+import json, os, signal, socket, sys
+place = {{place!r}}
+request = json.dumps({{{{"arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}}}).encode()
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(place)
+    socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+    server.sendall(request)
+    child = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "big")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: os.kill(child, number))
+    ended = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "big", signed=True)
+if ended < 0:
+    signal.signal(-ended, signal.SIG_DFL)
+    os.kill(os.getpid(), -ended)
+sys.exit(ended)
+"""
+
+
+@cache
+def launchers(environment: tuple[tuple[str, str], ...]) -> Path:
+    """A folder for ``PATH`` with ``slotool``, whose runs are forks of one process with that environment."""
+    folder = TemporaryDirectory()
+    place = Path(folder.name) / "socket"
+    launcher = Path(folder.name) / "slotool"
+    launcher.write_text(LAUNCHER.format(place=str(place)))
+    launcher.chmod(0o755)
+    command = [sys.executable, "-m", "tests.docs.preloaded", str(place)]
+    server = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    atexit.register(folder.cleanup)
+    atexit.register(server.kill)
+    assert server.stdout is not None
+    if not server.stdout.readline():
+        raise RuntimeError(f"{' '.join(command)} did not start")
+    return Path(folder.name)
+
+
+def main(place: str) -> None:
+    """Import the packages, then fork for every connection. Returns in the forks, with what they are to run done."""
+    for name in PACKAGES:
+        importlib.import_module(name)
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(place)
+        server.listen()
+        print("ready", flush=True)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            connection, _ = server.accept()
+            if os.fork() == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                break
+            connection.close()
+    with connection:
+        request, files = _received(connection)
+        child = os.fork()
+        if child:
+            connection.sendall(child.to_bytes(8, "big"))
+            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            connection.sendall(ended.to_bytes(8, "big", signed=True))
+            os._exit(0)
+    for at, file in enumerate(files):
+        os.dup2(file, at)
+        os.close(file)
+    _run(request)
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    size, files, *_ = socket.recv_fds(connection, 8, 3)
+    text = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+    request: dict[str, Any] = json.loads(text)
+    return request, list(files)
+
+
+def _run(request: dict[str, Any]) -> None:
+    """The installed script, as the interpreter would run it."""
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [str(COMMAND), *request["arguments"]]
+    added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [str(COMMAND.parent), *added, *(path for path in sys.path[1:] if path not in added)]
+    runpy.run_path(str(COMMAND), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
