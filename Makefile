@@ -19,7 +19,7 @@ ALONE := $(filter-out $(SHARED_PROFILING),$(wildcard tests/profiling/test_*.py))
 AGAIN := --reruns 1 -raR
 
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 2 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 3 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
 	$(BIN)/python -m pytest $(AGAIN) $(ALONE)
 
 # Rooms that use every package of a plain installation.

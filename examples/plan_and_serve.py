@@ -5,7 +5,7 @@ import slotool
 slotool.train_family("family", data="digits")
 outcomes = slotool.evaluate("family", "outcomes.parquet", repeats=1)
 slotool.profile_points("family", out="latency.parquet", co_runners=[0], batch_sizes=[1, 4, 16, 64], max_seconds=0.5)
-slotool.generate_arrivals("bursty", rate=120000, cv2=4, duration_s=3, out="arrivals.parquet")
+slotool.generate_arrivals("bursty", rate=120000, cv2=4, duration_s=1, out="arrivals.parquet")
 print(slotool.simulate("latency.parquet", "arrivals.parquet", 10.0, outcomes="outcomes.parquet"))
 
 tables = {"latency": "latency.parquet", "outcomes": "outcomes.parquet"}
