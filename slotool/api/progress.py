@@ -25,6 +25,8 @@ from slotool.errors import SlotoolWarning
 from slotool.printable import printable
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from rich.console import Console
 
 BAR_WIDTH = 20
@@ -80,8 +82,12 @@ class Quiet:
         pass
 
     def warn(self, text: str) -> None:
-        # Of whoever called the function: this, the function's own line, and that.
-        warnings.warn(printable(text), SlotoolWarning, stacklevel=3)
+        # Of whoever called the function: the first line outside slotool.
+        frame: FrameType | None = sys._getframe()
+        level = 1
+        while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "slotool":
+            frame, level = frame.f_back, level + 1
+        warnings.warn(printable(text), SlotoolWarning, stacklevel=level)
 
 
 class Calling(Quiet):
