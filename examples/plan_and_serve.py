@@ -2,7 +2,7 @@
 
 import slotool
 
-slotool.train_family("family", data="digits")
+slotool.train_family("family", data="digits", epochs=30)
 outcomes = slotool.evaluate("family", "outcomes.parquet", repeats=1)
 slotool.profile_points("family", out="latency.parquet", co_runners=[0], batch_sizes=[1, 4, 16, 64], max_seconds=0.5)
 slotool.generate_arrivals("bursty", rate=120000, cv2=4, duration_s=1, out="arrivals.parquet")
