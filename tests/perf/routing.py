@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binom
+from scipy.stats import binom, norm
 from sklearn.linear_model import LogisticRegression
 
 from slotool.rules import from_point, generate_rules
@@ -362,6 +362,26 @@ def _oracle(length: int, answer: str) -> Learner:
     return learn
 
 
+def _provable(rows: pd.DataFrame, outcomes: OutcomeTable) -> list[Mixture]:
+    """The oracle of three in turn, of what a test could show: no rules with a certificate are expected to save more.
+
+    As often as not a test of the level 1 − CONFIDENCE shows, from as many examples as it judges, a tolerance that is
+    kept by 1.64 standard errors of the mean difference (the best test of a normal mean). So the cheapest that is that
+    far below its tolerance on the half that judges; as if it were known, and nothing else were tested.
+    """
+    best = outcomes.matrix("error")[:, outcomes.versions.index(str(rows["best"].iloc[0]))]
+    classes = (_Replays(outcomes, 2, "last", 200), _Replays(outcomes, 3, "last", 16))
+    found: list[tuple[float, float, _Replays, int]] = []
+    for replays in classes:
+        for at, setting in enumerate(replays.all):
+            excess = replays.replay(*setting)[0] - best
+            need = excess.mean() + norm.isf(1 - CONFIDENCE) * excess.std() / math.sqrt(len(best))
+            found.append((replays.means[at, 1], need, replays, at))
+    found.sort(key=lambda one: one[0])
+    kept = (next(one for one in found if one[1] <= tolerance + 1e-12) for tolerance in TOLERANCES)
+    return [[(1.0, replays.tree(at))] for _, _, replays, at in kept]
+
+
 def _cheapest_of(classes: list[_Replays], limit: float) -> dict[str, Any]:
     best = [(one.means[at := one.cheapest(limit), 1], one, at) for one in classes]
     _, one, at = min(best, key=lambda found: found[0])
@@ -380,4 +400,5 @@ LEARNERS: dict[str, Learner] = {
     "oracle, two, the surer": _oracle(2, "surer"),
     "oracle, two in turn": _oracle(2, "last"),
     "oracle, three in turn": _oracle(3, "last"),
+    "oracle, provable": _provable,
 }
