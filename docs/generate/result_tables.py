@@ -292,6 +292,25 @@ def traces(figures: Figures) -> list[Table]:
     return [Table(where, heads, rows)]
 
 
+def planned_served(figures: Figures) -> list[Table]:
+    """Planned, planned with the front end as probed, and served: a table per service."""
+    whats = ("planned", "with the front end", "served")
+    heads = ["trace", "requests", "in time", "accuracy", "p99"]
+    by: dict[str, list[list[str]]] = {}
+    for row in figures["rows"]:
+        cells = [
+            ", ".join(shown(row[what][figure]) for what in whats)
+            for figure, shown in (("attainment", percent), ("accuracy", percent), ("p99_s", _or_never))
+        ]
+        title = f"{row['service']}: {row['points']} points, {row['setting']}"
+        by.setdefault(title, []).append([row["trace"], number(row["requests"]), *cells])
+    return [Table(title, heads, rows) for title, rows in by.items()]
+
+
+def _or_never(seconds: float | None) -> str:
+    return "never" if seconds is None else duration(seconds)
+
+
 def switching(figures: Figures) -> list[Table]:
     """Effective accuracy by deadline."""
     shares = figures["effective_accuracy"]
@@ -419,6 +438,6 @@ def rule_splits(figures: Figures) -> list[Table]:
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
-               language_model, promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules,
-               capture_zoo, routing, ray_cluster, decision, rule_splits)
+               language_model, promises, kernel_checks, scheduling, traces, planned_served, switching, batches, lcao,
+               supernets, rules, capture_zoo, routing, ray_cluster, decision, rule_splits)
 }  # fmt: skip

@@ -29,6 +29,7 @@ BENCHMARKS = (
     "kernel_checks",
     "scheduling",
     "traces",
+    "planned_served",
     "switching",
     "batches",
     "lcao",
