@@ -1,8 +1,8 @@
 """Commands of pages, each in a fork of a process that has imported the large packages already.
 
 A page types ``slotool`` two hundred times, and importing torch takes as long as most of what they do. Of slotool itself
-nothing is imported before the fork, and the script that pip installed is what runs. Servers in the background are run
-as anybody runs them, since pages signal them.
+nothing is imported before the fork: the script that pip installed is what runs, or a script of the page. Servers in the
+background are run as anybody runs them, since pages signal them.
 """
 
 from __future__ import annotations
@@ -25,34 +25,24 @@ from typing import Any
 # Packages that slotool imports where it needs them. None of them starts a thread when it is imported.
 PACKAGES = ("torch", "pandas", "numba", "scipy.stats", "sklearn.ensemble", "rich.console", "typer", "networkx", "numpy")
 COMMAND = Path(sys.executable).parent / "slotool"
-# Reads no site-packages, so that it starts at once.
-LAUNCHER = f"""#!{sys.executable} -IS
-import json, os, signal, socket, sys
-place = {{place!r}}
-request = json.dumps({{{{"arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}}}).encode()
-with socket.socket(socket.AF_UNIX) as server:
-    server.connect(place)
-    socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
-    server.sendall(request)
-    child = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "big")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: os.kill(child, number))
-    ended = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "big", signed=True)
-if ended < 0:
-    signal.signal(-ended, signal.SIG_DFL)
-    os.kill(os.getpid(), -ended)
-sys.exit(ended)
-"""
+LAUNCH = f"exec {sys.executable} -IS {Path(__file__).with_name('launch.py')}"
+# By what a page types; a script of the page's own runs in a fork too.
+LAUNCHERS = {
+    "slotool": f'{LAUNCH} {{place}} {COMMAND} "$@"',
+    "python": f'case "$1" in *.py) {LAUNCH} {{place}} "$@";; *) exec {sys.executable} "$@";; esac',
+}
 
 
 @cache
 def launchers(environment: tuple[tuple[str, str], ...]) -> Path:
-    """A folder for ``PATH`` with ``slotool``, whose runs are forks of one process with that environment."""
+    """A folder for ``PATH`` with ``slotool`` and ``python``, whose runs are forks of one process with that
+    environment."""
     folder = TemporaryDirectory()
     place = Path(folder.name) / "socket"
-    launcher = Path(folder.name) / "slotool"
-    launcher.write_text(LAUNCHER.format(place=str(place)))
-    launcher.chmod(0o755)
+    for name, line in LAUNCHERS.items():
+        launcher = Path(folder.name) / name
+        launcher.write_text(f"#!/bin/sh\n{line.format(place=place)}\n")
+        launcher.chmod(0o755)
     command = [sys.executable, "-m", "tests.docs.preloaded", str(place)]
     server = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     atexit.register(folder.cleanup)
@@ -101,14 +91,15 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _run(request: dict[str, Any]) -> None:
-    """The installed script, as the interpreter would run it."""
+    """The script, as the interpreter would run it."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = [str(COMMAND), *request["arguments"]]
+    sys.argv = request["arguments"]
     added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [str(COMMAND.parent), *added, *(path for path in sys.path[1:] if path not in added)]
-    runpy.run_path(str(COMMAND), run_name="__main__")
+    beside = str(Path(sys.argv[0]).resolve().parent)
+    sys.path[:] = [beside, *added, *(path for path in sys.path[1:] if path not in added)]
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":
