@@ -225,13 +225,16 @@ def test_build_tables_takes_a_module_by_name(slotool: Slotool, tmp_path: Path, m
     (tmp_path / "nets_for_tables.py").write_text(
         "from torch import nn\n"
         "def plain(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))\n"
+        "def rows(): return plain()[1:]\n"
         "def bare(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     )
-    planned = slotool("build-tables", "nets_for_tables:plain", "--data", "digits", "-o", "t", "--dry-run", "--json")
-    assert planned.exit_code == 0, planned.stderr
-    assert planned.document["schema"] == "slotool/build-tables-plan"
-    assert planned.document["predicted_s"] > 0
-    assert not (tmp_path / "t").exists()
+    for network in ("plain", "rows"):  # rows takes 64 numbers where the data have images of 8 × 8
+        source = f"nets_for_tables:{network}"
+        planned = slotool("build-tables", source, "--data", "digits", "-o", "t", "--dry-run", "--json")
+        assert planned.exit_code == 0, planned.stderr
+        assert planned.document["schema"] == "slotool/build-tables-plan"
+        assert planned.document["predicted_s"] > 0
+        assert not (tmp_path / "t").exists()
     for arguments, code, sentence in (
         # Its last layer is all it has: a verdict, with what was measured, and no error.
         (["nets_for_tables:bare", "--data", "digits"], 1, "no ReLU layer"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotool.artifacts import Artifact, open_artifact
 from slotool.data import DataSource, has_many_labels, load_dataset, load_multilabel
@@ -14,6 +15,9 @@ from slotool.elastic.activators.importers.chain import in_shape
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.family import Family, Version
 from slotool.errors import GraphError, InputError, RunError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FILES = (".keras", ".onnx")
 
@@ -63,7 +67,7 @@ class TrainedSource:
             dataset = _load(Version.of_mlp(path.stem, mlp), data)
         else:
             module, dataset = load_torch(str(path)), _load(None, data)
-            mlp = _as_chain(lambda: importers.from_torch(module, dataset.input_shape))
+            mlp = _as_chain(lambda: _of_torch(module, dataset.input_shape))
         sparse = getattr(dataset, "sparse", False)
         return cls(Version.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse), dataset)
 
@@ -91,6 +95,19 @@ def _as_chain(imported: Callable[[], MLP]) -> MLP:
         raise
     except InputError as error:
         raise NotAChain(str(error)) from error
+
+
+def _of_torch(module: nn.Module, input_shape: tuple[int, ...]) -> MLP:
+    """Also of a module that takes rows of numbers where the data have images of as many."""
+    try:
+        return importers.from_torch(module, input_shape)
+    except GraphError as error:
+        if len(input_shape) == 1:
+            raise
+        try:
+            return importers.from_torch(module, (math.prod(input_shape),))
+        except GraphError:
+            raise error from error.__cause__
 
 
 def _load(source: Version | None, name: Any) -> Any:
