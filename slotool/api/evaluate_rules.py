@@ -176,8 +176,8 @@ class RulesVerdict(Result):
         drawn = [] if self.plot is None else [f"wrote {self.plot}"]
         return [
             table(f"Tiers of {self.rules.method} rules {how}: {kind}", columns, cells),
-            said,
             *self._too_few(),
+            said,
             *drawn,
         ]
 
@@ -187,7 +187,7 @@ class RulesVerdict(Result):
         points = widest * (self.rules.best_error if self.rules.tolerance_kind == "relative" else 1.0)
         if self.detectable_excess <= max(points, SMALL_EXCESS * self.rules.largest_loss):
             return []
-        count = f"{self.examples // len(self.rounds):,}" + ("" if len(self.rounds) == 1 else " of a fold")
+        count = f"{self.examples // len(self.rounds):,}" + ("" if len(self.rounds) == 1 else " in a fold")
         what = "requests" if self.rules.tolerance_kind == "quantile" else "error"
         return [
             f"few examples: {count} show a violation only where a tier lies about "
