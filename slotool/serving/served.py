@@ -49,11 +49,13 @@ class ServedModel:
     def expected_accuracy(self) -> Mapping[OperatingPoint, float]:
         """Mean accuracy of the points and of the tiers' ensembles, as far as it is known.
 
-        An ensemble's error is the best version's and the degradation its rule was observed to have.
+        An ensemble's error is the best version's and the degradation its rule was observed to have, where that is one
+        of the mean error.
         """
         known = dict(self.accuracy)
-        for rule in self.rules.rules if self.rules else ():
-            assert self.rules is not None
+        if self.rules is None or self.rules.tolerance_kind == "quantile":
+            return known
+        for rule in self.rules.rules:
             best = self.rules.best_error
             more = rule.degradation * (best if self.rules.tolerance_kind == "relative" else 1.0)
             for point in (rule.point, in_turn(rule.point)):

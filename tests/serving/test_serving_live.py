@@ -151,6 +151,9 @@ def test_tiers_have_the_accuracy_their_rules_promise() -> None:
     known = served(ThreeLinear(), rules=rules).expected_accuracy
     assert known[MEDIUM] == 0.9
     assert all(known[rule.point] == pytest.approx(1 - 0.02 * (1 + rule.degradation)) for rule in rules.rules)
+    # A share of requests that are answered much worse says nothing of the mean error.
+    quantile = replace(rules, tolerance_kind="quantile", config={**rules.config, "loss_limit": 0.5})
+    assert served(ThreeLinear(), rules=quantile).expected_accuracy == {**served(ThreeLinear()).expected_accuracy}
 
 
 def seconds(live: LiveServer, since: int = -1) -> list[dict[str, Any]]:
