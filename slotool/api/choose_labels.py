@@ -50,7 +50,7 @@ def choose_labels(
     Raises:
         ArgumentError: ``labels`` is below 1.
         InputError: The rules cannot be read, or the answers lack a version that they consult.
-        TableError: The answers cannot be read.
+        TableError: The answers cannot be read, or lack the column of the rules' groups.
         AlreadyExistsError: ``out`` exists.
     """
     import pandas as pd
@@ -67,7 +67,10 @@ def choose_labels(
     if out is not None:
         refuse_existing(Path(out), force)
     given = answers if isinstance(answers, OutcomeTable) else read_answers(Path(answers))
-    differ = ensembles_that_differ(loaded(RuleSet, rules), given)
+    certified = loaded(RuleSet, rules)
+    if (group := certified.config.get("group")) is not None:
+        given.text(group)  # before labels are paid for
+    differ = ensembles_that_differ(certified, given)
     taken = sample_to_label(differ, labels, seed)
     rows = pd.DataFrame({"example": [given.examples[at] for at in taken], "differs": differ[taken]})
     if out is not None:

@@ -14,6 +14,8 @@ from slotool.tables import OutcomeTable
 # A group of fewer examples shares a guarantee with others of its kind, under this name.
 MIN_EXAMPLES = 50
 OTHERS = "others"
+# Names that results give to what is no group of the column.
+RESERVED = ("all", OTHERS)
 MAX_GROUPS = 30
 
 
@@ -41,13 +43,19 @@ class Groups:
         """The groups of a table. Small ones become ``OTHERS``, if that is not small too.
 
         Raises ``TableError`` for a column that is not there or differs between versions, ``InputError`` for one with no
-        group large enough, or too many.
+        group large enough, or too many, for examples without a value, and for a value that is a name of ``RESERVED``.
         """
         values = outcomes.text(column)
+        if missing := sum(not value.strip() or value == "nan" for value in values):
+            raise InputError(
+                f"column {column!r} is empty for {missing:,} examples: each needs a group, if only 'unknown'"
+            )
+        if taken := [name for name in RESERVED if name in values]:
+            raise InputError(f"column {column!r} has the value {taken[0]!r}, which results use themselves: rename it")
         names, counts = np.unique(values, return_counts=True)
         large = [str(name) for name in names[counts >= MIN_EXAMPLES]]
         small = tuple(str(name) for name in names[counts < MIN_EXAMPLES])
-        pooled = [OTHERS] if counts[counts < MIN_EXAMPLES].sum() >= MIN_EXAMPLES and OTHERS not in large else []
+        pooled = [OTHERS] if counts[counts < MIN_EXAMPLES].sum() >= MIN_EXAMPLES else []
         if not 1 <= len(large) + len(pooled) <= MAX_GROUPS:
             raise InputError(
                 f"column {column!r} has {len(large)} groups of {MIN_EXAMPLES} or more examples; 1 to {MAX_GROUPS} are "

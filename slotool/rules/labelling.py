@@ -8,16 +8,21 @@ The requests must stay a random sample: they are looked at in random order, not 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from slotool.errors import TableError
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import OutcomeTable
+
+# Of a random sample that is taken for none.
+MIN_CHANCE = 1e-6
 
 
 def ensembles_that_differ(rules: RuleSet, answers: OutcomeTable) -> np.ndarray:
@@ -44,10 +49,12 @@ def with_chosen_labels(rules: RuleSet, answers: OutcomeTable, truths: Mapping[st
     """The outcomes of chosen requests: example and truth, in their random order, the truth empty where none is known.
 
     Those before the first whose truth is needed and unknown: a random sample, however far labelling has come. Where the
-    truth makes no difference and is unknown, errors are 0. Raises ``TableError`` for an example without answers, or
-    when the first needs a label; else as ``ensembles_that_differ``.
+    truth makes no difference and is unknown, errors are 0. Raises ``TableError`` for an example without answers, when
+    the first needs a label, when most truths are answers that no version gives, and when requests are plainly no random
+    sample; else as ``ensembles_that_differ``.
     """
     differ = dict(zip(answers.examples, ensembles_that_differ(rules, answers) > 0, strict=True))
+    truths = _as_answers(truths, answers)
     taken: list[str] = []
     for example, truth in truths.items():
         if example not in differ:
@@ -57,10 +64,40 @@ def with_chosen_labels(rules: RuleSet, answers: OutcomeTable, truths: Mapping[st
         taken.append(example)
     if not taken:
         raise TableError("the first chosen request has no truth yet: label from the top of the list")
+    _require_random(np.array([differ[example] for example in taken]), np.array(list(differ.values())))
     rows = answers.rows.set_index("example").loc[taken].reset_index()
-    truth_of = rows["example"].map(dict(truths))
+    truth_of = rows["example"].map(truths)
     wrong = (rows["answer"].astype(str) != truth_of) & (truth_of != "")
     return OutcomeTable(rows.assign(error=wrong.astype(np.float64)))
+
+
+def _as_answers(truths: Mapping[str, str], answers: OutcomeTable) -> dict[str, str]:
+    """Truths as answers are written: spreadsheets write ``3.0`` for 3 in a column with empty cells."""
+    known = {str(answer) for answer in answers.labels.flat}
+    found = {}
+    for example, truth in truths.items():
+        whole = re.sub(r"\.0+$", "", truth)
+        found[example] = whole if truth not in known and whole in known else truth
+    given = [truth for truth in found.values() if truth]
+    strange = [truth for truth in given if truth not in known]
+    if 2 * len(strange) > len(given):
+        raise TableError(
+            f"{len(strange):,} of {len(given):,} truths are answers that no version gives, such as "
+            f"{strange[0][:40]!r}; answers are written like {min(known)[:40]!r}"
+        )
+    return found
+
+
+def _require_random(taken: np.ndarray, all_answers: np.ndarray) -> None:
+    """bool [taken], bool [answers]: whether ensembles answer otherwise. Raises ``TableError`` where so many or so few
+    among those taken would come about by chance less than once in a million times."""
+    drawn = stats.hypergeom(len(all_answers), int(all_answers.sum()), len(taken))
+    count = int(taken.sum())
+    if min(drawn.cdf(count), drawn.sf(count - 1)) < MIN_CHANCE:
+        raise TableError(
+            f"the labelled requests are no random sample: ensembles differ on {count:,} of {len(taken):,}, and on "
+            f"{int(all_answers.sum()):,} of all {len(all_answers):,}; keep all rows of choose-labels in their order"
+        )
 
 
 def sample_to_label(differ: np.ndarray, labels: int | None, seed: int) -> np.ndarray:

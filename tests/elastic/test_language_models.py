@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,14 @@ class WithCache(Decoder):
         return {"hidden": features, "logits": self.scores(features), **kept}
 
 
+class Classifier(Decoder):
+    """One row of scores for a sequence, by name."""
+
+    def forward(self, words: Tensor) -> Any:
+        pooled = self.features(words).mean(dim=1)
+        return {"logits": self.scores(pooled), "pooled": pooled}
+
+
 class Unnamed(Decoder):
     def forward(self, words: Tensor) -> Any:
         return super().forward(words), words
@@ -76,17 +85,32 @@ def seeded(kind: type[Decoder] = Decoder) -> Decoder:
     return kind().eval()
 
 
+class Placed(Decoder):
+    """It knows a place for each of ``CONTEXT`` words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(CONTEXT, WIDTH))
+
+    def features(self, words: Tensor) -> Tensor:
+        return super().features(words) + self.places
+
+
+def placed() -> nn.Module:
+    return seeded(Placed)
+
+
 def with_cache() -> nn.Module:
     return seeded(WithCache)
 
 
 def write_data(path: Path) -> Path:
-    """Contexts, and the word that the network itself takes for the next."""
-    words = np.random.default_rng(1).integers(WORDS, size=(2_000, CONTEXT))
+    """Contexts, and the word that the network itself takes for the next: never one of the first ten."""
+    words = np.random.default_rng(1).integers(10, WORDS, size=(2_000, CONTEXT))
     with torch.inference_mode():
         scores = seeded()(torch.from_numpy(words))[:, -1]
+    scores[:, :10] = -np.inf
     y = scores.argmax(dim=1).numpy()
-    y[:WORDS] = np.arange(WORDS)  # so that every word is some example's next
     np.savez(path, x=words.astype(np.float32), y=y)
     return path
 
@@ -154,3 +178,38 @@ def test_keras_sequences_are_cut_at_their_last_position(tmp_path: Path) -> None:
 def test_several_outputs_without_logits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gives 2 outputs; tables need a network of one"):
         cut_module(seeded(Unnamed), "mine:net", (CONTEXT,), tmp_path)
+
+
+def test_scores_by_name_of_a_whole_sequence_are_cut_too(tmp_path: Path) -> None:
+    made = cut_module(seeded(Classifier), "mine:net", (CONTEXT,), tmp_path)
+    x = np.random.default_rng(0).integers(WORDS, size=(5, CONTEXT))
+    with torch.inference_mode():
+        wanted = seeded(Classifier)(torch.from_numpy(x))["logits"].numpy()
+    assert made.positions is None
+    np.testing.assert_allclose(made.whole.run({"input": x})["output"], wanted, rtol=1e-4, atol=1e-5)
+    features = made.features((CONTEXT,))(x.astype(np.float32))
+    np.testing.assert_allclose(features @ made.layer.weights.T, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "sentence"),
+    [
+        (
+            (8, CONTEXT),
+            WORDS + 5,
+            "has 300 classes, and .* labels, not all of them numbers from 0 to 299: '30",
+        ),
+        ((8, CONTEXT), -100, "labels, not all of them numbers from 0 to 299: '-100'"),
+        ((8, 9), 3, "cannot be traced on inputs .9,. .*size of tensor a .9. must match"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(
+    slotool: Slotool, x: tuple[int, int], y: int, sentence: str, tmp_path: Path
+) -> None:
+    labels = np.resize([1, 2, 3, y], 50 * x[0])
+    words = np.random.default_rng(0).integers(WORDS, size=(50 * x[0], x[1]))
+    np.savez(tmp_path / "words.npz", x=words.astype(np.float32), y=labels)
+    network = "tests.elastic.test_language_models:placed"
+    done = slotool("build-tables", network, "-o", tmp_path / "out", "--data", tmp_path / "words.npz")
+    assert done.exit_code == 2
+    assert re.search(sentence, " ".join(done.stderr.split()))

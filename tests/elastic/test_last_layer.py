@@ -102,7 +102,9 @@ def test_a_network_without_a_last_dense_layer_is_refused(module: nn.Module, sent
 def test_a_network_of_other_classes_is_refused(tmp_path: Path) -> None:
     data = load_dataset("digits")
     made = cut_module(nn.Sequential(nn.Flatten(), nn.Linear(64, 7)), "mine:net", data.input_shape, tmp_path)
-    with pytest.raises(InputError, match="knows 7 classes, and digits has 10"):
+    with pytest.raises(
+        InputError, match="has 7 classes, and digits has 10 labels, not all of them numbers from 0 to 6: '7'"
+    ):
         LastLayerSource(made, data)
 
 

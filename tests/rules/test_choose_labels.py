@@ -12,7 +12,7 @@ import slotool
 from slotool.errors import ArgumentError, InputError, TableError
 from slotool.rules import OSFA, RuleSet, from_point, generate_rules
 from slotool.rules.drift import watch
-from slotool.rules.labelling import sample_to_label
+from slotool.rules.labelling import sample_to_label, with_chosen_labels
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import answered_outcomes
 
@@ -123,6 +123,10 @@ def test_a_file_with_the_chosen_labels_alone_tells_what_all_labels_tell(slotool,
         assert own["evidence"] == pytest.approx(expected.evidence)
         assert own["confirmed_at"] == expected.confirmed_at
         assert own["mean_excess"] == pytest.approx(expected.mean_excess)
+    # Spreadsheets write whole numbers with a point where cells are empty.
+    with_points = [f"{text}.0" if text.isdigit() else text for text in truth]
+    rows.assign(truth=with_points).to_csv(chosen, index=False)
+    assert found() == whole
     # Labelling goes on: what is above the first gap counts.
     gap = next(at for at, text in enumerate(truth) if text and at > 100)
     rows.assign(truth=[*truth[:gap], *[""] * (len(truth) - gap)]).to_csv(chosen, index=False)
@@ -136,6 +140,21 @@ def test_a_file_with_the_chosen_labels_alone_tells_what_all_labels_tell(slotool,
     pd.concat([rows.iloc[:1]] * 2).to_csv(chosen, index=False)
     wrong = slotool("evaluate-drift", tmp_path / "rules.json", answers, "--labels", chosen)
     assert (wrong.exit_code, "is there twice" in wrong.stderr) == (2, True), wrong.stderr
+
+
+def test_truths_that_are_no_answers_and_a_sample_that_is_not_random_are_refused() -> None:
+    rules, fresh = _made()
+    rows = slotool.choose_labels(rules, fresh, seed=0).differs
+    chosen = dict.fromkeys(rows["example"], "")
+    with pytest.raises(TableError, match="900 of 900 truths are answers that no version gives, such as 'none'"):
+        with_chosen_labels(rules, fresh, dict.fromkeys(chosen, "none"))
+    answer = str(fresh.labels[0, 0])
+    most_telling_first = rows.sort_values("differs", ascending=False)["example"].tolist()
+    only_telling = rows.loc[rows["differs"] > 0, "example"].tolist()
+    labelled = {name: answer if at < 60 else "" for at, name in enumerate(most_telling_first)}
+    for truths in (labelled, dict.fromkeys(only_telling, answer)):
+        with pytest.raises(TableError, match=r"are no random sample: .*; keep all rows of choose-labels"):
+            with_chosen_labels(rules, fresh, truths)
 
 
 def test_parts_that_follow_one_another_end_with_a_request_that_needs_a_label() -> None:

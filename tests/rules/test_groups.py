@@ -87,6 +87,14 @@ def test_what_makes_no_groups_is_said() -> None:
         Groups.found(outcomes.examples_at(np.arange(40)), "example")
     with pytest.raises(TableError, match="column 'confidence' differs between the versions of example '0'"):
         Groups.found(outcomes, "confidence")
+    for name, sentence in (
+        ("", r"column 'tongue' is empty for 8. examples: each needs a group"),
+        ("all", "column 'tongue' has the value 'all', which results use themselves: rename it"),
+        ("others", "column 'tongue' has the value 'others', which"),
+    ):
+        named = outcomes.rows.assign(tongue=outcomes.rows["language"].where(outcomes.rows["language"] != "de", name))
+        with pytest.raises(InputError, match=sentence):
+            Groups.found(OutcomeTable(named), "tongue")
     with pytest.raises(InputError, match="method naive knows no groups"):
         generate_rules(outcomes, [0.1], method="naive", group="language")
 

@@ -11,7 +11,7 @@ import numpy as np
 from slotool.elastic.activators.importers.chain import Chain, square_padding
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import GraphError, InputError
-from slotool.graphs.capture.torch import BATCH, inference, quiet, without_cache
+from slotool.graphs.capture.torch import BATCH, WHOLE_NUMBERS, inference, quiet, without_cache
 from slotool.graphs.capture.torch_program import export
 from slotool.graphs.operators import pair
 
@@ -35,19 +35,23 @@ def mlp_of_module(module: nn.Module, input_shape: Sequence[int]) -> MLP:
             program = export(module, [example])
         except Exception as error:
             # Export reports what it cannot trace through dozens of classes.
-            if _is_traced(module, example.long()):
+            refused = _refusal(module, example.long())
+            if refused is None:
                 raise InputError(f"{name} takes whole numbers, such as token ids, and a chain takes others") from error
-            text = " ".join(str(error).split())[:160]
-            raise GraphError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({text})") from error
+            # A network of tokens says of other numbers only that they are none.
+            said = refused if WHOLE_NUMBERS in str(error) else error
+            text = " ".join(str(said).split())[:160]
+            raise GraphError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({text})") from said
     return mlp_of_program(program)
 
 
-def _is_traced(module: nn.Module, example: Any) -> bool:
+def _refusal(module: nn.Module, example: Any) -> Exception | None:
+    """Why torch.export does not trace it on ``example``; None where it does."""
     try:
         export(module, [example])
-    except Exception:
-        return False
-    return True
+    except Exception as error:
+        return error
+    return None
 
 
 def mlp_of_program(program: ExportedProgram) -> MLP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from slotool.data import Dataset
 from slotool.elastic.activators.assessment import (
     QUERIES,
     PointPredictions,
@@ -65,14 +67,14 @@ class LayerShare:
 class LastLayerSource:
     """A cut network with its data: ``data`` holds features in place of inputs, for the tables to be learnt from.
 
-    Raises ``InputError`` for sparse inputs, and where the network has other classes than the data.
+    Where the data lack some of the network's classes, their labels are numbers of classes, as of words in a vocabulary.
+    Raises ``InputError`` for sparse inputs, and for labels that are no classes of the network.
     """
 
     def __init__(self, cut: Cut, data: Any):
         if getattr(data, "sparse", False):
             raise InputError(f"{data.name} has sparse inputs; a network that another library runs takes dense ones")
-        if cut.layer.units != data.classes:
-            raise InputError(f"the network knows {cut.layer.units} classes, and {data.name} has {data.classes}")
+        data = numbered(data, cut.layer.units)
         self.cut, self.original, self.features = cut, data, cut.features(data.input_shape)
         self.whole = Features(cut.whole, data.input_shape)
 
@@ -137,6 +139,26 @@ class LastLayerSource:
             "accuracy_targets": aclo_sweep(head, test.x, answers.correct),
             "ideal_mean_k": ideal_k(head, answers.correct),
         }
+
+
+def numbered(data: Any, classes: int) -> Any:
+    """``data`` with labels that number ``classes`` classes, as they are where there are as many. Raises ``InputError``
+    for labels that are no such numbers."""
+    if data.classes == classes:
+        return data
+    if not isinstance(data, Dataset) or data.target != "class":
+        raise InputError(f"the network knows {classes} classes, and {data.name} has {data.classes}")
+    numbers = [int(name) if re.fullmatch(r"\d{1,9}", name) else -1 for name in data.labels]
+    if not all(0 <= number < classes for number in numbers):
+        strange = next(name for name, number in zip(data.labels, numbers, strict=True) if not 0 <= number < classes)
+        raise InputError(
+            f"the network has {classes:,} classes, and {data.name} has {data.classes:,} labels, not all of them "
+            f"numbers from 0 to {classes - 1:,}: {strange[:40]!r}"
+        )
+    of = np.array(numbers, dtype=np.int64)
+    splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
+    made = {name: replace(split, y=of[split.y]) for name, split in splits.items()}
+    return replace(data, **made, classes=classes, labels=tuple(map(str, range(classes))))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer, require_one_output
 from slotool.errors import InputError
 from slotool.graphs.capture.loading import load_torch
-from slotool.graphs.capture.torch import inference, quiet, without_cache
+from slotool.graphs.capture.torch import WHOLE_NUMBERS, inference, quiet, without_cache
 from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
@@ -43,7 +43,9 @@ def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder:
         traced = _exported(front, name, input_shape, dtype)
         path = folder / "front.pt2"
         torch.export.save(traced, path)
-        whole = module if positions is None else _scoring(front, weights, bias)
+        # What answers otherwise than by the scores of one position would be no fair comparison.
+        plain = positions is None and not isinstance(_answers(program), Mapping)
+        whole = module if plain else _scoring(front, weights, bias)
     specs = (TensorSpec("input", datatype_of_torch(dtype), (FREE, *input_shape)),)
     signature = Signature(specs, (TensorSpec("output", datatype_of_torch(weights.dtype), (FREE, len(weights))),))
     rows, shift = weights.float().numpy(), None if bias is None else bias.float().numpy()
@@ -62,8 +64,10 @@ def _traced(module: nn.Module, name: str, input_shape: Sequence[int]) -> tuple[E
     except InputError as error:
         try:
             return _exported(module, name, input_shape, torch.int64), torch.int64
-        except InputError:
-            raise error from error.__cause__
+        except InputError as whole:
+            # A network of tokens says of other numbers only that they are none.
+            said = whole if WHOLE_NUMBERS in str(error.__cause__) else error
+            raise said from said.__cause__
 
 
 def _exported(module: Any, name: str, input_shape: Sequence[int], dtype: Any) -> ExportedProgram:
@@ -103,17 +107,23 @@ def _last_layer(name: str, program: ExportedProgram) -> tuple[Any, Any, Any, str
 
 def _scores(name: str, program: ExportedProgram) -> Any:
     """The node of the network's output: the only one or, of several by name, that of the logits."""
+    outputs = program.graph_signature.user_outputs
+    scores = outputs[0]
+    if len(outputs) != 1:
+        made = _answers(program)
+        named = made.get("logits") if isinstance(made, Mapping) else None
+        require_one_output(name, 1 if isinstance(named, str) else len(outputs))
+        scores = named
+    nodes = {node.name: node for node in program.graph.nodes}
+    return nodes[str(scores)]
+
+
+def _answers(program: ExportedProgram) -> Any:
+    """What a call returns, with names of nodes for tensors: a mapping where networks of transformers answer."""
     from torch.utils import _pytree
 
-    outputs = [str(output) for output in program.graph_signature.user_outputs]
-    if len(outputs) != 1:
-        # A mapping, as networks of transformers give it beside what they keep for the next call.
-        made = _pytree.tree_unflatten(outputs, program.call_spec.out_spec)
-        scores = made.get("logits") if isinstance(made, Mapping) else None
-        require_one_output(name, 1 if isinstance(scores, str) else len(outputs))
-        outputs = [str(scores)]
-    nodes = {node.name: node for node in program.graph.nodes}
-    return nodes[outputs[0]]
+    names = [str(output) for output in program.graph_signature.user_outputs]
+    return _pytree.tree_unflatten(names, program.call_spec.out_spec)
 
 
 def _positions(features: Any) -> int | None:
