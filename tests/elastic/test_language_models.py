@@ -109,8 +109,7 @@ def write_data(path: Path) -> Path:
     words = np.random.default_rng(1).integers(10, WORDS, size=(2_000, CONTEXT))
     with torch.inference_mode():
         scores = seeded()(torch.from_numpy(words))[:, -1]
-    scores[:, :10] = -np.inf
-    y = scores.argmax(dim=1).numpy()
+    y = scores.numpy()[:, 10:].argmax(axis=1) + 10
     np.savez(path, x=words.astype(np.float32), y=y)
     return path
 
@@ -200,7 +199,7 @@ def test_scores_by_name_of_a_whole_sequence_are_cut_too(tmp_path: Path) -> None:
             "has 300 classes, and .* labels, not all of them numbers from 0 to 299: '30",
         ),
         ((8, CONTEXT), -100, "labels, not all of them numbers from 0 to 299: '-100'"),
-        ((8, 9), 3, "cannot be traced on inputs .9,. .*size of tensor a .9. must match"),
+        ((8, 9), 3, r"cannot be traced on inputs \(9,\) \((?!.*Long, Int).*\b6\b"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Examples that a module is really run on: two, so that what squeezes axes of size one leaves the batch alone.
 BATCH = 2
 # In what torch says of an embedding that is given floating-point numbers.
-WHOLE_NUMBERS = "scalar types: Long, Int"
+WANTS_WHOLE_NUMBERS = "scalar types: Long, Int"
 # Of so many inputs at most each way to type them is tried.
 MAX_UNDECIDED = 6
 # Names of inputs that are mostly whole numbers.

@@ -11,7 +11,7 @@ import numpy as np
 from slotool.elastic.activators.importers.chain import Chain, square_padding
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import GraphError, InputError
-from slotool.graphs.capture.torch import BATCH, WHOLE_NUMBERS, inference, quiet, without_cache
+from slotool.graphs.capture.torch import BATCH, WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
 from slotool.graphs.capture.torch_program import export
 from slotool.graphs.operators import pair
 
@@ -39,7 +39,7 @@ def mlp_of_module(module: nn.Module, input_shape: Sequence[int]) -> MLP:
             if refused is None:
                 raise InputError(f"{name} takes whole numbers, such as token ids, and a chain takes others") from error
             # A network of tokens says of other numbers only that they are none.
-            said = refused if WHOLE_NUMBERS in str(error) else error
+            said = refused if WANTS_WHOLE_NUMBERS in str(error) else error
             text = " ".join(str(said).split())[:160]
             raise GraphError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({text})") from said
     return mlp_of_program(program)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer, require_one_output
 from slotool.errors import InputError
 from slotool.graphs.capture.loading import load_torch
-from slotool.graphs.capture.torch import WHOLE_NUMBERS, inference, quiet, without_cache
+from slotool.graphs.capture.torch import WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
 from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
@@ -66,7 +66,7 @@ def _traced(module: nn.Module, name: str, input_shape: Sequence[int]) -> tuple[E
             return _exported(module, name, input_shape, torch.int64), torch.int64
         except InputError as whole:
             # A network of tokens says of other numbers only that they are none.
-            said = whole if WHOLE_NUMBERS in str(error.__cause__) else error
+            said = whole if WANTS_WHOLE_NUMBERS in str(error.__cause__) else error
             raise said from said.__cause__
 
 
