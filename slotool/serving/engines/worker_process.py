@@ -85,6 +85,9 @@ class WorkerProcess:
                     env={**os.environ, **thread_variables(threads)},
                     start_new_session=True,
                 )
+        except OSError:  # no memory, no process or no descriptor left just now
+            self.socket.close()
+            raise
         finally:
             os.close(self._tensors.fd)  # the memory stays mapped
         self.socket.setblocking(False)
