@@ -15,7 +15,7 @@ from slotool.planning.promise import Part
 from slotool.scheduling.batching import Profile
 from slotool.workloads.requests import RequestLog
 
-# A server that has just begun is asked for so long, at this share of what its most accurate point answers one by one
+# A server that has just started is asked for so long, at this share of what its most accurate point answers one by one
 # and at most at this rate: no request waits for another.
 PROBE_S, PROBE_SHARE, MAX_PROBE_RATE_PER_S = 4.0, 0.2, 50.0
 # Of what delays answers: by as much a server brings deadlines forward (``LatencyHeadroom``).

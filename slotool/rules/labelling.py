@@ -90,7 +90,7 @@ def _as_answers(truths: Mapping[str, str], answers: OutcomeTable) -> dict[str, s
 
 def _require_random(taken: np.ndarray, all_answers: np.ndarray) -> None:
     """bool [taken], bool [answers]: whether ensembles answer otherwise. Raises ``TableError`` where so many or so few
-    among those taken would come about by chance less than once in a million times."""
+    among those taken would be drawn at random less than once in a million times."""
     drawn = stats.hypergeom(len(all_answers), int(all_answers.sum()), len(taken))
     count = int(taken.sum())
     if min(drawn.cdf(count), drawn.sf(count - 1)) < MIN_CHANCE:
