@@ -19,7 +19,7 @@ from slotool.serving.frontend import FrontEnd, client_disconnected, explanation
 from slotool.serving.interface import LABEL
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.payloads import parse_example, parse_tensor, takes_long
-from slotool.serving.reply import Reply
+from slotool.serving.reply import Reply, ReplyListener, awaited, listener
 from slotool.serving.served import ServedModel
 
 
@@ -37,17 +37,23 @@ class Compute:
         # One example in any form may be all zeros: no number of bytes is too few for it.
         max_bytes = front.example_bytes(served)
         body = await front.example_body(request, max_bytes, max_bytes)
-        reply = await self.answer(request.headers, body, arrival_us, partial(client_disconnected, request.receive))
+        is_disconnected = partial(client_disconnected, request.receive)
+        reply = await awaited(partial(self.submit, request.headers, body, arrival_us, is_disconnected))
         request.state.answer = reply.answer
         return reply.response()
 
-    async def answer(
-        self, headers: Mapping[str, str], body: bytes, arrival_us: float, is_disconnected: Callable[[], bool]
-    ) -> Reply:
+    def submit(
+        self,
+        headers: Mapping[str, str],
+        body: bytes,
+        arrival_us: float,
+        is_disconnected: Callable[[], bool],
+        done: ReplyListener,
+    ) -> None:
         """One example in (``parse_example``, ``parse_tensor``), one label or other answer out, with the operating point
-        and why it was chosen.
+        and why it was chosen; ``done`` is called once, perhaps before this returns.
 
-        ``headers``: names in lower case. Raises ``Rejection``.
+        ``headers``: names in lower case. Raises ``Rejection`` for a request that cannot be read.
         """
         served = self.model(headers.get("model"))
         options = request_options.from_headers(headers)
@@ -55,17 +61,17 @@ class Compute:
         shape = served.model.input_shape if signature is None else signature.inputs[0].shape[1:]
         if len(body) > most:
             raise bounds.too_large(most)
-        if takes_long(body, shape):
-            # Decoders release the GIL, so the event loop can serve requests with plain numbers meanwhile.
-            x = await asyncio.to_thread(_example, served, body, most)
-        else:
-            x = _example(served, body, most)
-        answer = await self._front.infer(served, x, options, arrival_us, is_disconnected)
-        latency_us = round(answer.queue_us + answer.compute_us, 1)
-        document = {**_answer(answer), "model": served.name, "latency_us": latency_us}
-        if answer.version != VERSION:
-            document["version"] = answer.version
-        return Reply.of_json({**document, **explanation(answer)})._replace(answer=answer)
+
+        def answer(x: Inputs) -> None:
+            ended = listener(done, partial(_reply, served))
+            self._front.submit(served, x, options, arrival_us, is_disconnected, ended)
+
+        if not takes_long(body, shape):
+            answer(_example(served, body, most))
+            return
+        # Decoders release the GIL, so the event loop can serve requests with plain numbers meanwhile.
+        decoding = asyncio.get_running_loop().run_in_executor(None, _example, served, body, most)
+        decoding.add_done_callback(partial(_decoded, answer, done))
 
     def model(self, name: str | None) -> ServedModel:
         """The model that a ``Model`` header names, or the only one. Raises ``Rejection`` (404, 400)."""
@@ -90,6 +96,21 @@ def _example(served: ServedModel, body: bytes, max_bytes: int) -> Inputs:
         path = f"/v2/models/{served.name}/infer"
         raise rejections.bad_request(f"model {served.name} has several inputs ({names}): send them to {path}")
     return Columns({first.name: parse_tensor(body, first, model.input_shape or first.shape[1:], max_bytes)})
+
+
+def _decoded(answer: Callable[[Inputs], None], done: ReplyListener, decoding: asyncio.Future[Inputs]) -> None:
+    try:
+        answer(decoding.result())
+    except Exception as error:
+        done(error)
+
+
+def _reply(served: ServedModel, answer: InferenceResult) -> Reply:
+    latency_us = round(answer.queue_us + answer.compute_us, 1)
+    document = {**_answer(answer), "model": served.name, "latency_us": latency_us}
+    if answer.version != VERSION:
+        document["version"] = answer.version
+    return Reply.of_json({**document, **explanation(answer)})._replace(answer=answer)
 
 
 def _answer(answer: InferenceResult) -> dict[str, Any]:

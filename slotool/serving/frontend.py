@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from starlette.requests import Request
@@ -28,7 +28,7 @@ from slotool.serving.feedback import Feedback
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
 from slotool.serving.live import Live
-from slotool.serving.model_queue import InferenceResult
+from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.request_options import RequestOptions
@@ -54,6 +54,17 @@ class Limits:
     head_bytes: int = 16 * 2**10
     head_s: float = 10.0
     connections: int = 4_096
+
+
+class Asked(NamedTuple):
+    """A request in the router: what is to be counted of it. ``read_us``: from its arrival until its tensors were
+    read."""
+
+    served: ServedModel
+    x: Inputs
+    options: RequestOptions
+    arrival_us: float
+    read_us: float
 
 
 class FrontEnd:
@@ -170,9 +181,29 @@ class FrontEnd:
         is_disconnected: Callable[[], bool],
         version: str | None = None,
     ) -> InferenceResult:
-        """Have the router answer, and count it. ``version``: that the client names; without one a canary may answer.
+        """As ``submit``, for who would wait. Raises ``Rejection``."""
+        future: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
 
-        Raises ``Rejection``."""
+        def has_left() -> bool:
+            return future.cancelled() or is_disconnected()
+
+        self.submit(served, x, options, arrival_us, has_left, partial(settle, future), version)
+        return await future
+
+    def submit(
+        self,
+        served: ServedModel,
+        x: Inputs,
+        options: RequestOptions,
+        arrival_us: float,
+        is_disconnected: Callable[[], bool],
+        done: OutcomeListener,
+        version: str | None = None,
+    ) -> None:
+        """Have the router answer, and count it. ``done`` is called once, perhaps before this returns, and may not
+        raise. ``version``: that the client names; without one a canary may answer.
+
+        Raises ``Rejection`` for what the router is not even asked."""
         if self._has_candidates and version is None:
             served = self._drawn(served, options)
         if options.tolerance is not None and served.rules is None:
@@ -184,26 +215,30 @@ class FrontEnd:
                 raise rejections.bad_request(str(error)) from None
         if self.default_tolerance is not None:
             options = _with_default(options, self.default_tolerance, served)
-        read_us = self.router.now_us() - arrival_us
-        answered = False
+        asked = Asked(served, x, options, arrival_us, self.router.now_us() - arrival_us)
         self.admission.begin()
+        ended = partial(self._ended, asked, done)
+        alone = self._arrives_alone()
         try:
-            alone = self._arrives_alone()
-            answer = await self.router.answer(served.name, x, options, arrival_us, is_disconnected, alone=alone)
-            answered = True
-        except Rejection as rejection:
-            self.statistics[served.name].rejected(self.router.now_us() - arrival_us)
-            self.feedback[served.name].rejected()
-            raise rejection if served.version == VERSION else rejection.of(served.name) from None
-        finally:
-            self.admission.end(options.timeout_us, answered=answered)
-        # After the response is on its way: the client does not wait for the counters.
-        asyncio.get_running_loop().call_soon(self._count, served, x, options, answer, read_us)
-        return answer
+            self.router.submit(served.name, x, options, arrival_us, is_disconnected, ended, alone=alone)
+        except Exception:
+            self.admission.end(options.timeout_us, answered=False)
+            raise
 
-    def _count(
-        self, served: ServedModel, x: Inputs, options: RequestOptions, answer: InferenceResult, read_us: float
-    ) -> None:
+    def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
+        served = asked.served
+        self.admission.end(asked.options.timeout_us, answered=not isinstance(outcome, Rejection))
+        if isinstance(outcome, Rejection):
+            self.statistics[served.name].rejected(self.router.now_us() - asked.arrival_us)
+            self.feedback[served.name].rejected()
+            done(outcome if served.version == VERSION else outcome.of(served.name))
+        else:
+            done(outcome)
+            # After the response is on its way: the client does not wait for the counters.
+            self._count(asked, outcome)
+
+    def _count(self, asked: Asked, answer: InferenceResult) -> None:
+        served, x, options, _, read_us = asked
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.label
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)

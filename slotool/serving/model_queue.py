@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,29 +62,40 @@ class InferenceResult(NamedTuple):
         return scored.answers.astype(np.int64) if name == LABEL and classified else None
 
 
+# Takes what became of a request.
+OutcomeListener = Callable[[InferenceResult | Rejection], None]
+
+
 @dataclass(slots=True)
 class PendingRequest:
     """A request on its way; ``attempts``: calls it has been in.
 
-    ``headroom_us``: by which its query's deadline lies before its own; ``overrun_us``: its call's time beyond the plan.
+    ``headroom_us``: by which its query's deadline lies before its own; ``is_over``: ``done`` has been called.
     """
 
     query: Query
     x: Inputs
-    future: asyncio.Future[InferenceResult]
+    done: OutcomeListener
     is_disconnected: Callable[[], bool]
     headroom_us: float = 0.0
     attempts: int = 0
-    overrun_us: float = 0.0
+    is_over: bool = False
 
-    @property
-    def abandoned(self) -> bool:
-        return self.future.cancelled() or self.is_disconnected()
+    def end(self, outcome: InferenceResult | Rejection) -> None:
+        """The first outcome is the one that counts."""
+        if not self.is_over:
+            self.is_over = True
+            self.done(outcome)
 
-    def reject(self, rejection: Rejection) -> None:
-        # The client of a cancelled future has left.
-        if not self.future.done():
-            self.future.set_exception(rejection)
+
+def settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    """End the wait for an outcome or exception, unless it was cancelled: the client has left."""
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 class ModelQueue:
@@ -136,27 +147,27 @@ class ModelQueue:
         for drop in drops:
             request = self.pending.pop(drop.query.id)
             no_worker = self._no_worker() if drop.outcome is RequestOutcome.EXPIRED else None
-            request.reject(no_worker or rejection_of(drop, now_us, request.headroom_us))
+            request.end(no_worker or rejection_of(drop, now_us, request.headroom_us))
 
     def expire(self, query: Query, now_us: float) -> bool:
         """Reject a query without a deadline that has waited too long; returns whether it still waited."""
         if not self.dispatcher.withdraw(query, RequestOutcome.EXPIRED):
             return False
         rejection = self._no_worker() or rejections.waited_too_long(now_us - query.arrival_us)
-        self.pending.pop(query.id).reject(rejection)
+        self.pending.pop(query.id).end(rejection)
         return True
 
     def end(self, rejection: Rejection) -> None:
         """Reject all pending requests."""
         for query in list(self.dispatcher.queue):
             self.dispatcher.withdraw(query)
-            self.pending.pop(query.id).reject(rejection)
+            self.pending.pop(query.id).end(rejection)
         for request in self.pending.values():
-            request.reject(rejection)
+            request.end(rejection)
 
     def withdraw(self, query: Query) -> None:
         self.dispatcher.withdraw(query)
-        self.pending.pop(query.id).reject(rejections.client_gone())
+        self.pending.pop(query.id).end(rejections.client_gone())
 
 
 def urgency(model_queue: ModelQueue) -> tuple[float, float, float]:

@@ -18,7 +18,8 @@ from slotool.serving.frontend import (
     explanation,
     json_response,
 )
-from slotool.serving.reply import BINARY, Reply
+from slotool.serving.model_queue import InferenceResult
+from slotool.serving.reply import BINARY, Reply, ReplyListener, awaited, listener
 from slotool.serving.served import ServedModel
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
@@ -102,40 +103,40 @@ class OpenInference:
         served = front.model(**_addressed(request))
         anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.public_name])
         body = await front.example_body(request, front.tensor_bytes(served), anyway_bytes)
-        reply = await self.answer(
-            served,
-            request.headers,
-            body,
-            arrival_us,
-            partial(client_disconnected, request.receive),
-            request.path_params.get("version"),
-        )
+        is_disconnected, version = partial(client_disconnected, request.receive), request.path_params.get("version")
+        reply = await awaited(partial(self.submit, served, request.headers, body, arrival_us, is_disconnected, version))
         request.state.answer = reply.answer
         return reply.response()
 
-    async def answer(
+    def submit(
         self,
         served: ServedModel,
         headers: Mapping[str, str],
         body: bytes,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
-        version: str | None = None,
-    ) -> Reply:
-        """What an inference request is answered with. ``headers``: names in lower case; ``version``: that is asked for.
+        version: str | None,
+        done: ReplyListener,
+    ) -> None:
+        """Have an inference request answered; ``done`` is called once, perhaps before this returns. ``headers``: names
+        in lower case; ``version``: that is asked for.
 
-        Raises ``Rejection``."""
+        Raises ``Rejection`` for a request that cannot be read."""
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
         asked = self._readers[served.public_name].parse(body, headers.get(tensors.HEADER_LENGTH))
         options = request_options.from_parameters(asked.parameters)
-        answer = await front.infer(served, asked.x, options, arrival_us, is_disconnected, version)
+        ended = listener(done, partial(self._reply, served, asked))
+        front.submit(served, asked.x, options, arrival_us, is_disconnected, ended, version)
+
+    def _reply(self, served: ServedModel, asked: tensors.InferRequest, answer: InferenceResult) -> Reply:
+        """Raises ``Rejection`` for an output that the answer has not."""
         outputs = {name: answer.output(name) for name in asked.outputs}
         content, json_length = tensors.format_response(
             served.public_name,
             answer.version,
-            front.interfaces[served.public_name],
+            self._front.interfaces[served.public_name],
             asked,
             outputs,
             explanation(answer),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from slotool.serving.model_queue import InferenceResult
+from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.rejections import Rejection
 
 JSON = "application/json"
@@ -64,3 +66,31 @@ class Reply(NamedTuple):
             f"content-length: {len(self.body)}\r\n{more}\r\n"
         )
         return head.encode("latin-1") + self.body
+
+
+# Takes a reply, or what went wrong: a rejection is still to be counted, anything else is a fault.
+ReplyListener = Callable[[Reply | Exception], None]
+
+
+async def awaited(submit: Callable[[ReplyListener], None]) -> Reply:
+    """What ``submit`` has its listener called with. Raises what went wrong."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    submit(partial(settle, future))
+    return await future
+
+
+def listener(done: ReplyListener, reply: Callable[[InferenceResult], Reply]) -> OutcomeListener:
+    """Hands on to ``done`` what ``reply`` makes of an answer, or what goes wrong in that."""
+
+    def ended(outcome: InferenceResult | Rejection) -> None:
+        if isinstance(outcome, Rejection):
+            done(outcome)
+            return
+        try:
+            made = reply(outcome)
+        except Exception as error:
+            done(error)
+        else:
+            done(made)
+
+    return ended

@@ -26,7 +26,15 @@ from slotool.serving.events import Events
 from slotool.serving.fault import shapes_of
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
-from slotool.serving.model_queue import DefaultDeadline, InferenceResult, ModelQueue, PendingRequest, urgency
+from slotool.serving.model_queue import (
+    DefaultDeadline,
+    InferenceResult,
+    ModelQueue,
+    OutcomeListener,
+    PendingRequest,
+    settle,
+    urgency,
+)
 from slotool.serving.outputs import Computed, Scores
 from slotool.serving.rejections import Rejection
 from slotool.serving.remote_call import RemoteCall, remote_plan
@@ -217,20 +225,38 @@ class Router:
         *,
         alone: bool = False,
     ) -> InferenceResult:
-        """The answer of the model ``name`` for ``x``, an array or named inputs, when its turn has come.
+        """As ``submit``, for who would wait. Raises ``Rejection``."""
+        future: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
+
+        def has_left() -> bool:
+            return future.cancelled() or is_disconnected()
+
+        self.submit(name, x, options, arrival_us, has_left, partial(settle, future), alone=alone)
+        return await future
+
+    def submit(
+        self,
+        name: str,
+        x: Inputs,
+        options: RequestOptions,
+        arrival_us: float,
+        is_disconnected: Callable[[], bool],
+        done: OutcomeListener,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Have the model ``name`` answer ``x``, an array or named inputs, when its turn has come; ``done`` is called
+        once, perhaps before this returns, with the answer or with the ``Rejection``.
 
         ``is_disconnected`` is called just before any work is done: the client may have left. ``alone``: no other
-        request arrived in this iteration of the event loop, so it is dispatched at once. Raises ``Rejection``.
+        request arrived in this iteration of the event loop, so it is dispatched at once.
         """
         model_queue = self._queues[name]
         self.arrived += 1
-        if self._ended is not None:
-            raise self._ended
-        if not self._workers.running and self._workers.idle() is None:
-            self._require_worker(options.timeout_us)
-        waiting = self.waiting()
-        if waiting >= self._max_queue:
-            raise rejections.queue_full(waiting)
+        rejection = self._rejection_on_arrival(options.timeout_us)
+        if rejection is not None:
+            done(rejection)
+            return
         self._numbered += 1
         headroom_us = self.headroom.of(options.timeout_us, arrival_us)
         query = Query(
@@ -245,32 +271,31 @@ class Router:
             None if options.min_accuracy is None else _expected(model_queue.served.model, x),
             batch_key=x.batch_key if isinstance(x, Columns) else None,
         )
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[InferenceResult] = loop.create_future()
-        request = model_queue.pending[query.id] = PendingRequest(query, x, future, is_disconnected, headroom_us)
+        model_queue.pending[query.id] = PendingRequest(query, x, done, is_disconnected, headroom_us)
         model_queue.dispatcher.arrive(query)
         self._default_deadline.begin(model_queue, query)
         if self._scheduled or not alone:
             self._wake()
         else:
             self._dispatch()
-        answer = await future
-        now_us = self.now_us()
-        lag_us = now_us - arrival_us - answer.queue_us - answer.compute_us
-        loop.call_soon(self.headroom.observe, lag_us + request.overrun_us, now_us)
-        return answer
+
+    def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
+        """Why a request is not even queued; None when it is."""
+        if self._ended is not None:
+            return self._ended
+        if not self._workers.running and self._workers.idle() is None:
+            no_worker = self._no_worker()
+            # Its deadline comes before a worker is expected to be ready.
+            if no_worker is not None and timeout_us < self.engine.ready_in_s() * 1e6:
+                return no_worker
+        waiting = self.waiting()
+        return rejections.queue_full(waiting) if waiting >= self._max_queue else None
 
     def _no_worker(self) -> Rejection | None:
         alive = self.alive()
         return (
             None if alive else rejections.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())
         )
-
-    def _require_worker(self, timeout_us: float) -> None:
-        """Raises ``Rejection`` for a request whose deadline comes before a worker is expected to be ready."""
-        no_worker = self._no_worker()
-        if no_worker is not None and timeout_us < self.engine.ready_in_s() * 1e6:
-            raise no_worker
 
     def _wake(self, iterations: int = 0) -> None:
         if not self._scheduled:
@@ -314,7 +339,9 @@ class Router:
             self._set_alarm()
 
     def _turn(self, model_queue: ModelQueue, now_us: float) -> None:
-        while (query := model_queue.dispatcher.queue.peek()) is not None and model_queue.pending[query.id].abandoned:
+        while (query := model_queue.dispatcher.queue.peek()) is not None and model_queue.pending[
+            query.id
+        ].is_disconnected():
             model_queue.withdraw(query)
         batch, drops = model_queue.dispatcher.next_batch(now_us)
         model_queue.reject(drops, now_us)
@@ -322,9 +349,9 @@ class Router:
             return
         requests = [model_queue.pending[query.id] for query in batch.queries]
         for request in requests[1:]:
-            if request.abandoned:
-                request.reject(rejections.client_gone())
-        self._call(model_queue, batch, [request for request in requests if not request.future.done()])
+            if request.is_disconnected():
+                request.end(rejections.client_gone())
+        self._call(model_queue, batch, [request for request in requests if not request.is_over])
 
     def _note_switch(self, model_queue: ModelQueue, point: OperatingPoint) -> None:
         before = model_queue.switches_to(point)
@@ -457,7 +484,7 @@ class Router:
         model_queue.dispatcher.answered(batch, done_us)
         if isinstance(outcome, Rejection):
             for query in batch.queries:
-                model_queue.pending.pop(query.id).reject(outcome)
+                model_queue.pending.pop(query.id).end(outcome)
         elif isinstance(outcome, Exception):
             self._retry_separately(model_queue, batch, outcome)
             self._hand_over(model_queue)
@@ -490,14 +517,15 @@ class Router:
             part = scored if len(wanted) == 1 else scored.take(slice(first, last))
             first = last
             if part.confidence is not None and np.logical_or.reduce(np.isnan(part.confidence)):
-                request.reject(rejections.no_confidence(finite=isinstance(part, Scores)))
-            elif not request.future.done():
-                request.overrun_us = took_us - planned_us if planned_us else 0.0
+                request.end(rejections.no_confidence(finite=isinstance(part, Scores)))
+            elif not request.is_over:
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + request.headroom_us
                 version = model_queue.served.version
-                request.future.set_result(
-                    InferenceResult(part, batch.decision, *timing, examples, query.id, fallback, version)
-                )
+                request.end(InferenceResult(part, batch.decision, *timing, examples, query.id, fallback, version))
+                # When it has left, which may be long after it was there.
+                now_us = self.now_us()
+                overrun_us = took_us - planned_us if planned_us else 0.0
+                self.headroom.observe(now_us - done_us + overrun_us, now_us)
 
     def _retry_or_fail(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
         """The batch of a lost worker waits again, except requests that were in too many such calls."""
@@ -507,7 +535,7 @@ class Router:
             if request.attempts >= MAX_ATTEMPTS:
                 model_queue.dispatcher.withdraw(query)
                 del model_queue.pending[query.id]
-                request.reject(rejections.failed(error))
+                request.end(rejections.failed(error))
             elif self._default_deadline.has_passed(query, now_us):
                 model_queue.expire(query, now_us)
             else:
@@ -517,7 +545,7 @@ class Router:
         """Try each request of a failed batch once more, by itself: one bad request must not fail the others."""
         for query in batch.queries:
             request = model_queue.pending[query.id]
-            if request.future.done():
+            if request.is_over:
                 del model_queue.pending[query.id]
             elif query.alone and batch.begun_us >= model_queue.changed_us and model_queue.heir is None:
                 self._start_task(self._blame(model_queue, batch, request, error))
@@ -533,9 +561,9 @@ class Router:
         is_of_input = await model_queue.fault_check.is_of_input(served.model, batch.decision.point, ask)
         model_queue.pending.pop(request.query.id, None)
         if is_of_input:
-            request.reject(rejections.input_rejected(error, shapes_of(request.x)))
+            request.end(rejections.input_rejected(error, shapes_of(request.x)))
         else:
-            request.reject(rejections.failed(error))
+            request.end(rejections.failed(error))
 
     def _worker_changed(self, worker: int, alive: bool) -> None:
         """A worker without a call was lost or is not needed any more, or one was replaced or has come."""

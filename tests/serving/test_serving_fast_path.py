@@ -77,7 +77,7 @@ def test_an_answer_that_looks_like_a_head_is_sent_at_once(live: LiveServer) -> N
 
 def test_a_fault_is_a_500_and_the_connection_stays(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with live.connect() as connection:
-        monkeypatch.setattr(live.router, "answer", None)
+        monkeypatch.setattr(live.router, "submit", None)
         connection.sendall(compute(X.tobytes()))
         (answer,) = answers(connection, 1)
         assert answer.startswith(b"HTTP/1.1 500 ")

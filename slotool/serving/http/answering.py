@@ -11,9 +11,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
 
-from slotool.serving import rejections
-from slotool.serving.http.exchange import LOG, Exchange
-from slotool.serving.http.fast_path import FastPath, Head, StartedCoroutine
+from slotool.serving.http.exchange import Exchange
+from slotool.serving.http.fast_path import FastPath
 from slotool.serving.http.transport import CoalescingTransport
 from slotool.serving.reply import Reply
 
@@ -78,36 +77,9 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         if exchange.reply is not None:
             self._reply(exchange.reply)
         elif exchange.head is not None:
-            self._begin_fast(exchange.head, exchange.take_body())
+            self._fast_path.answer(exchange.head, exchange.take_body(), self._transport.is_closing, self._reply)
         else:
             self._begin_asgi(exchange)
-
-    def _begin_fast(self, head: Head, body: bytes) -> None:
-        answering = self._fast_path.answer(head, body, self._transport.is_closing)
-        try:
-            # Most are answered without waiting: a task would only cost an iteration of the loop.
-            waits_for = answering.send(None)
-        except StopIteration as ended:
-            self._reply(ended.value)
-        except Exception as error:
-            self._broken(error)
-        else:
-            task = self._loop.create_task(StartedCoroutine(answering, waits_for))
-            task.add_done_callback(self._fast_path_ended)
-            tasks: set[Any] = self._server_state.tasks
-            tasks.add(task)
-
-    def _fast_path_ended(self, task: asyncio.Task[Reply]) -> None:
-        tasks: set[Any] = self._server_state.tasks
-        tasks.discard(task)
-        if task.cancelled():
-            self._stops = True
-            if self._exchange is not None and self._exchange.head is not None:
-                self._reply(self._fast_path.rejected(self._exchange.head, rejections.stopping()))
-        elif (error := task.exception()) is not None:
-            self._broken(error)
-        else:
-            self._reply(task.result())
 
     def _begin_asgi(self, exchange: Exchange) -> None:
         cycle = exchange.begin_cycle(
@@ -139,10 +111,6 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         if last:
             self._linger()
         self._answered()
-
-    def _broken(self, error: BaseException) -> None:
-        LOG.error("Exception on the fast path", exc_info=error)
-        self._reply(Reply.broken(error))
 
     def _answered(self) -> None:
         self._server_state.total_requests += 1

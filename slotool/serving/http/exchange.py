@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +11,11 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from slotool.serving.http.fast_path import Head
+from slotool.serving.http.fast_path import LOG, Head
 from slotool.serving.http.requests import Request
 from slotool.serving.http.transport import CoalescingTransport
 from slotool.serving.intake import Body
 from slotool.serving.reply import Reply
-
-LOG = logging.getLogger("uvicorn.error")
 
 
 class Exchange:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 from slotool.serving import bounds, trace_context
 from slotool.serving.access_log import facts_of
@@ -15,6 +17,8 @@ from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.served import ServedModel
+
+LOG = logging.getLogger("uvicorn.error")
 
 
 class Head(NamedTuple):
@@ -98,18 +102,30 @@ class FastPath:
         """Count a rejection of such a request and return its reply."""
         return self._front.rejected(rejection, head.model or head.headers.get("model"))
 
-    async def answer(self, head: Head, body: bytes, is_disconnected: Callable[[], bool]) -> Reply:
-        """Rejections are answers too; they are counted."""
+    def answer(
+        self, head: Head, body: bytes, is_disconnected: Callable[[], bool], done: Callable[[Reply], None]
+    ) -> None:
+        """``done`` is called once, perhaps before this returns. Rejections are answers too; they are counted."""
+        ended = partial(self._ended, head, done)
         try:
             if self._front.clients is not None:
                 self._front.let_in(head.headers.get("authorization"), True)
-            if not head.model:
-                return await self._compute.answer(head.headers, body, head.arrival_us, is_disconnected)
-            served = self._model(head)
             sent = head.headers, body, head.arrival_us, is_disconnected
-            return await self._inference.answer(served, *sent, head.version)
-        except Rejection as rejection:
-            return self.rejected(head, rejection)
+            if head.model:
+                self._inference.submit(self._model(head), *sent, head.version, ended)
+            else:
+                self._compute.submit(*sent, ended)
+        except Exception as error:
+            ended(error)
+
+    def _ended(self, head: Head, done: Callable[[Reply], None], outcome: Reply | Exception) -> None:
+        if isinstance(outcome, Reply):
+            done(outcome)
+        elif isinstance(outcome, Rejection):
+            done(self.rejected(head, outcome))
+        else:
+            LOG.error("Exception on the fast path", exc_info=outcome)
+            done(Reply.broken(outcome))
 
     def finish(self, head: Head | None, reply: Reply, peer: str | None, body_bytes: int) -> Reply:
         """The reply as it is sent: it returns the request's trace context, and the access log gets its line. ``head``:
@@ -146,28 +162,3 @@ def returning_trace(reply: Reply, traceparent: str) -> Reply:
     if trace_context.trace_id(traceparent) is None:
         return reply
     return reply._replace(headers={**reply.headers, trace_context.HEADER: traceparent})
-
-
-class StartedCoroutine(Coroutine[Any, Any, Reply]):
-    """A coroutine that has run, outside of any task, until it first had to wait: for a task to go on with.
-
-    Python 3.12 has this as ``asyncio.eager_task_factory``.
-    """
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Reply], waits_for: Any):
-        self._coroutine, self._waits_for = coroutine, waits_for
-
-    def send(self, value: Any) -> Any:
-        if self._waits_for is None:
-            return self._coroutine.send(value)
-        waits_for, self._waits_for = self._waits_for, None
-        return waits_for
-
-    def throw(self, *error: Any) -> Any:
-        return self._coroutine.throw(*error)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, Reply]:
-        return (yield from self._coroutine.__await__())
