@@ -645,6 +645,8 @@ verified[].requests integer     requests of the stretch replayed
 verified[].attainment number    share answered in time
 verified[].accuracy number?     mean of those in time
 verified[].p99_s number?        latency of all requests, seconds
+kept            flag?           whether what was served kept the promise; null: not decided, or not verified
+verdict         text            by how much; empty where not verified
 out             text?           service file written
 services        list            service files, one per pool
 plots           list            plots written

@@ -40,7 +40,8 @@ FRONT_END = "with the front end"
 class Plan(Result):
     """``rows``: the smallest fleet of each worker type and policy, those that hold the promise first, cheapest first;
     ``explanation``: why not one worker fewer. ``out``: the service file written, ``services``: of each pool of workers;
-    ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked."""
+    ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked; ``kept``: whether
+    the promise was kept then, None where that is not decided, and ``verdict`` says by how much."""
 
     rows: Sequence[Mapping[str, Any]]
     facts: Mapping[str, Any]
@@ -49,6 +50,8 @@ class Plan(Result):
     plots: Sequence[Path] = ()
     verified: Sequence[Mapping[str, Any]] = ()
     services: Sequence[Path] = ()
+    kept: bool | None = None
+    verdict: str = ""
 
     schema = "plan"
     rows_key = "fleets"
@@ -59,14 +62,21 @@ class Plan(Result):
         return bool(self.rows[0]["holds"])
 
     def judge(self) -> None:
-        """Raises ``PromiseBroken`` when no fleet keeps the promise."""
+        """Raises ``PromiseBroken`` when no fleet keeps the promise, or the one that was served did not."""
         if not self.holds:
             raise PromiseBroken(self.explanation)
+        if self.kept is False:
+            raise PromiseBroken(self.verdict)
 
     def findings(self) -> Mapping[str, Any]:
         out = None if self.out is None else str(self.out)
         plots = [str(path) for path in self.plots]
-        found = {"fleets": list(self.rows), "explanation": self.explanation, "verified": list(self.verified)}
+        found: dict[str, Any] = {
+            "fleets": list(self.rows),
+            "explanation": self.explanation,
+            "verified": list(self.verified),
+        }
+        found |= {"kept": self.kept, "verdict": self.verdict}
         services = [str(path) for path in self.services]
         return {**self.facts, **found, "out": out, "services": services, "plots": plots}
 
@@ -92,6 +102,8 @@ class Plan(Result):
             requests = self.verified[0]["requests"]
             title = f"The busiest {duration(facts['verify_s'])}, {requests:,} requests, on this machine"
             shown.append(table(title, _VERIFIED, map(_verified_cells, self.verified)))
+        if self.verdict and self.kept is not False:  # else it is the error's sentence
+            shown.append(self.verdict)
         return shown
 
 
@@ -158,7 +170,8 @@ def plan(
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
     Returns:
-        Fleets (``rows``, ``frame()``), the cheapest that holds first; ``judge()`` raises an error when none does.
+        Fleets (``rows``, ``frame()``), the cheapest that holds first; ``judge()`` raises an error when none does, or
+        when what was served to verify it did not.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or ``mixed`` has but one type of workers.
@@ -210,8 +223,11 @@ def plan(
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
     services = [] if written is None else _services(written, best.tried, promise, Path(str(artifact)), outcomes)
-    verified = [] if verify_s is None else _verified(services, search, best.tried, verify_s, data, reporter)
-    return Plan(rows, facts, _explanation(best, promise), written, drawn, verified, services)
+    verified: list[dict[str, Any]] = []
+    kept, verdict = None, ""
+    if verify_s is not None:
+        verified, (kept, verdict) = _verified(services, search, best.tried, verify_s, data, reporter)
+    return Plan(rows, facts, _explanation(best, promise), written, drawn, verified, services, kept, verdict)
 
 
 def _found(
@@ -336,7 +352,8 @@ def _limits(row: Mapping[str, Any]) -> str:
     """What a service of each pool of workers is to be started with."""
     return "; ".join(
         (f"{pool['worker']} ({pool['share']:.1%} of the requests): " if len(row["pools"]) > 1 else "")
-        + f"batches of up to {pool['max_batch']:,}, a queue of up to {pool['max_queue']:,} requests"
+        + f"batches of up to {pool['max_batch']:,}, a queue of up to {pool['max_queue']:,} requests, as many as "
+        "the workers can answer within a deadline at their fastest point"
         for pool in row["pools"]
     )
 
@@ -386,9 +403,9 @@ def _verified(
     verify_s: float,
     data: str | DataSource,
     reporter: Reporter,
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], tuple[bool | None, str]]:
     """Figures of the busiest stretch of the traffic: as planned, as planned had the front end been known, and as this
-    machine serves it.
+    machine serves it; and whether that keeps the promise.
 
     Pools share nothing but the traffic, so they are served one after the other.
     """
@@ -412,12 +429,14 @@ def _verified(
             front_ends.append(verification.FrontEnd.of_probe(probe.log, pool.worker.profile))
             reporter.note(f"the front end takes {front_ends[-1]}")
             logs.append(asked(arrivals=ArrivalTable(pd.DataFrame({"arrival_s": traffic.arrival_s[at]}))).log)
-    return [
-        {"what": "planned", "requests": len(traffic.arrival_s), "attainment": promised.attainment,
-         "accuracy": promised.accuracy, "p99_s": promised.p99_us / 1e6},
+    planned = {"attainment": promised.attainment, "accuracy": promised.accuracy, "p99_s": promised.p99_us / 1e6}
+    verdict = verification.verdict(search.promise, planned, logs)
+    figures = [
+        {"what": "planned", "requests": len(traffic.arrival_s), **planned},
         {"what": FRONT_END, **verification.planned(search, fleet.pools, VERIFIED, traffic, front_ends)},
         {"what": "served", **verification.served(logs)},
-    ]  # fmt: skip
+    ]
+    return figures, (verdict.kept, verdict.sentence)
 
 
 def _draw(

@@ -168,3 +168,8 @@ def attainment_at_least(in_time: np.ndarray, significance: float) -> float:
     means = np.array([block.mean() for block in np.array_split(in_time, BLOCKS)])
     margin = float(stats.t.ppf(1 - significance, BLOCKS - 1) * stats.sem(means))
     return min(exact, float(in_time.mean()) - margin)
+
+
+def attainment_at_most(in_time: np.ndarray, significance: float) -> float:
+    """Upper bound of the share of requests in time: what the lower bound of the misses' share leaves."""
+    return 1.0 - attainment_at_least(~in_time, significance)

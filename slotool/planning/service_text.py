@@ -32,6 +32,7 @@ def service_text(
         f"policy = {_quoted(pool.policy)}",
         f"deadline-ms = {deadline_ms!r}",
         f"default-deadline-ms = {deadline_ms!r}",
+        "# Of more waiting requests the last could not be answered in time, even at the fastest point.",
         f"max-queue = {pool.max_queue(promise.deadline_us)}",
         "",
         "[[models]]",

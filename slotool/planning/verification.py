@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.fleet import FleetSearch, Pool, Traffic
-from slotool.planning.promise import Part
+from slotool.planning.promise import Part, Promise, attainment_at_most
 from slotool.scheduling.batching import Profile
 from slotool.workloads.requests import RequestLog
 
@@ -89,15 +89,61 @@ def _took_us(part: Part) -> np.ndarray:
 
 def served(logs: Sequence[RequestLog]) -> dict[str, Any]:
     """Figures of what clients logged; the accuracy is NaN without labels."""
-    parts = [
-        (
-            log.in_time,
-            np.where(log.has_labels, log.correct, np.nan),
-            np.where(log.answered, 1e6 * log.latency_s, np.inf),
-        )
-        for log in logs
-    ]
-    return figures(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    took_us = [np.where(log.answered, 1e6 * log.latency_s, np.inf) for log in logs]
+    return figures(_in_time(logs), _right(logs), np.concatenate(took_us))
+
+
+def _right(logs: Sequence[RequestLog]) -> np.ndarray:
+    return np.concatenate([np.where(log.has_labels, log.correct, np.nan) for log in logs])
+
+
+_SAID = {
+    True: "served as promised",
+    False: "the promise was broken as it was served",
+    None: "whether the promise was kept is not decided; verify longer",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether what was served keeps a promise; ``kept`` is None where too few requests, or a late client, leave it
+    open. ``sentence``: by how much."""
+
+    kept: bool | None
+    sentence: str
+
+
+def verdict(promise: Promise, planned: Mapping[str, Any], logs: Sequence[RequestLog]) -> Verdict:
+    """What was served beside the promise, or beside the plan's own figures where these are lower.
+
+    The busiest stretch of the traffic may be planned to lie below a promise that holds over all of it. A promise is
+    broken where it lies above the upper bound, at its confidence, of what was served.
+    """
+    in_time, least = _in_time(logs), min(promise.attainment, planned["attainment"])
+    found = [_judged("attainment", in_time, least, promise)]
+    sent = float(np.concatenate([log.in_time_from_sending for log in logs]).mean())
+    if not found[0].kept and sent >= least:  # the client kept them from their schedule, not the server
+        found = [Verdict(None, f"{found[0].sentence}, but {sent:.4f} counted from when the client sent them")]
+    right = _right(logs)[in_time]
+    if promise.accuracy and len(right) and not np.isnan(right).any():
+        least = min(promise.accuracy, planned["accuracy"])
+        found.append(_judged("mean accuracy", right.astype(bool), least, promise))
+    kept = False if any(each.kept is False for each in found) else all(each.kept for each in found) or None
+    return Verdict(kept, f"{_SAID[kept]}: {'; '.join(each.sentence for each in found)}")
+
+
+def _in_time(logs: Sequence[RequestLog]) -> np.ndarray:
+    return np.concatenate([log.in_time for log in logs])
+
+
+def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> Verdict:
+    share = float(met.mean())
+    if share >= least:
+        return Verdict(True, f"{what} {share:.4f} for {least:.4g}")
+    most = attainment_at_most(met, promise.significance)
+    return Verdict(
+        False if most < least else None, f"{what} {share:.4f}, at most {most:.4f} by chance, for {least:.4g}"
+    )
 
 
 def figures(in_time: np.ndarray, right: np.ndarray, took_us: np.ndarray) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 import slotool as api
 from slotool.api.plan import FRONT_END
 from slotool.artifacts.shipped import shipped_artifact
-from slotool.errors import InputError
+from slotool.errors import InputError, PromiseBroken
 from slotool.planning import verification
 from slotool.planning.fleet import FleetSearch, Pool, Traffic, WorkerType
 from slotool.planning.promise import Promise
@@ -89,14 +89,62 @@ def test_a_plan_is_verified_by_a_real_server(slotool: Slotool, tmp_path: Path) -
     root = Path(__file__).parents[2] / "datasets"
     found = slotool(
         "plan", root / "digits-supernet-latency.parquet", "--outcomes", root / "digits-supernet-outcomes.parquet",
-        "--arrivals", tmp_path / "arrivals.parquet", "--deadline-ms", 200, "--attainment", 0.9, "--policies",
+        "--arrivals", tmp_path / "arrivals.parquet", "--deadline-ms", 200, "--attainment", 0.5, "--policies",
         "slackfit", "--artifact", shipped_artifact("supernet").path, "-o", tmp_path / "service.toml", "--verify", "2s",
         "--data", "digits",
     )  # fmt: skip
     assert found.exit_code == 0, found.stderr
     assert "as probed at the server's start" in " ".join(found.stderr.split())
     assert FRONT_END in found.stdout
-    assert "served" in found.stdout
+    assert "served as promised: attainment" in " ".join(found.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("lost", "planned", "kept"),
+    [
+        pytest.param(0, 1.0, True, id="all in time"),
+        pytest.param(1, 1.0, None, id="fewer by no more than chance"),
+        pytest.param(40, 1.0, False, id="fewer than chance explains"),
+        pytest.param(40, 0.5, True, id="as few as were planned for this stretch"),
+    ],
+)
+def test_a_promise_is_broken_where_less_was_served_than_chance_explains(
+    lost: int, planned: float, kept: bool | None
+) -> None:
+    logs = [log(np.full(count, 0.5), 1.0, status) for count, status in ((100 - lost, 200), (lost, 503)) if count]
+    found = verification.verdict(Promise(20e3, 0.995), {"attainment": planned, "accuracy": 0.9}, logs)
+    assert found.kept is kept, found.sentence
+    assert f"attainment {1 - lost / 100:.4f}" in found.sentence
+
+
+def test_the_accuracy_that_was_served_is_judged_too() -> None:
+    rows = log(np.full(200, 0.5), 1.0).rows
+    half_right = RequestLog(rows.assign(answer=np.arange(200) % 2))
+    planned = {"attainment": 1.0, "accuracy": 0.9}
+    assert verification.verdict(Promise(20e3, 0.9, 0.8), planned, [half_right]).kept is False
+    assert verification.verdict(Promise(20e3, 0.9), planned, [half_right]).kept is True, "no accuracy was promised"
+    unlabelled = RequestLog(rows.assign(label=-1))
+    assert verification.verdict(Promise(20e3, 0.9, 0.8), planned, [unlabelled]).kept is True
+
+
+def test_a_late_client_breaks_no_promise() -> None:
+    rows = log(np.full(200, 0.5), 1.0).rows
+    late = RequestLog(rows.assign(sent_s=rows["sent_s"] + 0.05, done_s=rows["done_s"] + 0.05))
+    found = verification.verdict(Promise(20e3, 0.9), {"attainment": 1.0, "accuracy": 0.9}, [late])
+    assert found.kept is None
+    assert "1.0000 counted from when the client sent them" in found.sentence
+
+
+def test_a_plan_that_was_not_kept_ends_so() -> None:
+    arrivals = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(60.0).times(10.0, seed=0)}))
+    plan = api.plan(
+        table(), arrivals=arrivals, deadline_ms=20, attainment=0.9,
+        policies="slackfit", progress=None,
+    )  # fmt: skip
+    plan.judge()
+    broken = type(plan)(plan.rows, plan.facts, "", kept=False, verdict="the promise was broken as it was served: …")
+    with pytest.raises(PromiseBroken, match="broken as it was served"):
+        broken.judge()
 
 
 def test_a_p99_that_never_came_is_shown_as_such() -> None:
