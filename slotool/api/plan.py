@@ -409,13 +409,10 @@ def _verified(
 
     Pools share nothing but the traffic, so they are served one after the other.
     """
-    import pandas as pd
-
     from slotool.api.loadtest import loadtest
-    from slotool.planning import verification
+    from slotool.planning import front_end, verification
     from slotool.planning.fleet import Traffic
     from slotool.planning.server_process import RunningServer
-    from slotool.workloads import ArrivalTable
 
     traffic = Traffic.whole(search.busiest_s(verify_s))
     promised = search.served(fleet.pools, VERIFIED, traffic).verdict
@@ -425,10 +422,12 @@ def _verified(
     for service, pool, at in zip(services, fleet.pools, shares, strict=True):
         with RunningServer(["--config", str(service), "--port", "0"]) as server:
             asked = partial(loadtest, server.url, data=data, deadline_ms=deadline_ms, progress=reporter)
-            probe = asked(rate=verification.probe_rate_per_s(pool), duration_s=verification.PROBE_S)
-            front_ends.append(verification.FrontEnd.of_probe(probe.log, pool.worker.profile))
+            bursts = asked(arrivals=_at(front_end.burst_times_s(deadline_ms / 1e3)))
+            probe = asked(rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
+            found = front_end.FrontEnd.of_probe(probe.log, pool.worker.profile)
+            front_ends.append(verification.with_bursts(search, pool, found, bursts.log))
             reporter.note(f"the front end takes {front_ends[-1]}")
-            logs.append(asked(arrivals=ArrivalTable(pd.DataFrame({"arrival_s": traffic.arrival_s[at]}))).log)
+            logs.append(asked(arrivals=_at(traffic.arrival_s[at])).log)
     planned = {"attainment": promised.attainment, "accuracy": promised.accuracy, "p99_s": promised.p99_us / 1e6}
     verdict = verification.verdict(search.promise, planned, logs)
     figures = [
@@ -437,6 +436,14 @@ def _verified(
         {"what": "served", **verification.served(logs)},
     ]
     return figures, (verdict.kept, verdict.sentence)
+
+
+def _at(arrival_s: np.ndarray) -> ArrivalTable:
+    import pandas as pd
+
+    from slotool.workloads import ArrivalTable
+
+    return ArrivalTable(pd.DataFrame({"arrival_s": arrival_s}))
 
 
 def _draw(

@@ -4,82 +4,60 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from slotool.errors import InputError
 from slotool.planning.fleet import FleetSearch, Pool, Traffic
+from slotool.planning.front_end import BURST, FrontEnd
 from slotool.planning.promise import Part, Promise, attainment_at_most
-from slotool.scheduling.batching import Profile
 from slotool.workloads.requests import RequestLog
 
-# A server that has just started is asked for so long, at this share of what its most accurate point answers one by one
-# and at most at this rate: no request waits for another.
-PROBE_S, PROBE_SHARE, MAX_PROBE_RATE_PER_S = 4.0, 0.2, 50.0
-# Of what delays answers: by as much a server brings deadlines forward (``LatencyHeadroom``).
-HEADROOM_QUANTILE = 0.99
-
-
-@dataclass(frozen=True)
-class FrontEnd:
-    """What the simulation of a fleet leaves out, as probed from one server at low load.
-
-    ``outside_us``: float64 [n], of each probe, from the instant it was due to its answer at the client, without queue
-    and call. ``call_us``: by how much longer than the latency table's median a call takes, mostly the way to its worker
-    and back. ``headroom_us``: by which the server brings deadlines forward.
-    """
-
-    outside_us: np.ndarray
-    call_us: float
-    headroom_us: float
-
-    @classmethod
-    def of_probe(cls, log: RequestLog, profile: Profile) -> FrontEnd:
-        """From requests none of which waited for another. Raises ``InputError`` where none was answered."""
-        rows = log.rows[log.answered & log.rows["queue_s"].notna() & log.rows["compute_s"].notna()]
-        if rows.empty:
-            raise InputError("the server answered none of the requests that were to say how long its front end takes")
-        took_us = 1e6 * rows["compute_s"].to_numpy()
-        outside_us = 1e6 * (rows["done_s"] - rows["intended_s"] - rows["queue_s"]).to_numpy() - took_us
-        grid = profile.grid
-        places = {point.key: row for row, point in enumerate(grid.points)}
-        at = np.array([places[key] for key in rows["point"]])
-        medians_us = np.array([np.median(profile.samples_us[point, int(grid.sizes[0])]) for point in grid.points])
-        late_us = outside_us + took_us - grid.latency_us[at, 0]
-        return cls(
-            np.maximum(outside_us, 0.0),
-            max(0.0, float(np.median(took_us - medians_us[at]))),
-            max(0.0, float(np.quantile(late_us, HEADROOM_QUANTILE))),
-        )
-
-    def __str__(self) -> str:
-        outside_ms = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3
-        return (
-            f"{outside_ms[0]:.2g} ms a request (p99 {outside_ms[1]:.2g}) and {self.call_us / 1e3:.2g} ms a call, "
-            "as probed at the server's start"
-        )
-
-
-def probe_rate_per_s(pool: Pool) -> float:
-    """Requests per second at which none waits for another."""
-    slowest_us = float(pool.worker.profile.grid.latency_us[:, 0].max())
-    return min(MAX_PROBE_RATE_PER_S, PROBE_SHARE * pool.replicas * 1e6 / slowest_us)
+# Halvings of the range in which the loop's time for a request is looked for: to a thousandth of it.
+FITTED = 10
 
 
 def planned(
     search: FleetSearch, pools: Sequence[Pool], draw: int, traffic: Traffic, front_ends: Sequence[FrontEnd]
 ) -> dict[str, Any]:
     """Figures of these pools under ``traffic``, of which each has a front end; see ``figures``."""
-    in_time, right, took_us = (np.zeros(len(traffic.arrival_s)) for _ in range(3))
-    parts = search.parts(pools, draw, traffic, [(each.headroom_us, each.call_us) for each in front_ends])
-    for part, front_end in zip(parts, front_ends, strict=True):
-        random = np.random.default_rng((search.seed, draw, len(part.at)))
-        took_us[part.at] = _took_us(part) + random.choice(front_end.outside_us, len(part.at))
-        in_time[part.at] = took_us[part.at] <= search.promise.deadline_us
-        right[part.at] = part.result.grid.accuracy[part.result.row]
-    return figures(in_time.astype(bool), right, took_us)
+    count = len(traffic.arrival_s)
+    took_us, right = np.full(count, np.inf), np.zeros(count)
+    shares = search.shared_out(pools, draw, traffic)
+    for pool, at, front_end in zip(pools, shares, front_ends, strict=True):
+        took_us[at], right[at] = answered(search, pool, draw, traffic.arrival_s[at], front_end)
+    return figures(took_us <= search.promise.deadline_us, right, took_us)
+
+
+def answered(
+    search: FleetSearch, pool: Pool, draw: int, arrival_s: np.ndarray, front_end: FrontEnd
+) -> tuple[np.ndarray, np.ndarray]:
+    """By request of one pool, float64 [n]: how long its answer takes, infinite for none, and how accurate it is."""
+    read_us = front_end.read_us(1e6 * arrival_s)
+    overhead_us = front_end.headroom_us, front_end.call_us
+    (part,) = search.parts([pool], draw, Traffic.whole(read_us / 1e6), [overhead_us])
+    random = np.random.default_rng((search.seed, draw, len(arrival_s)))
+    outside_us = random.choice(front_end.outside_us, len(arrival_s))
+    took_us: np.ndarray = _took_us(part) + (read_us - 1e6 * arrival_s) + outside_us
+    return took_us, part.result.grid.accuracy[part.result.row]
+
+
+def with_bursts(search: FleetSearch, pool: Pool, front_end: FrontEnd, bursts: RequestLog) -> FrontEnd:
+    """The front end whose simulated ``bursts`` take as long, on average, as those that were served.
+
+    What has no answer within the deadline counts as the deadline. Found by bisection, as answers come later the longer
+    each request keeps the loop.
+    """
+    due_s, deadline_us = bursts.rows["intended_s"].to_numpy(), search.promise.deadline_us
+    took_us = np.minimum(np.where(bursts.answered, 1e6 * bursts.latency_s, np.inf), deadline_us)
+    low_us, high_us = 0.0, deadline_us / BURST
+    for _ in range(FITTED):
+        each_us = 0.5 * (low_us + high_us)
+        tried_us, _ = answered(search, pool, 0, due_s, replace(front_end, each_us=each_us))
+        slower = float(np.minimum(tried_us, deadline_us).mean()) > float(took_us.mean())
+        low_us, high_us = (low_us, each_us) if slower else (each_us, high_us)
+    return replace(front_end, each_us=low_us)
 
 
 def _took_us(part: Part) -> np.ndarray:

@@ -15,6 +15,7 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError, PromiseBroken
 from slotool.planning import verification
 from slotool.planning.fleet import FleetSearch, Pool, Traffic, WorkerType
+from slotool.planning.front_end import FrontEnd, burst_times_s
 from slotool.planning.promise import Promise
 from slotool.scheduling.batching import read_profile
 from slotool.tables import LatencyTable
@@ -23,17 +24,17 @@ from slotool.workloads.requests import RequestLog
 from tests.conftest import Slotool
 
 
-def table() -> LatencyTable:
-    """One point, whose calls of one take 1 ms and of four 2 ms."""
+def table(one_s: float = 1e-3) -> LatencyTable:
+    """One point, whose calls of four take twice as long as those of one."""
     rows = [
-        {"subject": "net", "point": "version=only", "batch_size": size, "samples_s": [one_s] * 5}
-        for size, one_s in ((1, 1e-3), (4, 2e-3))
+        {"subject": "net", "point": "version=only", "batch_size": size, "samples_s": [took_s] * 5}
+        for size, took_s in ((1, one_s), (4, 2 * one_s))
     ]
     return LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=0.9))
 
 
-def worker() -> WorkerType:
-    return WorkerType("one", read_profile(table()), 1, 1.0)
+def worker(one_s: float = 1e-3) -> WorkerType:
+    return WorkerType("one", read_profile(table(one_s)), 1, 1.0)
 
 
 def log(outside_ms: np.ndarray, compute_ms: float, status: int = 200) -> RequestLog:
@@ -48,28 +49,51 @@ def log(outside_ms: np.ndarray, compute_ms: float, status: int = 200) -> Request
 
 def test_the_front_end_is_what_the_table_does_not_know() -> None:
     outside_ms = np.linspace(0.4, 0.8, 101)
-    front_end = verification.FrontEnd.of_probe(log(outside_ms, 1.25), worker().profile)
+    front_end = FrontEnd.of_probe(log(outside_ms, 1.25), worker().profile)
     assert front_end.call_us == pytest.approx(250.0), "calls take a quarter of a millisecond longer than the table says"
     assert np.sort(front_end.outside_us) == pytest.approx(1e3 * outside_ms)
     assert front_end.headroom_us == pytest.approx(1e3 * np.quantile(outside_ms, 0.99) + 250.0)
-    assert str(front_end).startswith("0.6 ms a request (p99 0.8) and 0.25 ms a call")
+    assert str(front_end).startswith("0.6 ms a request (p99 0.8), 0 ms for each one before it and 0.25 ms a call")
     with pytest.raises(InputError, match="answered none"):
-        verification.FrontEnd.of_probe(log(outside_ms, 1.0, status=503), worker().profile)
+        FrontEnd.of_probe(log(outside_ms, 1.0, status=503), worker().profile)
+
+
+def test_a_front_end_has_one_request_after_the_other() -> None:
+    front_end = FrontEnd(np.full(1, 500.0), 0.0, 0.0, each_us=2e3)
+    read_us = front_end.read_us(np.array([1e6, 1e6, 1e6, 2e6]))
+    assert read_us == pytest.approx([1e6, 1.002e6, 1.004e6, 2e6])
+
+
+@pytest.mark.parametrize("each_us", [0.0, 150.0, 600.0])
+def test_bursts_tell_what_a_request_takes_of_the_loop(each_us: float) -> None:
+    """As far as the worker's calls do not take longer."""
+    search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
+    pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
+    true = FrontEnd(np.full(1, 700.0), 20.0, 1e3, each_us)
+    took_us, _ = verification.answered(search, pool, 1, due_s, true)
+    rows = log(np.zeros(len(due_s)), 1.0).rows
+    lost = ~np.isfinite(took_us)
+    done_s = due_s + 1e-6 * np.where(lost, 0.0, took_us)
+    bursts = RequestLog(
+        rows.assign(intended_s=due_s, sent_s=due_s, done_s=done_s, status=np.where(lost, 503, 200), deadline_s=0.05)
+    )
+    found = verification.with_bursts(search, pool, FrontEnd(true.outside_us, true.call_us, true.headroom_us), bursts)
+    assert found.each_us == pytest.approx(each_us, abs=5.0)
 
 
 def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
     promise, times_s = Promise(20e3, 0.9), Poisson(50.0).times(20.0, seed=0)
     search = FleetSearch(times_s, promise, reserve_us=2e3)
     pools, traffic = [Pool(worker(), "slackfit", 1)], Traffic.whole(times_s)
-    none = verification.FrontEnd(np.zeros(1), 0.0, 2e3)
+    none = FrontEnd(np.zeros(1), 0.0, 2e3)
     bare = verification.planned(search, pools, 1, traffic, [none])
     verdict = search.served(pools, 1, traffic).verdict
     assert (bare["attainment"], bare["accuracy"]) == (verdict.attainment, pytest.approx(verdict.accuracy))
     assert bare["p99_s"] == pytest.approx(verdict.p99_us / 1e6)
-    slower = verification.FrontEnd(np.full(3, 700.0), 300.0, 2e3)
+    slower = FrontEnd(np.full(3, 700.0), 300.0, 2e3)
     later = verification.planned(search, pools, 1, traffic, [slower])
     assert later["p99_s"] >= bare["p99_s"] + 0.99e-3, "both parts of the front end are in the tail"
-    hopeless = verification.FrontEnd(np.full(3, 30e3), 0.0, 2e3)
+    hopeless = FrontEnd(np.full(3, 30e3), 0.0, 2e3)
     assert verification.planned(search, pools, 1, traffic, [hopeless])["attainment"] == 0
 
 

@@ -1,0 +1,87 @@
+"""The front end of a server, which the simulation of a fleet leaves out: as probed, and as a queue of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.planning.fleet import Pool
+from slotool.scheduling.batching import Profile
+from slotool.workloads.requests import RequestLog
+
+# A server that has just started is asked for so long, at this share of what its most accurate point answers one by one
+# and at most at this rate: no request waits for another.
+PROBE_S, PROBE_SHARE, MAX_PROBE_RATE_PER_S = 4.0, 0.2, 50.0
+# Before that it gets bursts of so many requests at one instant, that many of them or as many as fit into the time.
+BURST, BURSTS, BURSTS_S = 24, 20, 4.0
+# Between two bursts, besides a deadline.
+PAUSE_S = 0.1
+# Of what delays answers: by as much a server brings deadlines forward (``LatencyHeadroom``).
+HEADROOM_QUANTILE = 0.99
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """What the simulation of a fleet leaves out, as probed from one server.
+
+    ``outside_us``: float64 [n], of each probe at low load, from the instant it was due to its answer at the client,
+    without queue and call. ``call_us``: by how much longer than the latency table's median a call takes, mostly the way
+    to its worker and back. ``headroom_us``: by which the server brings deadlines forward. ``each_us``: that a request
+    keeps those behind it from being read, in a burst.
+    """
+
+    outside_us: np.ndarray
+    call_us: float
+    headroom_us: float
+    each_us: float = 0.0
+
+    @classmethod
+    def of_probe(cls, log: RequestLog, profile: Profile) -> FrontEnd:
+        """From requests none of which waited for another; ``each_us`` is then 0. Raises ``InputError`` where none was
+        answered."""
+        rows = log.rows[log.answered & log.rows["queue_s"].notna() & log.rows["compute_s"].notna()]
+        if rows.empty:
+            raise InputError("the server answered none of the requests that were to say how long its front end takes")
+        took_us = 1e6 * rows["compute_s"].to_numpy()
+        outside_us = 1e6 * (rows["done_s"] - rows["intended_s"] - rows["queue_s"]).to_numpy() - took_us
+        grid = profile.grid
+        places = {point.key: row for row, point in enumerate(grid.points)}
+        at = np.array([places[key] for key in rows["point"]])
+        medians_us = np.array([np.median(profile.samples_us[point, int(grid.sizes[0])]) for point in grid.points])
+        late_us = outside_us + took_us - grid.latency_us[at, 0]
+        return cls(
+            np.maximum(outside_us, 0.0),
+            max(0.0, float(np.median(took_us - medians_us[at]))),
+            max(0.0, float(np.quantile(late_us, HEADROOM_QUANTILE))),
+        )
+
+    def read_us(self, arrival_us: np.ndarray) -> np.ndarray:
+        """Instants at which requests have been read, float64 [n]: one by one, each behind those before it.
+
+        ``arrival_us``: float64 [n], ascending. Source: Lindley's recursion.
+        """
+        ranks = self.each_us * np.arange(len(arrival_us))
+        read_us: np.ndarray = ranks + np.maximum.accumulate(arrival_us - ranks)
+        return read_us
+
+    def __str__(self) -> str:
+        outside_ms = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3
+        return (
+            f"{outside_ms[0]:.2g} ms a request (p99 {outside_ms[1]:.2g}), {self.each_us / 1e3:.2g} ms for each one "
+            f"before it and {self.call_us / 1e3:.2g} ms a call, as probed at the server's start"
+        )
+
+
+def probe_rate_per_s(pool: Pool) -> float:
+    """Requests per second at which none waits for another."""
+    slowest_us = float(pool.worker.profile.grid.latency_us[:, 0].max())
+    return min(MAX_PROBE_RATE_PER_S, PROBE_SHARE * pool.replicas * 1e6 / slowest_us)
+
+
+def burst_times_s(deadline_s: float) -> np.ndarray:
+    """Instants of the bursts' requests, float64, ascending from 0: a burst begins when the one before it is over."""
+    apart_s = deadline_s + PAUSE_S
+    count = min(BURSTS, max(3, int(BURSTS_S / apart_s)))
+    return np.repeat(apart_s * np.arange(count), BURST)
