@@ -47,7 +47,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     slacks = generator.uniform(80.0, 6_000.0, count) if draw(st.booleans()) else np.full(count, 3_000.0)
     deaths = np.full(workers, np.inf)
     for worker in range(draw(st.integers(0, workers))):
-        deaths[worker] = generator.uniform(1.0, 1.2 * arrivals[-1])
+        deaths[worker] = generator.uniform(0.0, 1.2 * arrivals[-1])
     least = generator.choice([0.0, 0.9, 0.93, 0.99], count) if draw(st.booleans()) else None
     priority = generator.integers(0, 3, count) if draw(st.booleans()) else None
     return Scenario(arrivals, arrivals + np.maximum(slacks, 101.0 * (np.arange(count) == 0)), deaths, least, priority)
