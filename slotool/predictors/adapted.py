@@ -131,9 +131,9 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
 def interval_factor(predictor: AdaptedPredictor, coverage: float = 0.9) -> float:
     """The factor that, raised to each graph's spread, bounds its interval: for few labels, so from Student's t of n − 1
     degrees of freedom, × ``calibration``."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    return float(np.exp(t.ppf((1 + coverage) / 2, predictor.labels - 1) * predictor.calibration()))
+    return float(np.exp(stdtrit(predictor.labels - 1, (1 + coverage) / 2) * predictor.calibration()))
 
 
 class Posterior:

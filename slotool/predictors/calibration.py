@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from slotool import strict_json
 from slotool.errors import GraphError, InputError
@@ -172,6 +171,8 @@ def _scale(scale: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 def _fitted_scale(kinds: Sequence[HeldOutKind]) -> np.ndarray:
     """Of greatest posterior likelihood, each kind weighing the same. A distance that no kind has keeps what it starts
     with."""
+    from scipy.optimize import minimize
+
     vectors = [kind.vectors for kind in kinds]
 
     def unlikely(log_scale: np.ndarray) -> float:
@@ -191,7 +192,7 @@ def _grid(scores: Sequence[np.ndarray], k: float) -> np.ndarray:
     levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
     if k < MIN_KINDS:
         spread = np.sqrt(np.mean([np.mean(own**2) for own in scores]) * (1 + 1 / k))
-        return np.asarray(student.ppf(0.5 + levels / 2, max(1.0, k - 1)) * spread)
+        return np.asarray(stdtrit(max(1.0, k - 1), 0.5 + levels / 2) * spread)
     values = np.concatenate(scores)
     order = np.argsort(values)
     weights = np.concatenate([np.full(len(own), k / len(scores) / len(own) / (k + 1)) for own in scores])[order]
@@ -205,7 +206,7 @@ def _shrunk_grid(scores: Sequence[np.ndarray]) -> np.ndarray:
     k = len(scores) + PRIOR_KINDS
     square = (PRIOR_KINDS * PRIOR_SCORE**2 + sum(np.mean(own**2) for own in scores)) / k
     levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
-    return np.asarray(student.ppf(0.5 + levels / 2, k - 1) * np.sqrt(square * (1 + 1 / k)))
+    return np.asarray(stdtrit(k - 1, 0.5 + levels / 2) * np.sqrt(square * (1 + 1 / k)))
 
 
 def _rms(values: np.ndarray) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from slotool.predictors.noise import floor
 from slotool.tables import Column, Schema, Table
@@ -94,6 +93,8 @@ def score(
 def _rank_correlation(measured_s: np.ndarray, predicted_s: np.ndarray) -> float | None:
     if np.ptp(measured_s) == 0 or np.ptp(predicted_s) == 0:
         return None
+    from scipy.stats import spearmanr
+
     return float(spearmanr(measured_s, predicted_s).statistic)
 
 

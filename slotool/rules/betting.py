@@ -18,7 +18,7 @@ there are hardly any; there the exact tail is sharper than a bet.
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from slotool.rules.losses import Comparison, excess_of
 
@@ -56,9 +56,9 @@ def binomial_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float
     """
     alone = int(np.count_nonzero((error > 0) & (best_error == 0)))
     if kind == "absolute":
-        return float(binom.cdf(alone, len(error), min(tolerance, 1.0))) if tolerance > 0 else 1.0
+        return float(bdtr(float(alone), len(error), min(tolerance, 1.0))) if tolerance > 0 else 1.0
     either = alone + int(np.count_nonzero(best_error))
-    return float(binom.cdf(alone, either, tolerance / (1.0 + tolerance))) if tolerance > 0 else 1.0
+    return float(bdtr(float(alone), either, tolerance / (1.0 + tolerance))) if tolerance > 0 else 1.0
 
 
 class Evidence:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from slotool.rules.base import Assessment, Problem, RuleGenerator
 from slotool.rules.candidates import Candidates
@@ -42,7 +42,7 @@ class Bootstrap(RuleGenerator):
         draw = np.random.default_rng(problem.seed)
         examples = len(problem.outcomes.examples)
         size = max(1, int(examples * SUBSET_SHARE))
-        trials = _Trials(len(candidates), 2.0 * float(norm.ppf(problem.confidence)))
+        trials = _Trials(len(candidates), 2.0 * float(ndtri(problem.confidence)))
         path_of = candidates.path_numbers
         while trials.made < MAX_TRIALS and trials.unsure.any():
             rows = np.stack([draw.integers(0, examples, size) for _ in range(min(AT_ONCE, MAX_TRIALS - trials.made))])

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from slotool.rules.base import Assessment, Listed, Problem, RuleGenerator
 from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show
@@ -167,7 +167,7 @@ def _share_of_best(problem: Problem, learn: np.ndarray) -> float:
     ahead = int(error.mean(axis=0).argmin())
     worse = error - error[:, [ahead]]
     doubt = np.sqrt(((worse**2).sum(axis=0) + problem.max_error**2) / (len(learn) + 1.0) ** 2)
-    likely = np.maximum(norm.sf(worse.mean(axis=0) / doubt), MIN_SHARE)
+    likely = np.maximum(ndtr(-worse.mean(axis=0) / doubt), MIN_SHARE)
     return float(likely[problem.best] / likely.sum())
 
 

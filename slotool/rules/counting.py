@@ -14,7 +14,7 @@ tolerance of 0, and on few examples, it is not.
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.special import bdtr, betainccinv, betaincinv, betaln, xlog1py, xlogy
 
 from slotool.rules.losses import Comparison
 
@@ -35,8 +35,8 @@ def paired_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, 
     reached = float(statistic.of(np.array(alone), np.array(best_alone)))
     if not reached < 0:
         return 1.0
-    least = float(beta.ppf(miss / 2, best_alone, trials - best_alone + 1)) if best_alone else 0.0
-    most = float(beta.isf(miss / 2, best_alone + 1, trials - best_alone)) if best_alone < trials else 1.0
+    least = float(betaincinv(best_alone, trials - best_alone + 1, miss / 2)) if best_alone else 0.0
+    most = float(betainccinv(best_alone + 1, trials - best_alone, miss / 2)) if best_alone < trials else 1.0
     tails = [_tail(statistic, reached, share) for share in np.linspace(least, most, SHARES_TRIED)]
     return min(1.0, max(tails) + miss)
 
@@ -75,8 +75,14 @@ def _tail(statistic: _Statistic, reached: float, share: float) -> float:
     trials = statistic.trials
     reach = DEVIATIONS * np.sqrt(trials * share * (1.0 - share)) + 10.0
     best_alone = np.arange(max(0, int(trials * share - reach)), min(trials, int(trials * share + reach)) + 1)
-    likely = binom.pmf(best_alone, trials, share)
+    likely = _binomial(best_alone, trials, share)
     most = statistic.most_alone(best_alone, reached)
     rest = min(1.0, statistic.share_alone(share) / (1.0 - share)) if share < 1.0 else 0.0
-    below = np.where(most < 0, 0.0, binom.cdf(most, trials - best_alone, rest))
+    below = np.where(most < 0, 0.0, bdtr(most.astype(float), trials - best_alone, rest))
     return float(likely @ below + max(0.0, 1.0 - likely.sum()))
+
+
+def _binomial(count: np.ndarray, trials: int, share: float) -> np.ndarray:
+    """float64 like ``count``: how likely each is among so many trials."""
+    ways = -betaln(trials - count + 1, count + 1) - np.log(trials + 1)
+    return np.asarray(np.exp(ways + xlogy(count, share) + xlog1py(trials - count, -share)))

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from slotool.errors import TableError
 from slotool.rules.points import from_point
@@ -91,7 +90,9 @@ def _as_answers(truths: Mapping[str, str], answers: OutcomeTable) -> dict[str, s
 def _require_random(taken: np.ndarray, all_answers: np.ndarray) -> None:
     """bool [taken], bool [answers]: whether ensembles answer otherwise. Raises ``TableError`` where so many or so few
     among those taken would be drawn at random less than once in a million times."""
-    drawn = stats.hypergeom(len(all_answers), int(all_answers.sum()), len(taken))
+    from scipy.stats import hypergeom
+
+    drawn = hypergeom(len(all_answers), int(all_answers.sum()), len(taken))
     count = int(taken.sum())
     if min(drawn.cdf(count), drawn.sf(count - 1)) < MIN_CHANCE:
         raise TableError(

@@ -11,8 +11,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression
 
 from slotool.rules.cascades import TableAsked, Worth
 from slotool.rules.conditions import Condition
@@ -31,6 +29,8 @@ ALWAYS = -1e300
 def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
     """How likely answers of a confidence are right, rising with it: isotonic regression. Both float64 [examples];
     examples whose confidence is NaN are left out."""
+    from sklearn.isotonic import IsotonicRegression
+
     known = ~np.isnan(confidence)
     if not known.any():
         return Worth((0.0,), (0.0,))
@@ -89,6 +89,8 @@ class Signals:
         return Signal(values, condition)
 
     def _line(self, asked: tuple[int, ...]) -> Signal:
+        from sklearn.linear_model import LogisticRegression
+
         names = [self._outcomes.versions[at] for at in asked]
         terms = [Term("confidence", name, 1.0) for name in names]
         terms += [Term("feature", name, 1.0) for name in self._outcomes.features]

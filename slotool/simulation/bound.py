@@ -6,8 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
 from slotool.compilation import njit
 from slotool.errors import RunError
@@ -76,6 +74,9 @@ def _stretch(
     accuracy: np.ndarray, death_us: np.ndarray, width_us: float, first: np.ndarray, last: np.ndarray, costs: np.ndarray
 ) -> float:
     """The linear program of queries that arrive in one stretch of time; alike ones are one group."""
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
     windows, group = np.unique(np.stack([first, last], axis=1), axis=0, return_inverse=True)
     members = np.bincount(group.ravel())
     cheapest = np.full((len(windows), costs.shape[1]), np.inf)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array, csr_array
 
 from slotool.errors import InputError, RunError
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.optimum import Optimum
 from slotool.simulation.scenario import Scenario
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 STEPS = 48
 TIME_LIMIT_S = 60.0
@@ -132,6 +134,8 @@ def _program(
     limit_s: float,
 ) -> tuple[float, float]:
     """Unknowns: how often each call is made, then ``query[i]``'s part in ``call[i]``. Their value, and the bound."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     count, parts = len(calls.start), len(call)
     part = count + np.arange(parts)
     at, shut = _overlaps(calls)
@@ -175,4 +179,6 @@ def _overlaps(calls: _Calls) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, height: int, width: int) -> csr_array:
+    from scipy.sparse import coo_array
+
     return coo_array((values, (rows, columns)), shape=(height, width)).tocsr()

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from slotool.compilation import njit
 from slotool.scheduling.batching.grid import ControlGrid
@@ -101,11 +100,13 @@ def _queues(most: float, largest: int) -> np.ndarray:
 
 def _arrivals(mean: np.ndarray, dispersion: float) -> np.ndarray:
     """float64 [J, Q]: equally likely numbers of arrivals with these means and variance ÷ mean."""
+    from scipy.stats import nbinom, poisson
+
     at = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     if dispersion <= 1.0:
-        drawn = stats.poisson.ppf(at, mean[:, None])
+        drawn = poisson.ppf(at, mean[:, None])
     else:
-        drawn = stats.nbinom.ppf(at, mean[:, None] / (dispersion - 1.0), 1.0 / dispersion)
+        drawn = nbinom.ppf(at, mean[:, None] / (dispersion - 1.0), 1.0 / dispersion)
     found = drawn.mean(axis=1, keepdims=True)
     return np.where(found > 0, drawn * mean[:, None] / np.maximum(found, 1e-12), mean[:, None])
 
