@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from starlette.requests import Request
@@ -21,13 +21,12 @@ from slotool.errors import InputError
 from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections
 from slotool.serving.access_log import AccessLog
+from slotool.serving.accounts import Accounts, Asked
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
 from slotool.serving.candidates import CANARY, SHADOW, VERSION, candidate_name, public
 from slotool.serving.clients import Clients, read_clients
-from slotool.serving.feedback import Feedback
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
-from slotool.serving.live import Live
 from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
@@ -35,7 +34,6 @@ from slotool.serving.request_options import RequestOptions
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.shadow import Shadows
-from slotool.serving.statistics import Statistics
 
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
@@ -56,17 +54,6 @@ class Limits:
     connections: int = 4_096
 
 
-class Asked(NamedTuple):
-    """A request in the router: what is to be counted of it. ``read_us``: from its arrival until its tensors were
-    read."""
-
-    served: ServedModel
-    x: Inputs
-    options: RequestOptions
-    arrival_us: float
-    read_us: float
-
-
 class FrontEnd:
     """The router with its models, the limits on what clients send, and the clients who are let in, None for all.
 
@@ -82,12 +69,7 @@ class FrontEnd:
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
         self.interfaces: dict[str, Interface] = {}
-        # These are kept by name in the router, so that candidates have their own.
-        self.statistics: dict[str, Statistics] = {}
-        self.feedback: dict[str, Feedback] = {}
-        self.live = Live(self.router.waiting)
-        # Of each of several models; the figures of one are those of all.
-        self.live_of: dict[str, Live] = {}
+        self.accounts = Accounts(router)
         self.shadows = Shadows(router)
         self._random = random.Random()
         self._read_models()
@@ -95,7 +77,6 @@ class FrontEnd:
         self.admission = Admission()
         self._selector: IdleTrackingSelector | None = None
         self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
-        self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
 
     def _read_models(self) -> None:
         """They may be others than before."""
@@ -103,13 +84,7 @@ class FrontEnd:
         answering = [name for name, served in self.router.models.items() if served.version != SHADOW]
         for name, served in self.models.items():
             self.interfaces[name] = Interface.of(served.model, self.limits.batch)
-        for name in answering:
-            if name not in self.statistics:
-                self.statistics[name], self.feedback[name] = Statistics(), Feedback()
-                self.router.metrics.watch_feedback(name, self.feedback[name])
-            if len(answering) > 1 and name not in self.live_of:
-                self.live_of[name] = Live(partial(self.router.waiting, name))
-        self.live_of = {name: live for name, live in self.live_of.items() if name in answering}
+        self.accounts.keep_of(answering)
 
     def watch_loop(self, selector: IdleTrackingSelector) -> None:
         """Measure the load of the event loop that ``selector`` serves, from now on."""
@@ -155,7 +130,7 @@ class FrontEnd:
 
     def statistics_of(self, versions: Sequence[ServedModel]) -> list[dict[str, Any]]:
         """Triton's ``ModelStatistics`` object of each."""
-        return [self.statistics[each.name].document(each.public_name, each.version) for each in versions]
+        return [self.accounts.statistics[each.name].document(each.public_name, each.version) for each in versions]
 
     def index(self) -> list[dict[str, str]]:
         """Every version of every model, as Triton's repository index has it."""
@@ -229,35 +204,19 @@ class FrontEnd:
         served = asked.served
         self.admission.end(asked.options.timeout_us, answered=not isinstance(outcome, Rejection))
         if isinstance(outcome, Rejection):
-            self.statistics[served.name].rejected(self.router.now_us() - asked.arrival_us)
-            self.feedback[served.name].rejected()
+            self.accounts.rejected(asked, self.router.now_us())
             done(outcome if served.version == VERSION else outcome.of(served.name))
-        else:
-            done(outcome)
-            # After the response is on its way: the client does not wait for the counters.
-            self._count(asked, outcome)
-
-    def _count(self, asked: Asked, answer: InferenceResult) -> None:
-        served, x, options, _, read_us = asked
-        latency_us = answer.queue_us + answer.compute_us
-        point = answer.decision.point.label
-        self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
-        self.statistics[served.name].answered(answer, read_us)
-        self.feedback[served.name].answered(x, answer, options.group)
-        named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
-        accuracy = served.expected_accuracy.get(answer.decision.point)
-        self.live.answered(answer, named, accuracy)
-        if served.name in self.live_of:
-            self.live_of[served.name].answered(answer, point, accuracy)
+            return
+        done(outcome)
+        # After the response is on its way: the client does not wait for the counters.
+        self.accounts.answered(asked, outcome)
         if self._has_candidates:
-            self.shadows.answered(served, x, options, answer, overloaded=self.admission.rejection() is not None)
+            overloaded = self.admission.rejection() is not None
+            self.shadows.answered(served, asked.x, asked.options, outcome, overloaded=overloaded)
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Count requests that end without an answer, whatever model they name."""
-        self.router.metrics.dropped(model if model in self.statistics else "", cause, count)
-        self.live.dropped(cause, count)
-        if model in self.live_of:
-            self.live_of[model].dropped(cause, count)
+        self.accounts.dropped(model, cause, count)
 
     def rejected(self, rejection: Rejection, model: str | None) -> Reply:
         """Count a rejection and return its reply. ``model``: named by the request; None means the only one."""

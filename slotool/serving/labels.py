@@ -51,16 +51,16 @@ class FeedbackEndpoint:
             asked = _asked(body, names)
             # Requests are numbered for all: one of them answered this.
             versions = {each.name: each for each in self._front.versions(served.name)}
-            named = next((n for n in versions if self._front.feedback[n].remembers(asked[0])), served.name)
-            self._front.feedback[named].label(versions[named], *asked)
+            named = next((n for n in versions if self._front.accounts.feedback[n].remembers(asked[0])), served.name)
+            self._front.accounts.feedback[named].label(versions[named], *asked)
             await self._look(versions[named])
-            return json_response(self._front.feedback[named].summary())
-        return json_response(self._front.feedback[served.name].summary())
+            return json_response(self._front.accounts.feedback[named].summary())
+        return json_response(self._front.accounts.feedback[served.name].summary())
 
     async def choose(self, request: Request) -> Response:
         """Which answers to label; ``POST`` of ``{"labels": count}`` chooses until so many wait for a label."""
         served = self._front.model(request.path_params["model"])
-        feedback = self._front.feedback[served.name]
+        feedback = self._front.accounts.feedback[served.name]
         if request.method == "POST":
             if is_from_browser(request):
                 require_same_origin(request, has_token=self._front.clients is not None)
@@ -79,7 +79,7 @@ class FeedbackEndpoint:
 
     async def _look(self, served: ServedModel) -> None:
         """Look at the certificates when it is time, and say what is new."""
-        guarantees, router = self._front.feedback[served.name].guarantees, self._front.router
+        guarantees, router = self._front.accounts.feedback[served.name].guarantees, self._front.router
         for kind, sentence, fields in await guarantees.look(served):
             router.events.emit(kind, sentence, **fields)
         router.metrics.violated(served.name, Counter(own.group for own in guarantees.alarms), guarantees.by_group())

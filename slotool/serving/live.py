@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from slotool.serving.model_queue import InferenceResult
 
 KEPT_SECONDS = 900
 # Latencies kept of a second; of more, as many chosen at random.
@@ -55,17 +53,18 @@ class Live:
         self._open = _Second()
         self._random = random.Random(0)
 
-    def answered(self, answer: InferenceResult, point: str, accuracy: float | None) -> None:
-        """Count an answer at ``point``, whose mean accuracy is known or None."""
-        second, in_time = self._open, answer.slack_us >= 0
-        second.in_time += in_time
-        second.late += not in_time
-        second.points[point] += 1
-        self._sample(answer.queue_us + answer.compute_us)
+    def answered(self, latencies_us: Sequence[float], late: int, point: str, accuracy: float | None) -> None:
+        """Count answers at ``point``, whose mean accuracy is known or None. ``latencies_us``: of each, from its
+        arrival; ``late``: how many came after their deadlines."""
+        second, count = self._open, len(latencies_us)
+        second.in_time += count - late
+        second.late += late
+        second.points[point] += count
+        self._sample(latencies_us)
         if accuracy is not None:
-            second.known += 1
-            second.accuracy += accuracy
-            second.right += accuracy * in_time
+            second.known += count
+            second.accuracy += accuracy * count
+            second.right += accuracy * (count - late)
 
     def dropped(self, cause: str, count: int = 1) -> None:
         """Count requests that ended without an answer."""
@@ -100,12 +99,13 @@ class Live:
         """Seconds since the server began."""
         return self._clock_s() - self._began_s
 
-    def _sample(self, latency_us: float) -> None:
+    def _sample(self, latencies_us: Sequence[float]) -> None:
         kept, second = self._open.latencies_us, self._open
-        if len(kept) < MAX_SAMPLES:
-            kept.append(latency_us)
-        elif (at := self._random.randrange(second.in_time + second.late)) < MAX_SAMPLES:
-            kept[at] = latency_us
+        room = MAX_SAMPLES - len(kept)
+        kept.extend(latencies_us[:room])
+        for latency_us in latencies_us[room:]:
+            if (at := self._random.randrange(second.in_time + second.late)) < MAX_SAMPLES:
+                kept[at] = latency_us
 
     def _figures(self, second: _Second, span_s: float, now_s: float) -> dict[str, Any]:
         answered = second.in_time + second.late

@@ -73,7 +73,7 @@ class LivePage:
         """Close a second of the figures every second, for as long as the server runs."""
         while True:
             await asyncio.sleep(TICK_S)
-            for live in (self._front.live, *self._front.live_of.values()):
+            for live in (self._front.accounts.live, *self._front.accounts.live_of.values()):
                 live.tick()
             self._front.shadows.report(time.monotonic())
 
@@ -91,7 +91,7 @@ class LivePage:
         with suppress(ValueError):
             number = int(text) if len(text) < 20 else -1
         model = request.query_params.get("model")
-        if model is not None and model not in self._front.live_of:
+        if model is not None and model not in self._front.accounts.live_of:
             model = self._front.model(model).name
         return json_response(self._document(number, model))
 
@@ -170,14 +170,15 @@ class LivePage:
 
     def _document(self, number: int, model: str | None = None) -> dict[str, Any]:
         front, runtime_settings = self._front, self._runtime_settings
-        live = front.live_of.get(model, front.live) if model is not None else front.live
+        accounts = front.accounts
+        live = accounts.live if model is None else accounts.live_of.get(model, accounts.live)
         unready = front.router.unready()
         return {
             "version": __version__,
-            "up_s": round(front.live.up_s(), 3),
-            "models": list(front.live_of or front.models),
+            "up_s": round(accounts.live.up_s(), 3),
+            "models": list(accounts.live_of or front.models),
             "shadows": front.shadows.documents(),
-            "guarantees": {name: own.guarantees.documents() for name, own in front.feedback.items()},
+            "guarantees": {name: own.guarantees.documents() for name, own in accounts.feedback.items()},
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),

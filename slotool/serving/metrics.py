@@ -6,13 +6,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from slotool.serving.distribution import Distribution
 
 # 100 µs to 10 s in steps of about 1.8: microsecond models and queues of seconds in one histogram.
 BUCKETS_S = tuple(round(1e-4 * 10 ** (i / 4), 7) for i in range(21))
 BATCHES = tuple(2**i for i in range(11))
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class _Reading(Collector):
+    """No metric: it is told that metrics are read."""
+
+    def __init__(self) -> None:
+        self.settle: Callable[[], None] = lambda: None
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        self.settle()
+        return ()
 
 
 class Labelled(Protocol):
@@ -33,16 +50,19 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        # The first that is collected.
+        self._reading = _Reading()
+        self.registry.register(self._reading)
         self._requests = Counter(
             "slotool_requests", "Requests by outcome", ["model", "outcome"], registry=self.registry
         )
-        self._latency_s = Histogram(
+        self._latency_s = Distribution(
             "slotool_request_latency_seconds",
             "Seconds from the arrival of a request to its answer",
-            ["model"],
-            buckets=BUCKETS_S,
-            registry=self.registry,
+            ("model",),
+            BUCKETS_S,
         )
+        self.registry.register(self._latency_s)
         self._points = Counter(
             "slotool_operating_point_requests",
             "Answered requests by operating point",
@@ -140,9 +160,12 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self.registry,
         )
-        self._batch = Histogram(
-            "slotool_batch_examples", "Examples in a call", ["model"], buckets=BATCHES, registry=self.registry
-        )
+        self._batch = Distribution("slotool_batch_examples", "Examples in a call", ("model",), BATCHES)
+        self.registry.register(self._batch)
+
+    def before_reading(self, settle: Callable[[], None]) -> None:
+        """Call ``settle`` whenever metrics are read, to have everything counted."""
+        self._reading.settle = settle
 
     def watch_queue(self, length: Callable[[], int]) -> None:
         """Report ``length()`` as the queue's length whenever metrics are read."""
@@ -220,13 +243,16 @@ class Metrics:
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""
-        self._child(self._batch, model).observe(examples)
+        self._batch.observe((model,), (examples,))
 
-    def answered(self, model: str, point: str, latency_us: float, *, late: bool) -> None:
-        """A request was answered ``latency_us`` after it arrived."""
-        self._child(self._requests, model, "late" if late else "ok").inc()
-        self._child(self._points, model, point).inc()
-        self._child(self._latency_s, model).observe(latency_us * 1e-6)
+    def answered(self, model: str, point: str, latencies_us: Sequence[float], *, late: int) -> None:
+        """Requests were answered so long after they arrived; so many of them after their deadlines."""
+        in_time = len(latencies_us) - late
+        for outcome, count in (("ok", in_time), ("late", late)):
+            if count:
+                self._child(self._requests, model, outcome).inc(count)
+        self._child(self._points, model, point).inc(len(latencies_us))
+        self._latency_s.observe((model,), [latency_us * 1e-6 for latency_us in latencies_us])
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Requests ended without an answer. ``model`` is one that is served, or empty: clients invent names."""

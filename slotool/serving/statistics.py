@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +17,8 @@ class _Total:
     count: int = 0
     spent_us: float = 0.0
 
-    def add(self, spent_us: float) -> None:
-        self.count += 1
+    def add(self, spent_us: float, count: int = 1) -> None:
+        self.count += count
         self.spent_us += spent_us
 
     def document(self) -> dict[str, int]:
@@ -41,15 +42,19 @@ class Statistics:
     executions: float = 0.0
     last_ms: int = 0
 
-    def answered(self, answer: InferenceResult, read_us: float) -> None:
-        """Count an answer to a request whose tensors were read ``read_us`` after it arrived."""
-        self.success.add(answer.queue_us + answer.compute_us)
-        self.read.add(read_us)
-        self.queue.add(max(0.0, answer.queue_us - read_us))
-        self.compute.add(answer.compute_us)
-        self.examples += len(answer.scored)
-        # Its part in the call it shared with others.
-        self.executions += len(answer.scored) / answer.batch
+    def answered(self, results: Sequence[InferenceResult], read_us: Sequence[float]) -> None:
+        """Count answers to requests whose tensors were read so long after they arrived."""
+        count, compute_us = len(results), sum([answer.compute_us for answer in results])
+        self.success.add(sum([answer.queue_us for answer in results]) + compute_us, count)
+        self.read.add(sum(read_us), count)
+        queued_us = [max(0.0, answer.queue_us - us) for answer, us in zip(results, read_us, strict=True)]
+        self.queue.add(sum(queued_us), count)
+        self.compute.add(compute_us, count)
+        for answer in results:
+            examples = len(answer.scored)
+            self.examples += examples
+            # Its part in the call it shared with others.
+            self.executions += examples / answer.batch
         self.last_ms = time.time_ns() // 1_000_000
 
     def rejected(self, after_us: float) -> None:

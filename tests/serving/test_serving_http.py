@@ -320,3 +320,17 @@ def test_one_model_needs_no_name() -> None:
         response = HTTP.post(f"{live.url}/compute", content=b"?")
         assert (response.status_code, live.count("slotool_drops_total", model="three", cause="bad-request")) == (400, 1)
         assert HTTP.post(f"{live.url}/compute", content=X.tobytes()).status_code == 200
+
+
+def test_metrics_hold_every_answer_that_was_given_before_they_are_read() -> None:
+    with live_server([served(ThreeLinear())]) as live:
+        for sent in range(1, 20):  # fewer than are counted together, and more
+            assert HTTP.post(f"{live.url}/compute", content=X.tobytes()).status_code == 200
+            lines = [line.rpartition(" ") for line in HTTP.get(f"{live.url}/metrics").text.splitlines()]
+            values = {name: value for name, _, value in lines if not name.startswith("#")}
+            assert float(values['slotool_requests_total{model="three",outcome="ok"}']) == sent
+            assert float(values['slotool_request_latency_seconds_count{model="three"}']) == sent
+        up_to = [float(value) for name, value in values.items() if "latency_seconds_bucket" in name]
+        assert up_to == sorted(up_to)
+        assert up_to[-1] == 19
+        assert 0 < float(values['slotool_request_latency_seconds_sum{model="three"}']) < 19 * 60

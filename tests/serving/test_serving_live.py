@@ -11,13 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
-from slotool.elastic import confidence
 from slotool.errors import InputError
-from slotool.scheduling import ControlSpace, Decision, FixedPoint, by_demand
-from slotool.serving import InferenceResult, Router
+from slotool.scheduling import ControlSpace, FixedPoint, by_demand
+from slotool.serving import Router
 from slotool.serving.clients import Clients
 from slotool.serving.live import KEPT_SECONDS, MAX_SAMPLES, Live
-from slotool.serving.outputs import Scores
 from slotool.serving.runtime_settings import ReloadableSettings
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
@@ -76,17 +74,12 @@ def shared() -> Iterator[LiveServer]:
         yield live
 
 
-def answer(latency_us: float, slack_us: float = 1.0) -> InferenceResult:
-    scored = Scores(np.zeros((1, 4), np.float32), confidence(np.zeros((1, 4), np.float32)))
-    return InferenceResult(scored, Decision(SMALL, 1, "as asked"), latency_us / 2, latency_us / 2, slack_us, 1, "7")
-
-
 def test_a_second_holds_what_ended_in_it() -> None:
     now_s, waiting = [0.0], [7]
     live = Live(lambda: waiting[0], lambda: now_s[0])
     for latency_us in (100.0, 200.0, 300.0):
-        live.answered(answer(latency_us), "small", 0.8)
-    live.answered(answer(400.0, slack_us=-5.0), "large", 0.9)
+        live.answered([latency_us], 0, "small", 0.8)
+    live.answered([400.0], 1, "large", 0.9)
     for cause in ("expired", "queue-full", "queue-full", "bad-request", "client-gone"):
         live.dropped(cause)
     live.event("policy b")
@@ -119,8 +112,8 @@ def test_of_many_events_the_first_are_kept() -> None:
 def test_unknown_accuracies_are_not_made_up() -> None:
     now_s = [0.0]
     live = Live(lambda: 0, lambda: now_s[0])
-    live.answered(answer(1.0), "small", 0.8)
-    live.answered(answer(1.0), "tier", None)
+    live.answered([1.0], 0, "small", 0.8)
+    live.answered([1.0], 0, "tier", None)
     now_s[0] = 1.0
     live.tick()
     (second,) = live.since(-1)
@@ -131,7 +124,7 @@ def test_memory_is_bounded_and_samples_are_of_the_whole_second() -> None:
     now_s = [0.0]
     live = Live(lambda: 0, lambda: now_s[0])
     for i in range(5 * MAX_SAMPLES):
-        live.answered(answer(float(i)), "small", None)
+        live.answered([float(i)], 0, "small", None)
     assert len(live._open.latencies_us) == MAX_SAMPLES
     for _ in range(KEPT_SECONDS + 50):
         now_s[0] += 1.0
@@ -141,7 +134,7 @@ def test_memory_is_bounded_and_samples_are_of_the_whole_second() -> None:
     assert [s["number"] for s in seconds[:2]] == [50, 51]
     now_s[0] += 1.0
     for i in range(5 * MAX_SAMPLES):
-        live.answered(answer(float(i)), "small", None)
+        live.answered([float(i)], 0, "small", None)
     live.tick()
     assert live.since(seconds[-1]["number"])[0]["p50_us"] == pytest.approx(2.5 * MAX_SAMPLES, rel=0.1)
 

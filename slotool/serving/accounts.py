@@ -1,0 +1,141 @@
+"""What a server counts of its requests: written down for many answers at once, and whenever somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from slotool.data.columns import Inputs
+from slotool.serving.feedback import Feedback
+from slotool.serving.live import Live
+from slotool.serving.model_queue import InferenceResult
+from slotool.serving.request_options import RequestOptions
+from slotool.serving.router import Router
+from slotool.serving.served import ServedModel
+from slotool.serving.statistics import Statistics
+
+# Answers, and bytes of their inputs, that wait to be counted: fewer, and each costs more; more, and the request behind
+# them waits for longer.
+MAX_UNCOUNTED, MAX_UNCOUNTED_BYTES = 16, 2**20
+# The longest that one waits.
+MAX_WAIT_S = 0.1
+
+
+class Asked(NamedTuple):
+    """A request in the router: what is to be counted of it. ``read_us``: from its arrival until its tensors were
+    read."""
+
+    served: ServedModel
+    x: Inputs
+    options: RequestOptions
+    arrival_us: float
+    read_us: float
+
+
+class Accounts:
+    """Metrics, statistics, feedback and the live page's figures of one server, kept by the router's names of models, so
+    that candidates have their own.
+
+    Whoever reads any of them finds all answers counted.
+    """
+
+    def __init__(self, router: Router):
+        self._metrics = router.metrics
+        self._waiting = router.waiting
+        self._statistics: dict[str, Statistics] = {}
+        self._feedback: dict[str, Feedback] = {}
+        self._live = Live(router.waiting)
+        # Of each of several models; the figures of one are those of all.
+        self._live_of: dict[str, Live] = {}
+        self._uncounted: deque[tuple[Asked, InferenceResult]] = deque()
+        self._uncounted_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._metrics.before_reading(self._count_all)
+        router.events.listen(lambda kind, sentence, fields: self._live.event(sentence))
+
+    def keep_of(self, models: Iterable[str]) -> None:
+        """Have accounts of these models, those of models that are gone left for who asks."""
+        self._count_all()
+        names = list(models)
+        for name in names:
+            if name not in self._statistics:
+                self._statistics[name], self._feedback[name] = Statistics(), Feedback()
+                self._metrics.watch_feedback(name, self._feedback[name])
+            if len(names) > 1 and name not in self._live_of:
+                self._live_of[name] = Live(partial(self._waiting, name))
+        self._live_of = {name: live for name, live in self._live_of.items() if name in names}
+
+    @property
+    def statistics(self) -> Mapping[str, Statistics]:
+        self._count_all()
+        return self._statistics
+
+    @property
+    def feedback(self) -> Mapping[str, Feedback]:
+        self._count_all()
+        return self._feedback
+
+    @property
+    def live(self) -> Live:
+        """Of all models."""
+        self._count_all()
+        return self._live
+
+    @property
+    def live_of(self) -> Mapping[str, Live]:
+        """Of each model, where there are several."""
+        self._count_all()
+        return self._live_of
+
+    def answered(self, asked: Asked, answer: InferenceResult) -> None:
+        """Count an answer, soon."""
+        self._uncounted.append((asked, answer))
+        self._uncounted_bytes += asked.x.nbytes
+        if len(self._uncounted) >= MAX_UNCOUNTED or self._uncounted_bytes > MAX_UNCOUNTED_BYTES:
+            self._count_all()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
+
+    def rejected(self, asked: Asked, now_us: float) -> None:
+        """Count a request that the router rejected; ``dropped`` counts it by its cause."""
+        self._statistics[asked.served.name].rejected(now_us - asked.arrival_us)
+        self._feedback[asked.served.name].rejected()
+
+    def dropped(self, model: str, cause: str, count: int = 1) -> None:
+        """Count requests that end without an answer, whatever model they name."""
+        self._metrics.dropped(model if model in self._statistics else "", cause, count)
+        self._live.dropped(cause, count)
+        if model in self._live_of:
+            self._live_of[model].dropped(cause, count)
+
+    def _count_in_time(self) -> None:
+        self._timer = None
+        self._count_all()
+
+    def _count_all(self) -> None:
+        groups: dict[tuple[str, str], list[tuple[Asked, InferenceResult]]] = {}
+        while self._uncounted:
+            asked, answer = self._uncounted.popleft()
+            key = asked.served.name, answer.decision.point.label
+            groups.setdefault(key, []).append((asked, answer))
+        self._uncounted_bytes = 0
+        for (name, point), answers in groups.items():
+            self._count(name, point, answers)
+
+    def _count(self, name: str, point: str, answers: list[tuple[Asked, InferenceResult]]) -> None:
+        """Answers of one model at one point."""
+        latencies_us = [answer.queue_us + answer.compute_us for _, answer in answers]
+        late = sum(answer.slack_us < 0 for _, answer in answers)
+        self._metrics.answered(name, point, latencies_us, late=late)
+        self._statistics[name].answered([answer for _, answer in answers], [asked.read_us for asked, _ in answers])
+        feedback = self._feedback[name]
+        for asked, answer in answers:
+            feedback.answered(asked.x, answer, asked.options.group)
+        first, answer = answers[0]
+        accuracy = first.served.expected_accuracy.get(answer.decision.point)
+        self._live.answered(latencies_us, late, point if len(self._statistics) == 1 else f"{name}: {point}", accuracy)
+        if name in self._live_of:
+            self._live_of[name].answered(latencies_us, late, point, accuracy)
