@@ -202,6 +202,6 @@ class _TopSession:
 def confidence(logits: np.ndarray) -> np.ndarray:
     """Largest softmax probability per row: float64 [batch] from float [batch, classes]; a −inf score counts nothing."""
     # A served request waits for this: no ``max`` and ``sum``, which are Python functions around these.
-    shifted = logits.astype(np.float64) - np.maximum.reduce(logits, axis=1, keepdims=True)
-    confidence: np.ndarray = 1.0 / np.add.reduce(np.exp(shifted), axis=1)
+    shifted = np.subtract(logits, np.maximum.reduce(logits, axis=1, keepdims=True), dtype=np.float64)
+    confidence: np.ndarray = 1.0 / np.add.reduce(np.exp(shifted, out=shifted), axis=1)
     return confidence

@@ -174,8 +174,9 @@ class Dispatcher:
         second = (
             self.workers.second_idle(worker) if decision.concurrent and not self.workers.runs_ensemble_calls else None
         )
-        batch = Batch(worker, queries, decision, now_us, second)
-        self.workers.begins(batch, self.policy.planned_us(decision.point, batch.examples))
+        examples = sum([query.examples for query in queries])
+        batch = Batch(worker, queries, decision, now_us, second, self.policy.planned_us(decision.point, examples))
+        self.workers.begins(batch)
         return batch
 
     def _fitting(self, key: Hashable, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:

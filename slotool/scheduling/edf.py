@@ -94,8 +94,9 @@ class EdfQueue:
             insort(self._entries, entry, lo=self._first)
         else:
             self._entries.append(entry)
-        self._insert_examples(query)
-        self._of_level[query.level] += 1
+        level = entry[0][1]
+        self._insert_examples(query, level)
+        self._of_level[level] += 1
         if not returning:
             self._note_arrival(query.arrival_us)
 
@@ -171,17 +172,17 @@ class EdfQueue:
         """Every query, most urgent first; the queue stays as it is."""
         return (self._entries[i][2] for i in range(self._first, len(self._entries)))
 
-    def _insert_examples(self, query: Query) -> None:
+    def _insert_examples(self, query: Query, level: float) -> None:
         count = query.examples
         if self._tail + count > len(self._deadlines):
             self._make_room(count)
         tail = at = self._tail
-        if tail > self._head and (query.deadline_us, query.level) < (self._deadlines[tail - 1], self._levels[tail - 1]):
+        if tail > self._head and (query.deadline_us, level) < (self._deadlines[tail - 1], self._levels[tail - 1]):
             at = self._place(query, "right")
             for kept in (self._deadlines, self._levels):
                 kept[at + count : tail + count] = kept[at:tail].copy()
         self._deadlines[at : at + count] = query.deadline_us
-        self._levels[at : at + count] = query.level
+        self._levels[at : at + count] = level
         self._tail = tail + count
 
     def _place(self, query: Query, side: Literal["left", "right"]) -> int:
@@ -192,9 +193,10 @@ class EdfQueue:
         return low + int(np.searchsorted(self._levels[low:high], query.level, side=side))
 
     def _forget_level(self, query: Query) -> None:
-        self._of_level[query.level] -= 1
-        if not self._of_level[query.level]:
-            del self._of_level[query.level]
+        level = query.level
+        self._of_level[level] -= 1
+        if not self._of_level[level]:
+            del self._of_level[level]
 
     def _make_room(self, examples: int) -> None:
         count, size = self._tail - self._head, len(self._deadlines)

@@ -23,6 +23,11 @@ class FirstApplicable(Policy):
     def __init__(self, policies: Sequence[Policy]):
         self._policies = tuple(policies)
         self.points = tuple(dict.fromkeys(point for policy in self._policies for point in policy.points))
+        # Those of them that have more to say than the base class: each is asked for every query.
+        self._shedding, self._planning, self._observing = (
+            tuple(policy for policy in self._policies if getattr(type(policy), method) is not getattr(Policy, method))
+            for method in ("shed_candidate", "planned_us", "observe")
+        )
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         for policy in self._policies:
@@ -32,20 +37,20 @@ class FirstApplicable(Policy):
         return None
 
     def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
-        for policy in self._policies:
+        for policy in self._shedding:
             query = policy.shed_candidate(now_us, queue)
             if query is not None:
                 return query
         return None
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
-        return max([policy.planned_us(point, examples) for policy in self._policies])
+        return max([policy.planned_us(point, examples) for policy in self._planning], default=0.0)
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         return any(policy.serves(point, query) for policy in self._policies if point in policy.points)
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
-        for policy in self._policies:
+        for policy in self._observing:
             policy.observe(point, examples, took_us)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.query import Query
 from slotool.tables import OperatingPoint
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Serve the most urgent query at ``point``, ``batch_size`` examples in the call.
 
     ``reason``: one clause for a person. ``rule``: id of the routing rule that led here, empty without one.

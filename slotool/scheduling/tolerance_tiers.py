@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import replace
 
 from slotool.errors import InputError
 from slotool.rules import points
@@ -79,4 +78,4 @@ class ToleranceTiers(Policy):
 
     def _taken_in_turn(self, decision: Decision) -> Decision:
         reason = f"{decision.reason}; one version after the other, as one worker is idle"
-        return replace(decision, point=self._in_turn[decision.point], reason=reason, concurrent=False)
+        return decision._replace(point=self._in_turn[decision.point], reason=reason, concurrent=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from slotool.scheduling.policy import Decision
 from slotool.scheduling.query import Query
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """A call that ``worker`` is to make at once: ``queries``, most urgent first, at ``decision.point``.
 
-    ``second_worker``: the worker of an ensemble's second version, when both begin at the same time.
+    ``second_worker``: the worker of an ensemble's second version, when both begin at the same time. ``planned_us``: how
+    long it is expected to take, 0 where that is not known.
     """
 
     worker: int
@@ -25,10 +25,11 @@ class Batch:
     decision: Decision
     begun_us: float
     second_worker: int | None = None
+    planned_us: float = 0.0
 
     @property
     def examples(self) -> int:
-        return sum(query.examples for query in self.queries)
+        return sum([query.examples for query in self.queries])
 
 
 class Workers:
@@ -64,12 +65,12 @@ class Workers:
         idle = sum(worker not in self.running for worker in np.flatnonzero(np.isfinite(self.free_us)))
         return 2 * idle if self.runs_ensemble_calls else idle
 
-    def begins(self, batch: Batch, planned_us: float) -> None:
+    def begins(self, batch: Batch) -> None:
         """The batch's workers are at it, for as long as planned."""
         for worker in (batch.worker, batch.second_worker):
             if worker is not None:
                 self.running[worker] = batch
-                self.free_us[worker] = batch.begun_us + planned_us
+                self.free_us[worker] = batch.begun_us + batch.planned_us
 
     def ends(self, worker: int) -> Batch:
         """What ``worker`` was at. Raises ``InputError`` when that is nothing."""

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
@@ -388,12 +387,12 @@ def explanation(answer: InferenceResult) -> dict[str, str | float]:
         parameters["rule"] = decision.rule
     if answer.fallback:
         parameters["fallback"] = answer.fallback
-    parameters |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
+    parameters["queue_us"], parameters["compute_us"] = round(answer.queue_us, 1), round(answer.compute_us, 1)
     parameters["request"] = answer.request
     if answer.batch > len(answer.scored):
         parameters["batch"] = answer.batch
     if answer.slack_us != float("inf"):
         parameters["slack_us"] = round(answer.slack_us, 1)
-    if answer.scored.confidence is not None:
-        parameters["confidence"] = float(np.minimum.reduce(answer.scored.confidence))
+    if answer.confidence is not None:
+        parameters["confidence"] = answer.confidence
     return parameters

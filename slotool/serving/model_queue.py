@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +30,8 @@ class InferenceResult(NamedTuple):
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
     in the call that answered it, those of other requests included, ``request``: the number feedback names it by,
     ``fallback``: which version did not answer and which did in its place; empty where all answered, ``version``: of the
-    model, another than 1 where a candidate answered."""
+    model, another than 1 where a candidate answered, ``confidence``: the lowest of all examples, None where the model
+    states none."""
 
     scored: Computed
     decision: Decision
@@ -41,6 +42,7 @@ class InferenceResult(NamedTuple):
     request: str
     fallback: str = ""
     version: str = VERSION
+    confidence: float | None = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -170,10 +172,14 @@ class ModelQueue:
         self.pending.pop(query.id).end(rejections.client_gone())
 
 
-def urgency(model_queue: ModelQueue) -> tuple[float, float, float]:
-    query = model_queue.dispatcher.queue.peek()
-    assert query is not None
-    return query.urgency
+def most_urgent(queues: Iterable[ModelQueue]) -> ModelQueue | None:
+    """The queue whose first request comes before those of the others; None where nothing waits."""
+    found, soonest = None, (math.inf, math.inf, math.inf)
+    for model_queue in queues:
+        query = model_queue.dispatcher.queue.peek()
+        if query is not None and (found is None or query.urgency < soonest):
+            found, soonest = model_queue, query.urgency
+    return found
 
 
 def rejection_of(drop: Drop, now_us: float, headroom_us: float) -> Rejection:

@@ -79,6 +79,11 @@ class Outputs:
 Computed = Scores | Outputs
 
 
+def lowest(confidence: np.ndarray) -> float:
+    """The lowest of one confidence or more; NaN where one of them is."""
+    return float(confidence.item() if len(confidence) == 1 else np.minimum.reduce(confidence))
+
+
 def combined(first: Computed, unsure: np.ndarray, second: Computed) -> Computed:
     """Of two answers the surer one; ``second`` holds the examples where ``unsure`` (bool [n]) is set.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -58,14 +58,18 @@ class Reply(NamedTuple):
 
     def http(self, *, close: bool = False) -> bytes:
         """The bytes of an HTTP/1.1 response. ``close``: it is the last on its connection."""
-        more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        more = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]) if self.headers else ""
         if close:
             more += "connection: close\r\n"
-        head = (
-            f"HTTP/1.1 {self.status} {_PHRASES.get(self.status, '')}\r\ncontent-type: {self.media_type}\r\n"
-            f"content-length: {len(self.body)}\r\n{more}\r\n"
-        )
+        head = f"{_first_lines(self.status, self.media_type)}{len(self.body)}\r\n{more}\r\n"
         return head.encode("latin-1") + self.body
+
+
+@lru_cache(maxsize=64)
+def _first_lines(status: int, media_type: str) -> str:
+    """Up to the number of bytes."""
+    phrase = _PHRASES.get(status, "")
+    return f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {media_type}\r\ncontent-length: "
 
 
 # Takes a reply, or what went wrong: a rejection is still to be counted, anything else is a fault.

@@ -7,7 +7,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -32,10 +31,10 @@ from slotool.serving.model_queue import (
     ModelQueue,
     OutcomeListener,
     PendingRequest,
+    most_urgent,
     settle,
-    urgency,
 )
-from slotool.serving.outputs import Computed, Scores
+from slotool.serving.outputs import Computed, Scores, lowest
 from slotool.serving.rejections import Rejection
 from slotool.serving.remote_call import RemoteCall, remote_plan
 from slotool.serving.remote_endpoints import RemoteEndpoints
@@ -112,7 +111,7 @@ class Router:
         self.arrived = 0
         self._numbered = 0
         self._lost: set[int] = set()
-        self._scheduled = False
+        self._scheduled = self._is_dispatching = False
         self._alarm: asyncio.TimerHandle | None = None
         self._remote = RemoteEndpoints(self.metrics, self.events)
         # Calls of local versions for batches without a worker of their own: of ensembles with a remote version.
@@ -136,7 +135,7 @@ class Router:
         """Requests in the queue of a model, by default in all."""
         if model is not None:
             return len(self._queues[model].dispatcher.queue)
-        return sum(len(model_queue.dispatcher.queue) for model_queue in self._queues.values())
+        return sum([len(model_queue.dispatcher.queue) for model_queue in self._queues.values()])
 
     def alive(self) -> int:
         """Number of live workers, busy or not."""
@@ -321,16 +320,14 @@ class Router:
         while self._local_calls and (worker := self._workers.idle()) is not None:
             self._local_calls.popleft()(worker)
             now_us = self.now_us()
+        self._is_dispatching = True
         while self._workers.idle() is not None and not (self.engine.in_loop and now_us - began_us > LONG_US):
-            model_queue = min(
-                (model_queue for model_queue in self._queues.values() if model_queue.dispatcher.queue),
-                key=urgency,
-                default=None,
-            )
+            model_queue = most_urgent(self._queues.values())
             if model_queue is None:
                 break
             self._turn(model_queue, now_us)
             now_us = self.now_us()
+        self._is_dispatching = False
         if self._workers.idle() is not None:
             self._wake_if_needed(blocked_us=now_us - began_us)
         elif self.waiting():
@@ -430,8 +427,9 @@ class Router:
     ) -> None:
         if future.done():  # not needed any more
             return
-        now_us, planned_us = self.now_us(), model_queue.served.policy.planned_us(point, len(x))
-        self._workers.begins(Batch(worker, batch.queries, batch.decision, now_us), planned_us)
+        planned_us = model_queue.served.policy.planned_us(point, len(x))
+        begun = Batch(worker, batch.queries, batch.decision, self.now_us(), planned_us=planned_us)
+        self._workers.begins(begun)
         self._start_call(worker, model_queue, point, x, partial(_settle, future))
 
     async def _report_remote(self, call: RemoteCall, on_end: RemoteCallback) -> None:
@@ -456,7 +454,8 @@ class Router:
             else:
                 model_queue.dispatcher.ended(worker, now_us)
             report(outcome, now_us)
-            self._wake_if_needed()
+            if not self._is_dispatching:
+                self._wake_if_needed()
 
         try:
             self.engine.begin(worker, model_queue.served.name, point, x, done)
@@ -501,10 +500,9 @@ class Router:
         fallback: str,
     ) -> None:
         took_us, examples = done_us - batch.begun_us, len(scored)
-        planned_us = model_queue.served.policy.planned_us(batch.decision.point, examples)
-        if fallback:
-            planned_us = 0.0  # another point answered, of which nothing is to be learnt
-        else:
+        # Nothing is to be learnt of a call that another point answered.
+        planned_us = 0.0 if fallback else batch.planned_us
+        if not fallback:
             model_queue.served.policy.observe(batch.decision.point, examples, took_us)
             if self.call_listener is not None and batch.begun_us >= model_queue.changed_us:
                 self.call_listener(model_queue.served.name, batch.decision.point, examples, took_us, done_us)
@@ -516,12 +514,13 @@ class Router:
             query, last = request.query, first + len(request.x)
             part = scored if len(wanted) == 1 else scored.take(slice(first, last))
             first = last
-            if part.confidence is not None and np.logical_or.reduce(np.isnan(part.confidence)):
+            sure = None if part.confidence is None else lowest(part.confidence)
+            if sure is not None and math.isnan(sure):
                 request.end(rejections.no_confidence(finite=isinstance(part, Scores)))
             elif not request.is_over:
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + request.headroom_us
                 version = model_queue.served.version
-                request.end(InferenceResult(part, batch.decision, *timing, examples, query.id, fallback, version))
+                request.end(InferenceResult(part, batch.decision, *timing, examples, query.id, fallback, version, sure))
                 # When it has left, which may be long after it was there.
                 now_us = self.now_us()
                 overrun_us = took_us - planned_us if planned_us else 0.0
@@ -550,14 +549,14 @@ class Router:
             elif query.alone and batch.begun_us >= model_queue.changed_us and model_queue.heir is None:
                 self._start_task(self._blame(model_queue, batch, request, error))
             else:
-                request.query = replace(query, alone=True)
+                request.query = query._replace(alone=True)
                 model_queue.dispatcher.arrive(request.query, returning=True)
                 self.metrics.retried(model_queue.served.name)
 
     async def _blame(self, model_queue: ModelQueue, batch: Batch, request: PendingRequest, error: Exception) -> None:
         """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one."""
         served = model_queue.served
-        ask = partial(self._ask_local, model_queue, replace(batch, queries=[]))
+        ask = partial(self._ask_local, model_queue, batch._replace(queries=[]))
         is_of_input = await model_queue.fault_check.is_of_input(served.model, batch.decision.point, ask)
         model_queue.pending.pop(request.query.id, None)
         if is_of_input:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from slotool.serving import bounds, trace_context
@@ -19,6 +19,8 @@ from slotool.serving.reply import Reply
 from slotool.serving.served import ServedModel
 
 LOG = logging.getLogger("uvicorn.error")
+# Of a longer head nothing is remembered: it would take the memory of many.
+MAX_REMEMBERED_HEADERS = 16
 
 
 class Head(NamedTuple):
@@ -45,6 +47,8 @@ class FastPath:
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
         self._front, self._inference, self._compute = front, inference, compute
         self.bulk_rejector = BulkRejector(front)
+        # A client that stays sends the same head again and again.
+        self._remembered = lru_cache(maxsize=256)(_read)
 
     def head_of(self, request: Request) -> Head | None:
         """What is asked for, if the request can be answered here.
@@ -52,25 +56,12 @@ class FastPath:
         None for every other page, and for what only the routes know how to read: an escaped path, a header given twice,
         a compressed body, or one that waits for 100 Continue.
         """
-        if request.method != "POST":
+        if request.method != "POST" or request.version != "1.1":
             return None
-        asked = INFERENCE.fullmatch(request.target)
-        if asked is None:
-            return None
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
-        if len(headers) != len(request.headers) or "content-encoding" in headers or "expect" in headers:
-            return None
-        # The routes report what is wrong with such a head.
-        if (
-            request.version != "1.1"
-            or "host" not in headers
-            or headers.get("transfer-encoding", "chunked") != "chunked"
-        ):
-            return None
-        model, version = asked.group("model", "version")
-        return Head(
-            model.decode() if model else "", version.decode() if version else None, headers, self._front.router.now_us()
-        )
+        headers = tuple(request.headers)
+        read = self._remembered if len(headers) <= MAX_REMEMBERED_HEADERS else _read
+        asked = read(request.target, headers)
+        return None if asked is None else Head(*asked, self._front.router.now_us())
 
     def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
@@ -155,6 +146,22 @@ class FastPath:
         if head.model:
             return self._front.model(head.model, head.version)
         return self._compute.model(head.headers.get("model"))
+
+
+def _read(target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> tuple[str, str | None, Mapping[str, str]] | None:
+    """Model, version and headers of a head, None for one that is left to the routes. Others may share what it returns:
+    never change it."""
+    asked = INFERENCE.fullmatch(target)
+    if asked is None:
+        return None
+    named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    if len(named) != len(headers) or "content-encoding" in named or "expect" in named:
+        return None
+    # The routes report what is wrong with such a head.
+    if "host" not in named or named.get("transfer-encoding", "chunked") != "chunked":
+        return None
+    model, version = asked.group("model", "version")
+    return model.decode() if model else "", version.decode() if version else None, named
 
 
 def returning_trace(reply: Reply, traceparent: str) -> Reply:
