@@ -10,14 +10,22 @@ from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
+# The longest call that queries without a deadline share: they wait for no other that is longer.
+SHARED_US = 1_000.0
+# The share of the latest call in what an example is taken to cost.
+LATEST = 0.125
+
 
 class FixedPoint(Policy):
     """Always ``point`` (default: the last and greatest of the space); rejects a deadline it is known to miss.
 
+    Queries without a deadline share a call, as many as are expected to take a millisecond by the calls before: what a
+    call costs beyond its examples is spent once for all of them. Calls of longer than that are not shared.
     Raises ``InputError`` when the space does not hold the point.
     """
 
     def __init__(self, space: ControlSpace, point: OperatingPoint | None = None):
+        self._example_us = math.inf
         self._space = space
         self._point = space.points[-1] if point is None else space.require(point)
         self._is_given = point is not None
@@ -30,7 +38,18 @@ class FixedPoint(Policy):
         slack_us = query.slack_us(now_us)
         if not self._space.fits(self._point, query.examples, slack_us):
             return CannotMeet(self._space.too_slow(self.points, query.examples, slack_us))
-        return Decision(self._point, query.examples, self._reason(query))
+        shared = int(SHARED_US / self._example_us) if math.isinf(query.deadline_us) else 0
+        return Decision(self._point, max(query.examples, shared), self._reason(query))
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        asks = query.tolerance is not None or query.min_accuracy is not None
+        return point == self._point and math.isinf(query.deadline_us) and (self._is_given or not asks)
+
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        if point == self._point:
+            latest_us = max(took_us / examples, 1.0)
+            before_us = self._example_us if math.isfinite(self._example_us) else latest_us
+            self._example_us = before_us + LATEST * (latest_us - before_us)
 
     def _reason(self, query: Query) -> str:
         if self._is_given:

@@ -73,10 +73,30 @@ def answered(result: InferenceResult | Rejection) -> InferenceResult:
 
 
 def test_requests_run_in_order_of_deadline_then_priority(three: ThreeLinear) -> None:
+    three.sleep_s[LARGE] = 2e-3  # Shorter calls are shared by those who have no deadline.
     timeouts = {1: math.inf, 2: 3e9, 3: 1e9, 4: 2e9}
     asked = [(batch(n), RequestOptions(timeout)) for n, timeout in timeouts.items()]
     together(router_of(three), *asked, (batch(5), RequestOptions(priority=1)))
     assert [n for _, n in three.calls] == [3, 4, 2, 5, 1]
+
+
+def test_requests_that_ask_for_nothing_share_short_calls_and_wait_for_no_long_one(three: ThreeLinear) -> None:
+    router = router_of(three)
+    plain, in_time = RequestOptions(), RequestOptions(1e9)
+    together(router, (batch(1), plain), (batch(1), plain))
+    assert sum(n for _, n in three.calls) == 2, "nothing is known of the first call"
+    for _ in range(50):  # on a busy machine some take longer
+        three.calls.clear()
+        answers = together(router, *[(batch(n), plain) for n in (1, 2, 3)], (batch(4), in_time))
+        if [n for _, n in three.calls] == [4, 6]:
+            break
+    assert [n for _, n in three.calls] == [4, 6]
+    assert [len(answered(answer).labels) for answer in answers] == [1, 2, 3, 4]
+    three.sleep_s[LARGE] = 2e-3
+    for _ in range(20):
+        three.calls.clear()
+        together(router, *[(batch(1), plain)] * 3)
+    assert [n for _, n in three.calls] == [1, 1, 1]
 
 
 def test_an_urgent_newcomer_overtakes_those_who_wait(three: ThreeLinear) -> None:
