@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,9 @@ from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.router import monotonic_us
+from slotool.serving.sources import Sources
 from tests.conftest import Slotool
+from tests.serving.test_hot_reload import constant
 from tests.serving.test_local_engine import HERE, X, family
 
 
@@ -121,6 +126,45 @@ def test_workers_are_added_and_removed_under_load_and_no_request_is_lost() -> No
     assert [kind for kind, _ in heard if kind != "scale"] == ["worker-added", "worker-removed"]
     with pytest.raises(InputError, match="engine inline cannot add and remove workers"):
         InlineInferenceEngine().scale_to(2)
+
+
+def test_a_worker_that_is_busy_with_the_models_before_is_not_kept(tmp_path: Path) -> None:
+    """It was not needed any more when other models came, and is needed again before its call has ended."""
+    old, new = (
+        Sources((constant(tmp_path / name, answer),), ("net",)).load(print) for name, answer in (("old", 0), ("new", 1))
+    )
+    engine = LocalInferenceEngine(2, max_replicas=2, hang_s=100.0)
+    router = Router(old, engine)
+
+    async def ask() -> int:
+        answer = await router.answer("net", np.zeros((1, 4), np.float32), RequestOptions(60e6), router.now_us(), HERE)
+        return int(answer.labels[0])
+
+    async def until_scaled(workers: int) -> None:
+        while not engine.scale_to(workers) or router.alive() != workers:
+            await asyncio.sleep(0.02)
+
+    async def swing() -> list[int]:
+        for worker in range(2):
+            engine.inject(worker, "stop")
+        slow = [asyncio.ensure_future(ask()) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        assert router.busy() == 2
+        os.kill(engine.pid(0), signal.SIGCONT)
+        await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+        assert engine.scale_to(1)
+        await router.exchange(new)
+        assert not engine.scale_to(2), "worker 1 has a call of the models before"
+        os.kill(engine.pid(1), signal.SIGCONT)
+        before = await asyncio.gather(*slow)
+        await until_scaled(2)
+        return before + await asyncio.gather(*(ask() for _ in range(20)))
+
+    try:
+        answers = asyncio.run(asyncio.wait_for(swing(), 120))
+    finally:
+        router.close()
+    assert answers == [0, 0] + [1] * 20
 
 
 @pytest.mark.parametrize(

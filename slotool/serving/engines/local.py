@@ -96,6 +96,7 @@ class LocalInferenceEngine(InferenceEngine):
     async def _stage(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
         _require_loadable(models)
         self.listen()
+        models = dict(models)
         loop = asyncio.get_running_loop()
         staged: list[WorkerProcess] = []
         raising: list[asyncio.TimerHandle] = []
@@ -122,7 +123,7 @@ class LocalInferenceEngine(InferenceEngine):
         finally:
             for timer in raising:
                 timer.cancel()
-        return partial(self._change_over, dict(models), staged, threads)
+        return partial(self._change_over, models, staged, threads)
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._models[model].model, points)
@@ -150,9 +151,11 @@ class LocalInferenceEngine(InferenceEngine):
         self._processes[worker].cancel()
 
     def scale_to(self, workers: int) -> bool:
-        """Not while other models are on their way. A worker that was to end and is still busy stays."""
+        """Not while other models are on their way, nor while a worker that would be kept is still busy with the models
+        before: it ends after that call, and the next attempt starts another in its place. One that was to end and is
+        still busy with the models of now stays."""
         self.listen()
-        if self._staged:
+        if self._staged or any(map(self._is_outdated, range(min(workers, len(self._processes))))):
             return False
         self.workers = workers
         for worker in range(workers):
@@ -167,6 +170,11 @@ class LocalInferenceEngine(InferenceEngine):
         for worker in range(workers, len(self._processes)):
             self._remove_if_idle(worker)
         return True
+
+    def _is_outdated(self, worker: int) -> bool:
+        """Whether a worker is still there that was not needed any more when other models came."""
+        is_there = worker not in self._removed and worker not in self._successors
+        return is_there and self._processes[worker].models is not self._models
 
     def _remove_if_idle(self, worker: int) -> None:
         process = self._processes[worker]

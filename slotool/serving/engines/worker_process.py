@@ -49,7 +49,7 @@ class _Call:
 
 
 class WorkerProcess:
-    """One worker process as the router sees it. ``low_priority``: it loads at low priority."""
+    """One worker process as the router sees it. ``models``: that it has; ``low_priority``: it loads at low priority."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class WorkerProcess:
         low_priority: bool,
     ):
         self._numbers = {name: number for number, name in enumerate(models)}
-        self._models = models
+        self.models = models
         shapes = {name: _shapes(served) for name, served in models.items() if served.model.signature is None}
         packed_bytes = MAX_PACKED_BYTES if len(shapes) < len(models) else 0
         self._tensors = SharedTensors(shapes, max_examples, packed_bytes)
@@ -120,7 +120,7 @@ class WorkerProcess:
     def begin(self, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         """Raises ``OSError`` when the process is gone; the caller then calls ``done``."""
         self._tensors.cancelled = False
-        if self._models[model].model.signature is not None:
+        if self.models[model].model.signature is not None:
             size = self._tensors.pack(tensors_of_inputs(x))
         else:
             assert isinstance(x, np.ndarray)
@@ -152,7 +152,7 @@ class WorkerProcess:
 
     def _computed(self, call: _Call, length: int) -> Computed | Exception:
         """A copy of what the worker left."""
-        model = self._models[call.model].model
+        model = self.models[call.model].model
         if model.signature is None:
             left = self._tensors.outputs(call.model, call.size)
             return Scores(left.logits.copy(), left.confidence.copy())
