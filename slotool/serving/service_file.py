@@ -31,39 +31,37 @@ _EXPECTED = re.compile(r"Expected `([^`]+)`(?: (>=?|<=?) ([-\d.]+)| of length >=
 _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
-class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """One ``[[models]]`` table. What it leaves out is as at the top of the file.
-
-    ``artifact``: a network, family, SLO-NN or supernet. ``name``: to serve it under, by default the artifact's. The
-    others mean what the options of ``slotool serve`` mean.
-    """
+class SettingsEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """What a model and a candidate for its place both state: an artifact (a network, family, SLO-NN or supernet), and
+    what means the same as the options of ``slotool serve``."""
 
     artifact: Text
-    name: Text | None = None
     rules: Text | None = None
     latency: Text | None = None
     outcomes: Text | None = None
     plan: Text | None = None
     policy: Text | None = None
     deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    canary: CandidateEntry | None = None
-    shadow: CandidateEntry | None = None
 
 
-class CandidateEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+class CandidateEntry(SettingsEntry, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """One ``[models.canary]`` or ``[models.shadow]`` table. What it leaves out is as in the model's.
 
     ``share``: of the model's requests that it gets, from 0 to 1.
     """
 
-    artifact: Text
     share: Annotated[float, msgspec.Meta(ge=0, le=1)]
-    rules: Text | None = None
-    latency: Text | None = None
-    outcomes: Text | None = None
-    plan: Text | None = None
-    policy: Text | None = None
-    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class ModelEntry(SettingsEntry, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """One ``[[models]]`` table. What it leaves out is as at the top of the file.
+
+    ``name``: to serve it under, by default the artifact's.
+    """
+
+    name: Text | None = None
+    canary: CandidateEntry | None = None
+    shadow: CandidateEntry | None = None
 
 
 class WorkersEntry(msgspec.Struct, kw_only=True):
@@ -191,7 +189,7 @@ def _sentence(said: str, where: str) -> str:
     return f"{where}: {said}"
 
 
-def _given(model: ModelEntry | CandidateEntry) -> dict[str, Any]:
+def _given(model: SettingsEntry) -> dict[str, Any]:
     """What the table states, by key."""
     given: dict[str, Any] = msgspec.to_builtins(model)
     return {key: value for key, value in given.items() if value is not None and key not in (CANARY, SHADOW)}

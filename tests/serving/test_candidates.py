@@ -151,7 +151,7 @@ def test_requests_for_a_tier_go_where_there_are_rules_and_a_broken_shadow_harms_
     [
         ({"artifact": "v1"}, "models[0].canary: the key 'share' is missing"),
         ({"artifact": "v1", "share": 1.5}, "models[0].canary.share: a number <= 1 is expected"),
-        ({"artifact": "v1", "share": 1, "name": "x"}, "there is no key 'name'; there are artifact, share, rules"),
+        ({"artifact": "v1", "share": 1, "name": "x"}, "there is no key 'name'; there are artifact, rules"),
         ({"artifact": "nowhere", "share": 1}, "models[0].canary.artifact: there is no folder"),
         ({"artifact": "wider", "share": 1}, "models[0].canary: "),
     ],
