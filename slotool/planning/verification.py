@@ -12,6 +12,7 @@ import numpy as np
 from slotool.planning.fleet import FleetSearch, Pool, Traffic
 from slotool.planning.front_end import BURST, FrontEnd
 from slotool.planning.promise import Part, Promise, attainment_at_most
+from slotool.serving.headroom import MAX_SHARE
 from slotool.workloads.requests import RequestLog
 
 # Halvings of the range in which the loop's time for a request is looked for: to a thousandth of it.
@@ -35,7 +36,9 @@ def answered(
 ) -> tuple[np.ndarray, np.ndarray]:
     """By request of one pool, float64 [n]: how long its answer takes, infinite for none, and how accurate it is."""
     read_us = front_end.read_us(1e6 * arrival_s)
-    overhead_us = front_end.headroom_us, front_end.call_us
+    # As a server, which keeps a share of each deadline for calls however slow its probe was.
+    headroom_us = min(front_end.headroom_us, MAX_SHARE * search.promise.deadline_us)
+    overhead_us = headroom_us, front_end.call_us
     (part,) = search.parts([pool], draw, Traffic.whole(read_us / 1e6), [overhead_us])
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
     outside_us = random.choice(front_end.outside_us, len(arrival_s))

@@ -93,6 +93,9 @@ def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
     slower = FrontEnd(np.full(3, 700.0), 300.0, 2e3)
     later = verification.planned(search, pools, 1, traffic, [slower])
     assert later["p99_s"] >= bare["p99_s"] + 0.99e-3, "both parts of the front end are in the tail"
+    # A server keeps half of each deadline for calls, whatever a stalled probe says.
+    stalled = FrontEnd(np.zeros(1), 0.0, 600e3)
+    assert verification.planned(search, pools, 1, traffic, [stalled])["attainment"] > 0.95
     hopeless = FrontEnd(np.full(3, 30e3), 0.0, 2e3)
     assert verification.planned(search, pools, 1, traffic, [hopeless])["attainment"] == 0
 
