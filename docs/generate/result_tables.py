@@ -307,6 +307,17 @@ def planned_served(figures: Figures) -> list[Table]:
     return [Table(title, heads, rows) for title, rows in by.items()]
 
 
+def planned_predicted(figures: Figures) -> list[Table]:
+    """Fleets of ten families by what their latencies are from."""
+    ways = ("measured", "predicted", "calibrated", "FLOPs")
+    rows = []
+    for row in figures["rows"]:
+        cells = [f"{row[way]['replicas']}: {percent(row[way]['attainment'])}" for way in ways]
+        off = ", ".join(f"{100 * row[way]['off']:.0f}" for way in ways[1:])
+        rows.append([f"{row['kind']}, {row['rate_per_s']:.0f}/s", *cells, off])
+    return [Table("", ["family, requests", *ways, "latencies off, %"], rows)]
+
+
 def _or_never(seconds: float | None) -> str:
     return "never" if seconds is None else duration(seconds)
 
@@ -438,6 +449,6 @@ def rule_splits(figures: Figures) -> list[Table]:
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
-               language_model, promises, kernel_checks, scheduling, traces, planned_served, switching, batches, lcao,
-               supernets, rules, capture_zoo, routing, ray_cluster, decision, rule_splits)
+               language_model, promises, kernel_checks, scheduling, traces, planned_served, planned_predicted,
+               switching, batches, lcao, supernets, rules, capture_zoo, routing, ray_cluster, decision, rule_splits)
 }  # fmt: skip

@@ -30,6 +30,7 @@ BENCHMARKS = (
     "scheduling",
     "traces",
     "planned_served",
+    "planned_predicted",
     "switching",
     "batches",
     "lcao",
