@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -145,7 +144,7 @@ class LivePage:
             _whole(asked, key, now) for key, now in zip(("replicas", "threads"), in_force, strict=True)
         )
         # A client must not fill the machine; a server may have been started on more.
-        most = max(len(os.sched_getaffinity(0)), in_force[0] * in_force[1])
+        most = max(self._front.router.engine.cores(), in_force[0] * in_force[1])
         if replicas * threads > most:
             raise bad_request(
                 f"replicas, threads: {replicas} x {threads} is more than the {most} cores for workers here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,37 @@ def test_a_model_that_is_no_artifact_cannot_be_sent(tmp_path: Path) -> None:
     served = two_versions(tmp_path)
     with pytest.raises(InputError, match="does not come from an artifact"):
         RayInferenceEngine().open({NAME: ServedModel(NAME, served.model, served.policy)}, lambda worker, alive: None)
+
+
+def test_workers_are_changed_under_load_and_no_request_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+    """Three nodes of one CPU each: new workers load on two of them, while the old one serves on the third."""
+    with Service.on(RayInferenceEngine(1, address=nodes.address), tmp_path) as service:
+        models, ended = service.router.models, False
+
+        async def ask() -> int:
+            count = 0
+            while not ended:
+                await service.answer(X[:1])
+                count += 1
+            return count
+
+        async def change() -> list[int]:
+            nonlocal ended
+            nodes.add()
+            asking = [asyncio.create_task(ask()) for _ in range(3)]
+            for workers in (2, 1):
+                before = service.engine.node(0)  # type: ignore[attr-defined]
+                await service.router.exchange(models, (workers, 1))
+                while service.router.alive() != workers:
+                    await asyncio.sleep(0.01)
+                # The call that was in progress has ended, and others have.
+                await asyncio.gather(*(service.answer(X[:1]) for _ in range(5)))
+                assert service.router.workers() == workers
+                assert service.engine.node(0) != before  # type: ignore[attr-defined]
+            ended = True
+            return await asyncio.gather(*asking)
+
+        assert min(service.run(change())) > 5
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
@@ -61,6 +62,10 @@ class InferenceEngine(ABC):
         ``begin`` does so too; a server does it before its first call. By default there is nothing to notice.
         """
         return
+
+    def cores(self) -> int:
+        """That there are for workers: of this process, by default."""
+        return len(os.sched_getaffinity(0))
 
     def ready_in_s(self) -> float:
         """Seconds until one of the workers that were lost is expected to be ready again: an estimate, for clients."""

@@ -17,6 +17,7 @@ import numpy as np
 from slotool import factories
 from slotool.artifacts.bundle import MANIFEST
 from slotool.data.columns import Inputs
+from slotool.elastic import ElasticModel
 from slotool.errors import InputError, RunError
 from slotool.models.packing import pack, unpack
 from slotool.process import limit_threads
@@ -136,19 +137,42 @@ def _has(entry: Mapping[str, Any]) -> bool:
 @dataclass(slots=True)
 class _Call:
     number: int
-    model: str
+    model: ElasticModel
     done: Done
     begun_s: float
 
 
+class _Load:
+    """What an actor has ready: models, with so many threads. Raises ``InputError`` for one without an artifact."""
+
+    def __init__(self, models: Mapping[str, ServedModel], threads: int):
+        for name, served in models.items():
+            if served.path is None:
+                raise InputError(f"{name} does not come from an artifact: the nodes of a cluster cannot load it")
+            PointRunner(served.model, served.policy.points)
+        self.models, self.threads = dict(models), threads
+        self._entries = [_entry(name, served) for name, served in models.items()]
+
+    def on(self, actor: Any, missing: list[str] | None = None) -> Any:
+        """The reference of what ``Worker.load`` answers."""
+        return actor.load.remote(self._entries, self.threads, missing and self._files(missing))
+
+    def _files(self, names: list[str]) -> dict[str, Files]:
+        paths = {name: self.models[name].path for name in names}
+        return {name: {file.name: file.read_bytes() for file in path.iterdir()} for name, path in paths.items() if path}
+
+
 @dataclass(slots=True)
 class _Place:
-    """A worker as the router sees it; ``life`` counts how often it was lost, ``lost_s`` is since when, if it is now."""
+    """A worker as the router sees it; ``life`` counts how often it was lost or replaced, ``lost_s`` is since when it is
+    lost, if it is now. ``removed``: it is not needed any more."""
 
     actor: Any
+    load: _Load
     life: int = 0
     call: _Call | None = None
     lost_s: float | None = None
+    removed: bool = False
 
 
 class RayInferenceEngine(InferenceEngine):
@@ -158,19 +182,22 @@ class RayInferenceEngine(InferenceEngine):
     machine. A process that is connected already stays so. ray starts an actor that is lost again, on another node where
     its own is lost too, as soon as it has the CPUs; one that takes longer than ``hang_s`` over a call counts as lost.
     Nodes need this version of slotool. An artifact is read at its path where it lies there, else its files are sent.
+    Other models or workers get ready beside those that serve, so that the cluster needs CPUs for both for that time.
 
     ``open`` raises ``InputError`` when ray is not installed, no cluster answers or a model does not come from an
     artifact, ``RunError`` when the workers do not get warm.
     """
 
     name = "ray"
+    can_reconfigure = True
 
     def __init__(self, replicas: int = 1, threads: int = 1, *, address: str = "auto", hang_s: float = 60.0):
         self.workers = replicas
         self._threads, self._address, self._hang_s = threads, address, hang_s
-        self._models: dict[str, ServedModel] = {}
-        self._entries: list[dict[str, Any]] = []
         self._places: list[_Place] = []
+        # Of other models or threads: on their way, and warm ones that wait for the call of the worker before them.
+        self._staged: list[_Place] = []
+        self._successors: dict[int, _Place] = {}
         self._calls = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_change: WorkerChange = lambda worker, alive: None
@@ -180,15 +207,10 @@ class RayInferenceEngine(InferenceEngine):
         self._warm_took_s = 0.0
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
-        for name, served in models.items():
-            if served.path is None:
-                raise InputError(f"{name} does not come from an artifact: the nodes of a cluster cannot load it")
-            PointRunner(served.model, served.policy.points)
-        self._models, self._on_change = dict(models), on_change
-        self._entries = [_entry(name, served) for name, served in models.items()]
+        self._load, self._on_change = _Load(models, self._threads), on_change
         self._ray = quiet_ray()
         self._connected = connect(self._ray, self._address)
-        self._places = [_Place(self._new_actor()) for _ in range(self.workers)]
+        self._places = self._new_places(self._load, self.workers)
         try:
             began_s = time.monotonic()
             self._wait_until_warm()
@@ -197,8 +219,92 @@ class RayInferenceEngine(InferenceEngine):
             self.close()
             raise
 
+    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
+        """As many new actors load beside those that serve."""
+        return await self.reconfigure(models, self.workers, self._load.threads)
+
+    async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
+        """New actors load beside those that serve.
+
+        Raises ``RunError`` also where the cluster has no CPUs for them meanwhile.
+        """
+        self.listen()
+        load = _Load(models, threads)
+        staged = self._staged = self._new_places(load, workers)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await asyncio.gather(*map(self._warmed, staged))
+            if self._closed:
+                raise RunError("the server ends")
+        except BaseException as error:
+            for place in () if self._closed else staged:
+                self._ray.kill(place.actor)
+            self._staged = []
+            if isinstance(error, TimeoutError):
+                wanted = f"{workers} workers of {threads} CPUs each, beside those that serve,"
+                raise RunError(f"the cluster did not have {wanted} warm within {START_TIMEOUT_S:.0f} s") from None
+            raise
+        return partial(self._change_over, load, staged)
+
+    async def _warmed(self, place: _Place) -> None:
+        missing: list[str] | None = None
+        while True:
+            try:
+                kind, *said = await asyncio.wrap_future(place.load.on(place.actor, missing).future())
+            except self._ray.exceptions.RayError as error:
+                raise RunError(f"a worker was lost while it started: {first_line(error)}") from error
+            if kind == FAILED:
+                raise RunError(f"a worker cannot run its models: {said[0]}")
+            if kind != MISSING:
+                return
+            missing = said[0]
+
+    def _change_over(self, load: _Load, staged: list[_Place]) -> None:
+        """Idle workers at once; a busy one when its call has ended, before it is given another."""
+        self._load, self.workers, self._staged = load, len(staged), []
+        for worker, place in enumerate(staged):
+            before = self._places[worker] if worker < len(self._places) else None
+            if worker in self._successors:  # of the change before, for which the call was too long
+                self._ray.kill(self._successors.pop(worker).actor)
+            if before is not None and before.call is not None:
+                self._successors[worker] = place
+                continue
+            was_there = before is not None and before.lost_s is None and not before.removed
+            self._succeed(worker, place)
+            if not was_there:  # new or lost: the router has not heard of it
+                self._on_change(worker, True)
+        for worker in range(self.workers, len(self._places)):
+            self._remove_if_idle(worker)
+
+    def _succeed(self, worker: int, place: _Place) -> None:
+        if worker < len(self._places):
+            before, self._places[worker] = self._places[worker], place
+            place.life = before.life + 1
+            if not before.removed:
+                self._ray.kill(before.actor)
+        else:
+            self._places.append(place)
+        self._stay_with(worker)
+
+    def _remove_if_idle(self, worker: int) -> None:
+        place = self._places[worker]
+        if place.call is not None or place.removed:
+            return
+        if worker in self._successors:
+            self._ray.kill(self._successors.pop(worker).actor)
+        was_there = place.lost_s is None
+        place.removed, place.lost_s = True, None
+        place.life += 1
+        self._ray.kill(place.actor)
+        if was_there:
+            self._on_change(worker, False)
+
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
-        PointRunner(self._models[model].model, points)
+        PointRunner(self._load.models[model].model, points)
+
+    def cores(self) -> int:
+        """Of the whole cluster."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
 
     def listen(self) -> None:
         if self._loop is None:
@@ -213,9 +319,9 @@ class RayInferenceEngine(InferenceEngine):
         self.listen()
         place = self._places[worker]
         self._calls += 1
-        call = place.call = _Call(self._calls, model, done, time.monotonic())
-        has_signature = self._models[model].model.signature is not None
-        sent = pack(tensors_of_inputs(x)) if has_signature else x
+        served = place.load.models[model].model
+        call = place.call = _Call(self._calls, served, done, time.monotonic())
+        sent = x if served.signature is None else pack(tensors_of_inputs(x))
         answer = place.actor.compute.remote(call.number, model, encode_point(point), sent)
         self._when_done(answer, partial(self._answered, worker, place.life))
 
@@ -230,8 +336,9 @@ class RayInferenceEngine(InferenceEngine):
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
-        for place in self._places:
-            self._ray.kill(place.actor)
+        for place in (*self._places, *self._staged, *self._successors.values()):
+            if not place.removed:
+                self._ray.kill(place.actor)
         if self._connected:
             self._ray.shutdown()
 
@@ -240,26 +347,22 @@ class RayInferenceEngine(InferenceEngine):
         asked = self._places[worker].actor.where.options(concurrency_group="control").remote()
         return str(self._ray.get(asked))
 
-    def _new_actor(self) -> Any:
+    def _new_places(self, load: _Load, workers: int) -> list[_Place]:
+        return [_Place(self._new_actor(load.threads), load) for _ in range(workers)]
+
+    def _new_actor(self, threads: int) -> Any:
         remote = self._ray.remote(
-            num_cpus=self._threads, max_restarts=-1, concurrency_groups={"control": 2}, scheduling_strategy="SPREAD"
+            num_cpus=threads, max_restarts=-1, concurrency_groups={"control": 2}, scheduling_strategy="SPREAD"
         )
         return remote(Worker).remote()
 
-    def _load(self, place: _Place, missing: list[str] | None = None) -> Any:
-        return place.actor.load.remote(self._entries, self._threads, missing and self._files(missing))
-
-    def _files(self, names: list[str]) -> dict[str, Files]:
-        paths = {name: self._models[name].path for name in names}
-        return {name: {file.name: file.read_bytes() for file in path.iterdir()} for name, path in paths.items() if path}
-
     def _wait_until_warm(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        loading = {self._load(place): place for place in self._places}
+        loading = {place.load.on(place.actor): place for place in self._places}
         while loading:
             done, _ = self._ray.wait(list(loading), timeout=max(0.0, deadline_s - time.monotonic()))
             if not done:
-                wanted = f"{self.workers} workers of {self._threads} CPUs each"
+                wanted = f"{self.workers} workers of {self._load.threads} CPUs each"
                 raise RunError(f"the cluster did not have {wanted} warm within {START_TIMEOUT_S:.0f} s")
             place = loading.pop(done[0])
             try:
@@ -269,7 +372,7 @@ class RayInferenceEngine(InferenceEngine):
             if kind == FAILED:
                 raise RunError(f"a worker cannot run its models: {said[0]}")
             if kind == MISSING:
-                loading[self._load(place, said[0])] = place
+                loading[place.load.on(place.actor, said[0])] = place
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -304,44 +407,54 @@ class RayInferenceEngine(InferenceEngine):
         call, place.call = place.call, None
         kind, *said = answer
         if kind == DONE:
-            call.done(self._computed(call.model, said))
+            outcome: Computed | Exception = _computed(call.model, said)
         else:
-            call.done(CallCancelled("the call was cancelled") if kind == CANCELLED else RunError(said[0]))
-
-    def _computed(self, model: str, said: list[Any]) -> Computed:
-        served = self._models[model].model
-        return Scores(*said) if served.signature is None else outputs_of_tensors(unpack(said[0]), served)
+            outcome = CallCancelled("the call was cancelled") if kind == CANCELLED else RunError(said[0])
+        if worker in self._successors:  # before the worker is given another call
+            self._succeed(worker, self._successors.pop(worker))
+        call.done(outcome)
+        if worker >= self.workers:
+            self._remove_if_idle(worker)
 
     def _lost(self, worker: int, life: int, why: Any) -> None:
-        """Say so once, and wait until ray has started the actor again."""
-        place = self._places[worker]
+        """Say so once, and wait until ray has started the actor again, if it is still needed."""
+        place, successor = self._places[worker], self._successors.get(worker)
         if self._closed or place.life != life:
             return
         place.life += 1
         place.lost_s = time.monotonic()
         call, place.call = place.call, None
-        self._back(worker)
+        if successor is None and worker < self.workers:
+            self._back(worker, place)
         if call is None:
             self._on_change(worker, False)
         else:
             call.done(WorkerLost(f"worker {worker} was lost in the middle of a call: {first_line(why)}"))
+        if worker >= self.workers:
+            self._remove_if_idle(worker)
+        elif successor is not None:
+            self._succeed(worker, self._successors.pop(worker))
+            assert self._loop is not None
+            self._loop.call_soon(self._on_change, worker, True)  # once the router knows of the loss
 
-    def _back(self, worker: int, missing: list[str] | None = None) -> None:
+    def _back(self, worker: int, place: _Place, missing: list[str] | None = None) -> None:
         """Have a worker that was lost make its models ready; ask again where ray has not started it yet."""
-        if not self._closed:
-            self._when_done(self._load(self._places[worker], missing), partial(self._is_back, worker))
+        if not self._closed and self._places[worker] is place and not place.removed:
+            self._when_done(place.load.on(place.actor, missing), partial(self._is_back, worker, place))
 
-    def _is_back(self, worker: int, answer: Any) -> None:
-        place, loop = self._places[worker], self._loop
+    def _is_back(self, worker: int, place: _Place, answer: Any) -> None:
+        loop = self._loop
         assert loop is not None
+        if self._places[worker] is not place or place.removed:
+            return
         if isinstance(answer, self._ray.exceptions.ActorUnavailableError):
-            loop.call_later(ASK_AGAIN_S, self._back, worker)
+            loop.call_later(ASK_AGAIN_S, self._back, worker, place)
         elif isinstance(answer, Exception) or answer[0] == FAILED:
             self._ray.kill(place.actor)
-            place.actor = self._new_actor()
-            loop.call_later(ASK_AGAIN_S, self._back, worker)
+            place.actor = self._new_actor(place.load.threads)
+            loop.call_later(ASK_AGAIN_S, self._back, worker, place)
         elif answer[0] == MISSING:
-            self._back(worker, answer[1])
+            self._back(worker, place, answer[1])
         else:
             place.lost_s = None
             self._stay_with(worker)
@@ -354,6 +467,10 @@ class RayInferenceEngine(InferenceEngine):
                 self._ray.kill(place.actor, no_restart=False)  # its calls then fail
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
+
+
+def _computed(model: ElasticModel, said: list[Any]) -> Computed:
+    return Scores(*said) if model.signature is None else outputs_of_tensors(unpack(said[0]), model)
 
 
 def _entry(name: str, served: ServedModel) -> dict[str, Any]:
