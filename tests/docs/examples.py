@@ -18,7 +18,7 @@ def run_page(text: str, folder: Path, replay: Replay) -> tuple[str, list[str]]:
     blocks = blocks_of(lines)
     wrong: list[str] = []
     new: dict[int, tuple[Block, list[str]]] = {}
-    with shell(folder) as bash:
+    with shell(folder, stops_servers="kill -STOP" in text) as bash:
         for block in blocks:
             if block.title is not None:
                 (folder / block.title).write_text("\n".join(block.lines) + "\n")

@@ -1,8 +1,8 @@
 """Commands of pages, each in a fork of a process that has imported the large packages already.
 
 A page types ``slotool`` two hundred times, and importing torch takes as long as most of what they do. Of slotool itself
-nothing is imported before the fork: the script that pip installed is what runs, or a script of the page. Servers in the
-background are run as anybody runs them, since pages signal them.
+nothing is imported before the fork: the script that pip installed is what runs, or a script of the page. Servers are
+forks too, but on pages that stop one (``kill -STOP``), which no process can pass on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -74,6 +75,9 @@ def main(place: str) -> None:
         child = os.fork()
         if child:
             connection.sendall(child.to_bytes(8, "big"))
+            ending = os.pidfd_open(child)
+            if ending not in select.select([connection, ending], [], [])[0]:
+                os.kill(child, signal.SIGKILL)  # whoever waits for it was killed
             ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             connection.sendall(ended.to_bytes(8, "big", signed=True))
             os._exit(0)

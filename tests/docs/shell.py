@@ -29,7 +29,8 @@ _OF_THE_HOUR = re.compile(r"advice: |warning: (one request left the client|the c
 class Shell:
     """A bash whose commands are fed one by one."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, stops_servers: bool = False):
+        self._stops_servers = stops_servers
         for name in ("models", "datasets", "examples"):
             (folder / name).symlink_to(ROOT / name)
         self.folder = folder
@@ -81,8 +82,8 @@ class Shell:
     def _on_free_port(self, command: str) -> str:
         if command.startswith("slotool serve ") and "--port" not in command:
             command = command.replace("slotool serve ", f"slotool serve --port {PORTS[0]} ", 1)
-        if command.rstrip().endswith("&"):
-            command = re.sub(r"^slotool\b", str(COMMAND), command)  # which the page stops by signals
+        if self._stops_servers and command.rstrip().endswith("&"):
+            command = re.sub(r"^slotool\b", str(COMMAND), command)
         # In one pass: a port that was taken may hold the digits of another.
         return re.sub("|".join(PORTS), lambda found: self._ports[found[0]], command)
 
@@ -135,9 +136,10 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def shell(folder: Path) -> Iterator[Shell]:
-    """A shell in ``folder``, ended with all it has started."""
-    opened = Shell(folder)
+def shell(folder: Path, *, stops_servers: bool = False) -> Iterator[Shell]:
+    """A shell in ``folder``, ended with all it has started. ``stops_servers``: as anybody runs them, to be stopped by a
+    signal."""
+    opened = Shell(folder, stops_servers=stops_servers)
     try:
         yield opened
     finally:
