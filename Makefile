@@ -11,9 +11,8 @@ INPUTS := pyproject.toml constraints.txt
 demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
 
-# Tests that measure have the machine to themselves; the others share it, in their order: the longest files come first.
-SHARED_PROFILING := %_backends.py %_engines.py %_onnx.py
-ALONE := $(filter-out $(SHARED_PROFILING),$(wildcard tests/profiling/test_*.py))
+# Tests that compare times have the machine to themselves; the others share it, in their order: the longest files come first.
+ALONE := $(patsubst %,tests/profiling/test_profiling_%.py,colocated interference timer)
 
 # A test that fails runs once more, and is listed: some wait for real clocks on a machine that others use too.
 AGAIN := --reruns 1 -raR
