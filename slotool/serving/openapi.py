@@ -66,7 +66,12 @@ def _pages() -> Document:
         "/": {"get": index},
         "/live": {
             "get": _answers("Figures of the last seconds", live)
-            | {"parameters": [_parameter("query", "since", _WHOLE, "Number of the last second known")]},
+            | {
+                "parameters": [
+                    _parameter("query", "since", _WHOLE, "Number of the last second known"),
+                    _parameter("query", "model", _TEXT, "Figures of this model only"),
+                ]
+            },
             "post": _answers("Set policy, default tolerance or workers", live, asked) | _body(_ref("RuntimeSettings")),
         },
         "/metrics": {"get": _answers("Counts and latencies for Prometheus", _TEXT, kind="text/plain")},
@@ -214,7 +219,6 @@ def _unique(values: Iterable[str]) -> list[str]:
 def _others(models: Mapping[str, ServedModel]) -> Document:
     some: Document = {"type": "array"}
     tolerance, share = {"type": ["number", "null"], "minimum": 0}, {"type": ["number", "null"]}
-    known = _object(["number", "answered", "waiting"])
     number: Document = {"type": "integer", "minimum": 1}
     metadata: Document = {"name": {"type": "string", "enum": list(models)}, "versions": _list(_TEXT), "platform": _TEXT}
     classes = max(1, *(served.model.classes for served in models.values()))
@@ -231,19 +235,46 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
         "Statistics": _object(["model_stats"], model_stats=some),
         "RuntimeSettings": _object([], policy=_TEXT, tolerance=tolerance, replicas=number, threads=number)
         | {"additionalProperties": False},
-        "Live": _object(
-            ["seconds"],
-            policy={"type": ["string", "null"]},
-            tolerance=tolerance,
-            all_workers=_WHOLE,
-            threads={"type": ["integer", "null"]},
-            can_reconfigure={"type": "boolean"},
-            seconds=_list(known),
-        ),
+        "Live": _live(models, tolerance),
+        "Shadow": _shadow(),
         "Labels": _object(["request", "labels"], request=_TEXT, labels=labels, group={"anyOf": [group, _list(group)]}),
         "Chosen": _object(["requests", *chosen], requests=_list(_object(["request", "labels"])), **chosen),
         "Feedback": _object(list(counts), **counts),
     }
+
+
+def _live(models: Mapping[str, ServedModel], tolerance: Document) -> Document:
+    """What the live page shows."""
+    perhaps: Document = {"type": ["string", "null"]}
+    properties: Document = {
+        "version": _TEXT,
+        "up_s": {"type": "number", "minimum": 0},
+        "models": _list({"type": "string", "enum": list(models)} if models else _TEXT),
+        "shadows": {"type": "object", "additionalProperties": _ref("Shadow")},
+        "guarantees": {"type": "object", "additionalProperties": _OBJECT},
+        "workers": _WHOLE,
+        "all_workers": _WHOLE,
+        "busy": _WHOLE,
+        "threads": {"type": ["integer", "null"]},
+        "can_reconfigure": {"type": "boolean"},
+        "unready": perhaps,
+        "policy": perhaps,
+        "policies": _list(_TEXT),
+        "tolerance": tolerance,
+        "tiers": _list({"type": "number", "minimum": 0}),
+        "seconds": _list(_object(["number", "answered", "waiting"])),
+    }
+    return _object(list(properties), **properties)
+
+
+def _shadow() -> Document:
+    """Comparisons of a shadow's answers with those that were sent."""
+    share: Document = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+    some: Document = {"type": ["number", "null"], "minimum": 0}
+    counts = dict.fromkeys(("compared", "rejected", "failed", "skipped", "examples"), _WHOLE)
+    properties: Document = {"share": share, **counts, "agreement": share, "difference": some}
+    properties |= {"serving_p50_us": some, "shadow_p50_us": some}
+    return _object(list(properties), **properties)
 
 
 def _answers(

@@ -78,3 +78,9 @@ def test_answers_are_as_the_document_has_them(live: LiveServer) -> None:
         response = case.call(base_url=live.url)
         assert response.status_code == 200, response.text
         case.validate_response(response, checks=CHECKS)
+
+
+def test_the_live_figures_are_described_with_all_their_keys(live: LiveServer) -> None:
+    schemas = HTTP.get(f"{live.url}/openapi.json").json()["components"]["schemas"]
+    assert set(schemas["Live"]["properties"]) == set(HTTP.get(f"{live.url}/live").json())
+    assert "shadows" in schemas["Live"]["required"]
