@@ -3,8 +3,9 @@
 One example of 64 floats as a binary tensor to the shipped MLP, the servers on one core in turn, ``wrk`` (in C) on
 the other with one connection and with 32, in interleaved rounds; CPU time is that of the server's process. Then the
 greatest share of the rate with 32 connections, offered by Poisson arrivals, whose p99 is 25 ms at most. Beside them a
-FastAPI route around ONNX Runtime with a network of the same shape, raw bytes in. ``python -m tests.perf front_ends``
-makes an environment with uvloop, granian and FastAPI (``$SLOTOOL_PEERS``); it needs ``wrk``.
+FastAPI route around ONNX Runtime with a network of the same shape, raw bytes in, and llhttp on uvloop that answers
+without a model. ``python -m tests.perf front_ends`` makes an environment with uvloop, granian and FastAPI
+(``$SLOTOOL_PEERS``); it needs ``wrk``.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def _commands(folder: Path) -> dict[str, list[str]]:
         "uvicorn, uvloop": [python, script, "uvloop", artifact],
         "granian, RSGI, uvloop": [python, script, "granian", artifact],
         "FastAPI + ONNX Runtime": [python, script, "fastapi", str(onnx)],
+        "llhttp on uvloop, no model": [python, script, "echo", artifact],
     }
 
 

@@ -3,7 +3,8 @@
 Kinds: ``asyncio`` and ``uvloop``, uvicorn as it comes on that event loop in front of the ASGI application;
 ``fast-uvloop``, today's protocol on uvloop, which measures no idle time and so admits everything; ``granian``,
 granian's RSGI in front of the same handler that the fast path calls; ``fastapi``, a route of FastAPI around a session
-of ONNX Runtime, raw bytes in and JSON out, on uvicorn and uvloop.
+of ONNX Runtime, raw bytes in and JSON out, on uvicorn and uvloop; ``echo``, llhttp on uvloop alone, which answers every
+request with the same bytes: the floor.
 """
 
 import sys
@@ -45,6 +46,8 @@ def _fast_on_uvloop(application: Any, port: int) -> None:
 
 
 def _granian(application: Any, port: int) -> None:
+    import asyncio
+
     import uvloop
     from granian.constants import HTTPModes
     from granian.server.embed import Server
@@ -56,8 +59,12 @@ def _granian(application: Any, port: int) -> None:
 
     async def infer(scope: Any, protocol: Any) -> None:
         headers = dict(scope.headers.items())
-        head = Head("mlp", None, headers, front.router.now_us())
-        reply = fast_path.early_rejection(head) or await fast_path.answer(head, await protocol(), lambda: False)
+        head, body = Head("mlp", None, headers, front.router.now_us()), await protocol()
+        reply = fast_path.early_rejection(head)
+        if reply is None:
+            answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            fast_path.answer(head, body, answered.cancelled, answered.set_result)
+            reply = await answered
         named = [("content-type", reply.media_type), *reply.headers.items()]
         protocol.response_bytes(reply.status, named, reply.body)
 
@@ -83,9 +90,38 @@ def _fastapi(port: int, model: str) -> None:
     _uvicorn(application, port, "uvloop")
 
 
+def _echo(port: int) -> None:
+    import asyncio
+
+    import httptools
+    import uvloop
+
+    body = b'{"label":0}'
+    answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+    class Echo(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self._transport: Any = transport
+            self._parser = httptools.HttpRequestParser(self)
+
+        def data_received(self, data: bytes) -> None:
+            self._parser.feed_data(data)
+
+        def on_message_complete(self) -> None:
+            self._transport.write(answer)
+
+    async def serve() -> None:
+        server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", port)
+        await server.serve_forever()
+
+    uvloop.run(serve())
+
+
 def main() -> None:
     kind, port, artifact = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    if kind == "fastapi":
+    if kind == "echo":
+        _echo(port)
+    elif kind == "fastapi":
         _fastapi(port, artifact)
     elif kind == "granian":
         _granian(_application(artifact), port)
