@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +16,10 @@ from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import Batch, Query, Workers
 from slotool.serving import rejections
+from slotool.serving.calls import Calls
 from slotool.serving.candidates import parted
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, WorkerLost
-from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
-from slotool.serving.ensemble_call import CallOutcome, EnsembleCall, OutcomeCallback
+from slotool.serving.ensemble_call import CallOutcome
 from slotool.serving.events import Events
 from slotool.serving.fault import shapes_of
 from slotool.serving.headroom import LatencyHeadroom
@@ -36,8 +35,6 @@ from slotool.serving.model_queue import (
 )
 from slotool.serving.outputs import Computed, Scores, lowest
 from slotool.serving.rejections import Rejection
-from slotool.serving.remote_call import RemoteCall, remote_plan
-from slotool.serving.remote_endpoints import RemoteEndpoints
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
@@ -50,12 +47,6 @@ READING_ITERATIONS = 3
 LONG_US = 1_000.0
 # Calls that a request may be part of. One whose call kills three workers is taken to be the cause.
 MAX_ATTEMPTS = 3
-
-
-class RemoteCallback(Protocol):
-    """Takes an outcome, the instant in µs at which it was there, and which version answered in place of another."""
-
-    def __call__(self, outcome: CallOutcome, done_us: float, fallback: str) -> None: ...
 
 
 def monotonic_us() -> float:
@@ -96,6 +87,9 @@ class Router:
         self.now_us = clock_us
         self.headroom = LatencyHeadroom()
         self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
+        self._calls = Calls(
+            self.engine, self._workers, self.metrics, self.events, clock_us, self._wake, self._worker_is_idle
+        )
         self._queues = {
             name: ModelQueue(served, self._workers, self._no_worker, clock_us) for name, served in models.items()
         }
@@ -110,16 +104,11 @@ class Router:
         # Requests that have come, whatever became of them.
         self.arrived = 0
         self._numbered = 0
-        self._lost: set[int] = set()
         self._scheduled = self._is_dispatching = False
         self._alarm: asyncio.TimerHandle | None = None
-        self._remote = RemoteEndpoints(self.metrics, self.events)
-        # Calls of local versions for batches without a worker of their own: of ensembles with a remote version.
-        self._local_calls: deque[Callable[[int], None]] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
-        self.engine.open(models, self._worker_changed)
+        self.engine.open(models, self._calls.worker_changed)
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -171,7 +160,7 @@ class Router:
         """Close the engine."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._remote.close()
+        self._calls.close()
         self.engine.close()
 
     def replace(self, served: ServedModel) -> None:
@@ -301,10 +290,15 @@ class Router:
             self._scheduled = True
             self._dispatch_after(iterations)
 
+    def _worker_is_idle(self) -> None:
+        # A dispatch that goes on looks for itself.
+        if not self._is_dispatching:
+            self._wake_if_needed()
+
     def _wake_if_needed(self, blocked_us: float = 0.0) -> None:
         # An iteration of the loop polls all sockets: worth it only for requests that wait or may have arrived
         # meanwhile.
-        if self.waiting() or self._local_calls or blocked_us > LONG_US:
+        if self.waiting() or self._calls.waiting or blocked_us > LONG_US:
             self._wake(READING_ITERATIONS)
 
     def _dispatch_after(self, iterations: int) -> None:
@@ -317,17 +311,19 @@ class Router:
         self._scheduled = False
         began_us = now_us = self.now_us()
         self._default_deadline.expire(now_us)
-        while self._local_calls and (worker := self._workers.idle()) is not None:
-            self._local_calls.popleft()(worker)
+        while self._calls.waiting and (worker := self._workers.idle()) is not None:
+            self._calls.waiting.popleft()(worker)
             now_us = self.now_us()
         self._is_dispatching = True
-        while self._workers.idle() is not None and not (self.engine.in_loop and now_us - began_us > LONG_US):
-            model_queue = most_urgent(self._queues.values())
-            if model_queue is None:
-                break
-            self._turn(model_queue, now_us)
-            now_us = self.now_us()
-        self._is_dispatching = False
+        try:
+            while self._workers.idle() is not None and not (self.engine.in_loop and now_us - began_us > LONG_US):
+                model_queue = most_urgent(self._queues.values())
+                if model_queue is None:
+                    break
+                self._turn(model_queue, now_us)
+                now_us = self.now_us()
+        finally:
+            self._is_dispatching = False
         if self._workers.idle() is not None:
             self._wake_if_needed(blocked_us=now_us - began_us)
         elif self.waiting():
@@ -336,15 +332,14 @@ class Router:
             self._set_alarm()
 
     def _turn(self, model_queue: ModelQueue, now_us: float) -> None:
-        while (query := model_queue.dispatcher.queue.peek()) is not None and model_queue.pending[
-            query.id
-        ].is_disconnected():
+        queue, pending = model_queue.dispatcher.queue, model_queue.pending
+        while (query := queue.peek()) is not None and pending[query.id].is_disconnected():
             model_queue.withdraw(query)
         batch, drops = model_queue.dispatcher.next_batch(now_us)
         model_queue.reject(drops, now_us)
         if batch is None:
             return
-        requests = [model_queue.pending[query.id] for query in batch.queries]
+        requests = [pending[query.id] for query in batch.queries]
         for request in requests[1:]:
             if request.is_disconnected():
                 request.end(rejections.client_gone())
@@ -364,107 +359,7 @@ class Router:
             self._note_switch(model_queue, batch.decision.point)
         x = wanted[0].x if len(wanted) == 1 else concatenate([request.x for request in wanted])
         on_end = partial(self._call_ended, model_queue, batch, wanted)
-        plan = remote_plan(model_queue.served.model, batch.decision.point)
-        if plan is not None:
-            self._call_remote(model_queue, batch, plan, x, on_end)
-            return
-        if batch.second_worker is None:
-            self._start_call(batch.worker, model_queue, batch.decision.point, x, on_end)
-            return
-        plan = ensemble_plan(model_queue.served.model, batch.decision.point)
-        assert plan.second is not None
-        ensemble_call = EnsembleCall(plan, on_end, partial(self._cancel, batch.second_worker, model_queue))
-        self._start_call(batch.second_worker, model_queue, plan.second, x, ensemble_call.second)
-        self._start_call(batch.worker, model_queue, plan.first, x, ensemble_call.first)
-
-    def _call_remote(
-        self, model_queue: ModelQueue, batch: Batch, plan: EnsemblePlan, x: Inputs, on_end: RemoteCallback
-    ) -> None:
-        """Make a call of which a remote version answers some or all. No worker waits for it: a local version that
-        begins at once has the batch's worker, one that is asked later the next that is idle."""
-        served, own = model_queue.served, [batch.worker]
-        begins = {plan.first, plan.second} if plan.concurrent else {plan.first}
-        if begins <= served.model.remote_points.keys():
-            model_queue.dispatcher.ended(own.pop(), self.now_us())
-        if batch.second_worker is not None:
-            model_queue.dispatcher.ended(batch.second_worker, self.now_us())
-
-        def ask_local(point: OperatingPoint, rows: Inputs) -> asyncio.Future[Computed]:
-            if not own:
-                return self._ask_local(model_queue, batch, point, rows)
-            future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
-            self._start_call(own.pop(), model_queue, point, rows, partial(_settle, future))
-            return future
-
-        deadline_us = min(query.deadline_us for query in batch.queries)
-        call = RemoteCall(served, plan, x, len(batch.queries) == 1, deadline_us, ask_local, self._remote, self.now_us)
-        self._start_task(self._report_remote(call, on_end))
-        self._wake_if_needed()
-
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        # Kept here, since the loop holds tasks by weak references only.
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _ask_local(
-        self, model_queue: ModelQueue, batch: Batch, point: OperatingPoint, x: Inputs
-    ) -> asyncio.Future[Computed]:
-        """Have the next idle worker answer ``x``, before all requests that wait."""
-        future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
-        self._local_calls.append(partial(self._start_local, model_queue, batch, point, x, future))
-        self._wake()
-        return future
-
-    def _start_local(
-        self,
-        model_queue: ModelQueue,
-        batch: Batch,
-        point: OperatingPoint,
-        x: Inputs,
-        future: asyncio.Future[Computed],
-        worker: int,
-    ) -> None:
-        if future.done():  # not needed any more
-            return
-        planned_us = model_queue.served.policy.planned_us(point, len(x))
-        begun = Batch(worker, batch.queries, batch.decision, self.now_us(), planned_us=planned_us)
-        self._workers.begins(begun)
-        self._start_call(worker, model_queue, point, x, partial(_settle, future))
-
-    async def _report_remote(self, call: RemoteCall, on_end: RemoteCallback) -> None:
-        try:
-            outcome, fallback = await call.run()
-        except Exception as error:
-            on_end(error, self.now_us(), "")
-        else:
-            on_end(outcome, self.now_us(), fallback)
-
-    def _start_call(
-        self, worker: int, model_queue: ModelQueue, point: OperatingPoint, x: Inputs, report: OutcomeCallback
-    ) -> None:
-        """Start a call on one worker; ``report`` receives its outcome when the worker is idle again or lost."""
-
-        def done(outcome: CallOutcome) -> None:
-            now_us = self.now_us()
-            if isinstance(outcome, WorkerLost):
-                model_queue.dispatcher.lost(worker)
-                self._lost.add(worker)
-                self.events.emit("worker-lost", str(outcome), worker=worker)
-            else:
-                model_queue.dispatcher.ended(worker, now_us)
-            report(outcome, now_us)
-            if not self._is_dispatching:
-                self._wake_if_needed()
-
-        try:
-            self.engine.begin(worker, model_queue.served.name, point, x, done)
-        except Exception as error:
-            done(error)
-
-    def _cancel(self, worker: int, model_queue: ModelQueue) -> None:
-        self.metrics.cancelled(model_queue.served.name)
-        self.engine.cancel(worker)
+        self._calls.make(model_queue, batch, x, on_end)
 
     def _call_ended(
         self,
@@ -547,7 +442,7 @@ class Router:
             if request.is_over:
                 del model_queue.pending[query.id]
             elif query.alone and batch.begun_us >= model_queue.changed_us and model_queue.heir is None:
-                self._start_task(self._blame(model_queue, batch, request, error))
+                self._calls.start_task(self._blame(model_queue, batch, request, error))
             else:
                 request.query = query._replace(alone=True)
                 model_queue.dispatcher.arrive(request.query, returning=True)
@@ -556,33 +451,13 @@ class Router:
     async def _blame(self, model_queue: ModelQueue, batch: Batch, request: PendingRequest, error: Exception) -> None:
         """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one."""
         served = model_queue.served
-        ask = partial(self._ask_local, model_queue, batch._replace(queries=[]))
+        ask = partial(self._calls.ask_local, model_queue, batch._replace(queries=[]))
         is_of_input = await model_queue.fault_check.is_of_input(served.model, batch.decision.point, ask)
         model_queue.pending.pop(request.query.id, None)
         if is_of_input:
             request.end(rejections.input_rejected(error, shapes_of(request.x)))
         else:
             request.end(rejections.failed(error))
-
-    def _worker_changed(self, worker: int, alive: bool) -> None:
-        """A worker without a call was lost or is not needed any more, or one was replaced or has come."""
-        if alive:
-            self._workers.adds(self.now_us(), worker)
-            self._wake()
-            if worker in self._lost:
-                self._lost.remove(worker)
-                self.metrics.worker_restarted()
-                self.events.emit("worker-replaced", f"worker {worker} is replaced", worker=worker)
-            else:
-                self.events.emit("worker-added", f"worker {worker} is ready", worker=worker)
-        elif worker >= self.engine.workers:
-            self._workers.remove(worker)
-            self._lost.discard(worker)
-            self.events.emit("worker-removed", f"worker {worker} is not needed any more", worker=worker)
-        else:
-            self._workers.remove(worker)
-            self._lost.add(worker)
-            self.events.emit("worker-lost", f"worker {worker} ended while it was idle", worker=worker)
 
     def _set_alarm(self) -> None:
         """All workers are busy: wake at the next deadline, to reject what expires."""
@@ -593,15 +468,6 @@ class Router:
         if not math.isinf(soonest_us):
             wait_s = max(0.0, soonest_us - self.now_us()) * 1e-6
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)
-
-
-def _settle(future: asyncio.Future[Computed], outcome: CallOutcome, done_us: float) -> None:
-    if future.done():  # cancelled
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
 
 
 def _expected(model: ElasticModel, x: Inputs) -> dict[OperatingPoint, float] | None:
