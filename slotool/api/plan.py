@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -419,6 +420,12 @@ def _verified(
     deadline_ms = search.promise.deadline_us / 1e3
     logs, front_ends = [], []
     shares = search.shared_out(fleet.pools, VERIFIED, traffic)
+    cores = len(os.sched_getaffinity(0))
+    if any(pool.replicas * pool.worker.threads >= cores for pool in fleet.pools):
+        reporter.note(
+            "the workers take every core of this machine, and share them with the client and the server's front end, "
+            "which no plan knows: on more cores more may be in time"
+        )
     for service, pool, at in zip(services, fleet.pools, shares, strict=True):
         with RunningServer(["--config", str(service), "--port", "0"]) as server:
             asked = partial(loadtest, server.url, data=data, deadline_ms=deadline_ms, progress=reporter)

@@ -22,8 +22,8 @@ def service_text(
     deadline_ms = promise.deadline_us / 1e3
     files = {"artifact": artifact, "latency": latency, "outcomes": outcomes}
     lines = [
-        f"# {pool.replicas} workers of {pool.worker.name}: {promise.attainment:g} of the requests within "
-        f"{deadline_ms:g} ms, at confidence {promise.confidence:g}.",
+        f"# {pool}: {promise.attainment:g} of the requests within {deadline_ms:g} ms, at confidence "
+        f"{promise.confidence:g}.",
         *(() if pool.share == 1 else (f"# A load balancer is to send {pool.share:.1%} of the requests here.",)),
         f"engine = {_quoted('local' if here else 'ray')}",
         *(() if here else (f"# More workers than this machine has cores ({cores}): start a ray cluster of them.",)),
