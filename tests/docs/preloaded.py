@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,7 +80,8 @@ def main(place: str) -> None:
             if ending not in select.select([connection, ending], [], [])[0]:
                 os.kill(child, signal.SIGKILL)  # whoever waits for it was killed
             ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            connection.sendall(ended.to_bytes(8, "big", signed=True))
+            with suppress(BrokenPipeError):
+                connection.sendall(ended.to_bytes(8, "big", signed=True))
             os._exit(0)
     for at, file in enumerate(files):
         os.dup2(file, at)
