@@ -10,12 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape, resolve
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 # What a graph is of unless it says otherwise.
 FLOAT32 = "float32"
@@ -311,6 +312,8 @@ class OperatorGraph:
     @cached_property
     def network(self) -> nx.DiGraph:
         """The same as a networkx graph: node attribute ``operator``, edges in the direction of data."""
+        import networkx as nx
+
         network = nx.DiGraph()
         for operator in self.operators:
             network.add_node(operator.name, operator=operator)

@@ -53,12 +53,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert not loaded & HEAVY
 
 
-@pytest.mark.parametrize("room", ["rules", "serving", "simulation", "planning"])
+@pytest.mark.parametrize("room", ["graphs", "rules", "serving", "simulation", "planning"])
 def test_what_serves_and_routes_starts_without_packages_that_only_fitting_needs(room: str) -> None:
     code = f"import sys, slotool.{room}; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert f"slotool.{room}" in loaded
-    assert not {"sklearn", "scipy.stats", "scipy.optimize", "torch"} & set(loaded)
+    assert not {"networkx", "sklearn", "scipy.stats", "scipy.optimize", "torch"} & set(loaded)
 
 
 def test_every_command_has_help_with_an_example(slotool) -> None:
