@@ -102,6 +102,10 @@ def serve(
     reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
+    canary: Annotated[Path | None, typer.Option("--canary", hidden=True)] = None,
+    canary_share: Annotated[float, typer.Option("--canary-share", min=0, max=1, hidden=True)] = 0.1,
+    shadow: Annotated[Path | None, typer.Option("--shadow", hidden=True)] = None,
+    shadow_share: Annotated[float, typer.Option("--shadow-share", min=0, max=1, hidden=True)] = 1.0,
     models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
     json: Json = False,
 ) -> None:
@@ -138,7 +142,7 @@ def serve(
     subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
     given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
     _require_models(artifacts, models)
-    read = _described(given) if models else _planned(given)
+    read = _reader(given, bool(models), {"canary": (canary, canary_share), "shadow": (shadow, shadow_share)})
     replicas, threads = (sources := read()).workers
     limit_threads(cores_given(threads))
     files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
@@ -232,7 +236,39 @@ def _require_models(artifacts: list[Path] | None, models: list[Any] | None) -> N
         )
 
 
-def _described(given: Sources) -> Callable[[], Sources | CombinedSources]:
+def _reader(
+    given: Sources, lists_models: bool, candidates: Mapping[str, tuple[Path | None, float]]
+) -> Callable[[], Sources | CombinedSources]:
+    """What is served, whenever it is read: by the file that lists models, or by the command line."""
+    return _described(given, candidates) if lists_models else _planned(_with_candidates(given, candidates))
+
+
+def _with_candidates(given: Sources, candidates: Mapping[str, tuple[Path | None, float]]) -> Sources | CombinedSources:
+    """The artifacts, and candidates for the place of the only one, by role: an artifact, and its share of requests."""
+    from dataclasses import replace
+
+    from slotool.serving.candidates import candidate_name
+    from slotool.serving.sources import CombinedSources
+
+    parts = [given]
+    for role, (artifact, share) in candidates.items():
+        if artifact is None:
+            refuse_without_effect((f"{role}_share",), f"without --{role}")
+            continue
+        if len(given.names) != 1 or len(given.artifacts) != 1:
+            raise typer.BadParameter(
+                "a candidate is for the place of one artifact under one --name; those of several models are listed in a"
+                " file: --config service.toml",
+                param_hint=f"--{role}",
+            )
+        named = (candidate_name(given.names[0], role),)
+        parts.append(replace(given, artifacts=(artifact,), names=named, role=role, share=share))
+    return CombinedSources(tuple(parts)) if len(parts) > 1 else given
+
+
+def _described(
+    given: Sources, candidates: Mapping[str, tuple[Path | None, float]]
+) -> Callable[[], Sources | CombinedSources]:
     """Reads the models that the file lists; what the command line states goes before it."""
     from slotool.serving.service_file import ServiceFile
 
@@ -242,6 +278,9 @@ def _described(given: Sources) -> Callable[[], Sources | CombinedSources]:
     if given.artifacts or given.names:
         what = "ARTIFACTS" if given.artifacts else "--name"
         raise typer.BadParameter(f"{file} lists the models: leave them out", param_hint=what)
+    for role, (artifact, _) in candidates.items():
+        if artifact is not None:
+            raise typer.BadParameter(f"{file} lists the models: name it in [models.{role}]", param_hint=f"--{role}")
     if len(given.outcomes) > 1:
         raise typer.BadParameter(f"one table for each of the models: name it in {file}", param_hint="--outcomes")
     values = {
@@ -262,10 +301,13 @@ def _described(given: Sources) -> Callable[[], Sources | CombinedSources]:
     return ServiceFile(file, overriding, given.with_workers(*workers), fixed, follows_plan=given.mapped).read
 
 
-def _planned(given: Sources) -> Callable[[], Sources]:
+def _planned(given: Sources | CombinedSources) -> Callable[[], Sources | CombinedSources]:
     """``given``, whose workers are those of the switching plan where nothing else says so."""
+    from slotool.serving.sources import Sources
+
     silent = stated_in("replicas") == stated_in("threads") == "DEFAULT"
-    return given.as_planned if given.mapped and silent else lambda: given
+    first = given if isinstance(given, Sources) else given.parts[0]
+    return given.as_planned if first.mapped and silent else lambda: given
 
 
 def _beside_config(path: Path | None, option: str) -> Path | None:

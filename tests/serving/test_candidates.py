@@ -15,6 +15,7 @@ import tritonclient.grpc as triton
 from slotool.errors import InputError
 from slotool.serving.service_file import read_models
 from slotool.serving.sources import Sources
+from tests.conftest import Slotool
 from tests.serving.live_server import HTTP, ThreeLinear, live_server, served, tier_rules, until
 from tests.serving.test_hot_reload import INFER, PATH, constant, describe, folder, hang_up, label, networks, under_load
 from tests.serving.test_serve_command import serving
@@ -172,3 +173,34 @@ def test_a_candidate_has_what_its_model_has_unless_it_says_otherwise(folder: Pat
     assert (serving_part.names, part.names, part.share) == (("net",), ("net/shadow",), 0.5)
     assert (serving_part.deadline_us, part.deadline_us) == (5e3, 7e3)
     assert part.rules == folder / "rules.json"
+
+
+def test_candidates_are_stated_on_the_command_line_too(folder: Path) -> None:
+    candidates = ("--canary", "v1", "--canary-share", "0.5", "--shadow", "v2")
+    with serving(folder, "v0", "--name", "net", *candidates) as (_, ready):
+        url = ready["url"]
+        answers = Counter(label(HTTP.post(url + PATH, json=INFER)) for _ in range(60))
+        assert set(answers) == {0, 1}, "the shadow answers nobody"
+        until(lambda: HTTP.get(f"{url}/live").json()["shadows"]["net"]["compared"] > 0)
+        shadow = HTTP.get(f"{url}/live").json()["shadows"]["net"]
+        assert (shadow["share"], shadow["agreement"]) == (1.0, 0.0)
+        described = HTTP.get(f"{url}/openapi.json").json()["components"]["schemas"]["Shadow"]
+        assert set(described["properties"]) == set(shadow)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("v0", "--canary", "v1"), "--canary"),
+        (("v0", "v1", "--name", "a", "--name", "b", "--shadow", "v2"), "--shadow"),
+        (("v0", "--name", "net", "--canary-share", "0.5"), "--canary-share"),
+        (("--config", "service.toml", "--canary", "v1"), "--canary"),
+    ],
+)
+def test_candidates_of_no_one_model_are_refused(
+    slotool: Slotool, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(folder)
+    done = slotool("serve", *arguments, "--port", "0")
+    assert done.exit_code == 2
+    assert says in done.stderr
