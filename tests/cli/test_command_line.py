@@ -53,12 +53,19 @@ def test_help_imports_nothing_heavy() -> None:
     assert not loaded & HEAVY
 
 
-@pytest.mark.parametrize("room", ["graphs", "rules", "serving", "simulation", "planning"])
+@pytest.mark.parametrize("room", ["graphs", "rules", "serving.router", "simulation", "planning"])
 def test_what_serves_and_routes_starts_without_packages_that_only_fitting_needs(room: str) -> None:
     code = f"import sys, slotool.{room}; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert f"slotool.{room}" in loaded
     assert not {"networkx", "sklearn", "scipy.stats", "scipy.optimize", "torch"} & set(loaded)
+
+
+def test_a_worker_process_starts_without_the_server() -> None:
+    code = "import sys, slotool.serving.engines.worker; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "slotool.serving.engines.worker" in loaded
+    assert not {"slotool.serving.app", "slotool.serving.router", "numba", "uvicorn"} & set(loaded)
 
 
 def test_every_command_has_help_with_an_example(slotool) -> None:
