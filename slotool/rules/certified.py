@@ -6,6 +6,8 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
   per tolerance a chain of policies, from the surest to keep it to the cheapest (``proposals``). Only the other examples
   test. A chain is tested in its order until one is not shown to keep the tolerance: fixed-sequence testing, which needs
   no correction for its length.
+- *What a part names is chance.* So there are ``ROUNDS`` random parts, each with its share of the budget, and a tier
+  takes the cheapest policy that any of them has shown.
 - *Many tiers.* Chains are made for at most ``MAX_GOALS`` of the tolerances, and Holm's procedure divides the budget
   among them (``sequences``). A tier between them takes what is shown for the next stricter one.
 - *The best version is named by the same table.* Each version has a share of the budget, named by the learning part: as
@@ -24,7 +26,7 @@ independently and requests of the same distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +42,8 @@ from slotool.rules.proposals import Goal, chains
 from slotool.rules.savings import Savings
 from slotool.rules.sequences import holm_over_sequences
 
-LEARN_SHARE = 0.3
+ROUNDS = 3
+LEARN_SHARE = 0.4
 # Of the learning part, what calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
 MAX_GOALS = 10
@@ -55,53 +58,84 @@ class Certified(RuleGenerator):
     name: ClassVar[str] = "certified"
     proves: ClassVar[bool] = True
     knows_groups: ClassVar[bool] = True
-    passes: ClassVar[float] = 4.0
+    passes: ClassVar[float] = 4.0 * ROUNDS
 
     def assess(self, problem: Problem) -> Assessment:
-        order = np.random.default_rng(problem.seed).permutation(len(problem.outcomes.examples))
-        learnt, test = np.split(order, [round(len(order) * LEARN_SHARE)])
-        fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
         listed = Listed(problem.outcomes, OSFA(problem.outcomes.versions[problem.best]))
-        goals = _goals(problem)
-        proposed = chains(problem, goals, fit, learn, test)
-        own = [(goal, chain) for goal, chain in zip(goals, proposed.chains, strict=True) if chain]
-        budget = (1.0 - problem.confidence) * _share_of_best(problem, learn)
-        tests = [
-            _Chain(problem, goal.tolerance, chain, listed, (learn, test), budget / len(own)) for goal, chain in own
-        ]
-        shown = holm_over_sequences(tests, budget)
+        rounds = [_Round(problem, listed, rows) for rows in _parts(problem)]
         tested = np.arange(len(listed)) != listed.best
         for version in problem.outcomes.versions:  # to tell what else is cheaper
             listed.index(OSFA(version))
         tested = np.append(tested, np.zeros(len(listed) - len(tested), dtype=bool))
         bound = np.full(len(listed), np.inf)
         bound[listed.best] = 0.0
-        for (goal, chain), count in zip(own, shown, strict=True):
-            for policy in chain[:count]:
+        for own in rounds:
+            for policy, tolerance in own.shown():
                 at = listed.index(policy)
-                bound[at] = min(bound[at], goal.tolerance)
-        means = listed.means()
-        saved = _savings(problem, listed, test, budget, sum(len(chain) for _, chain in own))
+                bound[at] = min(bound[at], tolerance)
+        means, first = listed.means(), rounds[0]
         config: dict[str, Any] = {
-            "candidates": proposed.considered,
-            "chains": len(own),
-            "examples_calibrated_on": len(fit),
-            "examples_learnt_from": len(learn),
-            "examples_tested_on": len(test),
-            "examples_for_first_saving": _examples_needed(problem, budget / max(1, len(own))),
+            "candidates": first.considered,
+            "chains": sum(len(own.tests) for own in rounds),
+            "rounds": len(rounds),
+            "examples_calibrated_on": len(first.fit),
+            "examples_learnt_from": len(first.learn),
+            "examples_tested_on": len(first.test),
+            "examples_for_first_saving": _examples_needed(problem, first.budget / max(1, len(first.tests))),
         }
+        saved = _savings(problem, listed, rounds)
         return Assessment(listed, bound, means.response_time_s, means.cost, config, tested=tested, saves_at_least=saved)
 
 
-def _savings(problem: Problem, listed: Listed, test: np.ndarray, budget: float, count: int) -> dict[str, np.ndarray]:
-    """By objective the least share saved by each listed policy; ``count``: policies that might have been shipped."""
-    alpha, found = budget / len(problem.objectives), {}
+class _Round:
+    """Chains that one part of the table proposed, and their tests on the rest.
+
+    ``rows``: those that calibrate, that choose and that test. ``budget``: the probability with which any policy that
+    is shown may exceed its tolerance.
+    """
+
+    def __init__(self, problem: Problem, listed: Listed, rows: tuple[np.ndarray, np.ndarray, np.ndarray]):
+        self.fit, self.learn, self.test = rows
+        goals = _goals(problem)
+        proposed = chains(problem, goals, *rows)
+        self.considered = proposed.considered
+        own = [(goal, chain) for goal, chain in zip(goals, proposed.chains, strict=True) if chain]
+        self.budget = (1.0 - problem.confidence) / ROUNDS * _share_of_best(problem, self.learn)
+        alpha = self.budget / max(1, len(own))
+        self.tests = [_Chain(problem, goal.tolerance, chain, listed, rows[1:], alpha) for goal, chain in own]
+        self._counts = holm_over_sequences(self.tests, self.budget)
+
+    def shown(self) -> Iterator[tuple[RoutingPolicy, float]]:
+        """Policies, and a tolerance that each was shown to keep."""
+        for chain, count in zip(self.tests, self._counts, strict=True):
+            for policy in chain.policies[:count]:
+                yield policy, chain.tolerance
+
+
+def _parts(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Per round the rows that calibrate, that choose and that test."""
+    draw, examples = np.random.default_rng(problem.seed), len(problem.outcomes.examples)
+    for _ in range(ROUNDS):
+        learnt, test = np.split(draw.permutation(examples), [round(examples * LEARN_SHARE)])
+        fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
+        yield fit, learn, test
+
+
+def _savings(problem: Problem, listed: Listed, rounds: Sequence[_Round]) -> dict[str, np.ndarray]:
+    """By objective the least share saved by each listed policy, the most that a round shows for those it has shown."""
+    found = {}
     for objective in problem.objectives:
         column = "latency_s" if objective == "response-time" else "cost"
-        savings = Savings(problem.outcomes, column, problem.best, test, alpha, count)
-        shares = [savings.share(listed.policy(at), listed.taken(at, objective)) for at in range(len(listed))]
+        shares = np.zeros(len(listed))
+        for own in rounds:
+            count = sum(len(chain) for chain in own.tests)  # as many as might have been shipped
+            alpha = own.budget / len(problem.objectives)
+            savings = Savings(problem.outcomes, column, problem.best, own.test, alpha, count)
+            for policy, _ in own.shown():
+                at = listed.index(policy)
+                shares[at] = max(shares[at], savings.share(policy, listed.taken(at, objective)))
         shares[listed.best] = 0.0
-        found[objective] = np.array(shares)
+        found[objective] = shares
     return found
 
 
@@ -122,7 +156,7 @@ class _Chain(Sequence[float]):
     ):
         self._kind, self._alpha, self._max_error = problem.tolerance_kind, alpha, problem.max_error
         self._tolerance = tolerance / problem.max_error if self._kind == "absolute" else tolerance
-        self._chain, self._listed = chain, listed
+        self.tolerance, self.policies, self._listed = tolerance, chain, listed
         groups = problem.groups
         self._parts = [rows] if groups is None else list(zip(*map(groups.rows, rows), strict=True))
         self._best = listed.error(listed.best) / problem.max_error
@@ -130,10 +164,10 @@ class _Chain(Sequence[float]):
         self._one_sided = problem.recorded is not None
 
     def __len__(self) -> int:
-        return len(self._chain)
+        return len(self.policies)
 
     def __getitem__(self, at: Any) -> Any:
-        error = self._listed.error(self._listed.index(self._chain[at])) / self._max_error
+        error = self._listed.error(self._listed.index(self.policies[at])) / self._max_error
         # To hold for every group each of them must be shown to: the weakest counts, and no level is divided.
         return max(self._p_value(error, *rows) for rows in self._parts)
 

@@ -49,7 +49,7 @@ def test_good_answers_do_not_make_up_for_bad_ones() -> None:
     outcomes, fresh = _recogniser(4000, 0), _recogniser(20_000, 1)
     mean = generate_rules(outcomes, [0.02], ["cost"], 0.95, tolerance_kind="absolute", thresholds=12)
     share = _rules(outcomes, [0.01])
-    assert mean.rules[0].degradation < 0.01
+    assert mean.rules[0].degradation < 0.02
     assert _beyond(fresh, mean) > 0.02
     assert _beyond(fresh, share) <= 0.01
     assert share.rules[0].certified
