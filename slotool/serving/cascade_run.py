@@ -22,6 +22,8 @@ class OneCascadeRun:
     def __init__(self, cascade: Cascade, x: Inputs):
         self.cascade, self.x = cascade, x
         self._given: dict[str, Computed | None] = {}
+        # What conditions have looked at: most look at it again.
+        self._confidences: dict[str, float] = {}
         self._labels: dict[str, str] = {}
         self._picked: Computed | None = None
         self._over = False
@@ -69,10 +71,12 @@ class OneCascadeRun:
         self._picked = self._given[names[self.cascade.choose_one(self, names)]]
 
     def confidence(self, version: str) -> float:
-        answers = self._given[version]
-        if answers is None:
-            return math.nan
-        return float(_confidence_of(version, answers)[0])
+        known = self._confidences.get(version)
+        if known is None:
+            answers = self._given[version]
+            known = math.nan if answers is None else float(_confidence_of(version, answers)[0])
+            self._confidences[version] = known
+        return known
 
     def label(self, version: str) -> str:
         known = self._labels.get(version)
