@@ -123,7 +123,8 @@ class Feedback:
     def summary(self) -> dict[str, Any]:
         """``labelled`` examples, ``accuracy`` of the last of them and ``effective_accuracy`` (None before any), and
         the ``alarms``: tiers whose guarantee the labels violate; and those whose guarantee they alone confirm. Where
-        rules have groups, also how many examples of each were looked at."""
+        rules have groups, also how many examples of each were looked at, and how many name a group that no guarantee is
+        for."""
         right = np.array(self._right, dtype=bool).reshape(-1, 2)
         asked = self._answered + self._rejected
         share = self._answered / asked if asked else 1.0
@@ -133,7 +134,7 @@ class Feedback:
             "accuracy": self.accuracy if len(right) else None,
             "effective_accuracy": float(right.all(axis=1).mean()) * share if len(right) else None,
             **self.guarantees.documents(),
-            **({"groups": groups} if groups else {}),
+            **({"groups": groups, "other_groups": self.guarantees.of_other_groups} if groups else {}),
         }
 
 

@@ -79,6 +79,13 @@ class Guarantees:
         rules = None if self._watcher is None else self._watcher.rules
         return {name: self._labelled[name] for name in rules.config.get("groups", ())} if rules is not None else {}
 
+    @property
+    def of_other_groups(self) -> int:
+        """Examples that counted and name a group for which the rules promise nothing."""
+        rules = None if self._watcher is None else self._watcher.rules
+        promised = rules is None or OTHERS in rules.config.get("groups", ())
+        return 0 if promised else self._labelled[OTHERS]
+
     def documents(self) -> dict[str, list[dict[str, Any]]]:
         """``alarms`` and ``confirmed`` as plain JSON values."""
         alarms = [{**_named(own), "evidence": own.evidence} for own in self.alarms]

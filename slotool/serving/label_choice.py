@@ -114,9 +114,9 @@ class LabelChoice:
         self._order.append((name, None if tells else Unlabelled(own.groups)))
 
     def document(self) -> dict[str, Any]:
-        """``requests`` that wait for a label, each as feedback takes it once classes stand for null; how many were
-        ``drawn`` since these rules serve, how many of them are ``free``, they need none, and how many have
-        ``counted``."""
+        """``requests`` that wait for a label, in the order in which they count: the first holds back all drawn after
+        it. Each is as feedback takes it once classes stand for null. And how many were ``drawn`` since these rules
+        serve, how many of them are ``free``, they need none, and how many have ``counted``."""
         requests = [
             {"request": name, "labels": [None] * len(own.answers), **({"group": own.group} if own.group else {})}
             for name, own in self._open.items()

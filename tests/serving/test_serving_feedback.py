@@ -117,6 +117,7 @@ def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_al
             told = asked("fr").json()
         assert told["labelled"] == 80
         assert told["groups"] == {"de": 16 + 4, "en": 16 + 4}
+        assert told["other_groups"] == 16 + 4
         for wrong in (["de"] * 3, 1.5, ["de", None, "", ""], "x" * 101):
             assert asked(wrong).status_code == 400
         content = {"inputs": inputs, "parameters": {"group": 1.5}}
