@@ -363,7 +363,9 @@ def _explanation(best: Found, promise: Promise) -> str:
     fleet = best.tried
     said = str(fleet)
     if not best.holds:
-        return f"no fleet keeps the promise; closest: {said}, with {_shortfall(fleet, promise)}"
+        most = max(float(pool.worker.profile.grid.accuracy[-1]) for pool in fleet.pools)
+        why = f"; its most accurate point has {most:.4f}" if most < promise.accuracy else ""
+        return f"no fleet keeps the promise; closest: {said}, with {_shortfall(fleet, promise)}{why}"
     if best.fewer is None:
         return f"the promise holds with {said}; there is no smaller fleet"
     return f"the promise holds with {said}, not with {best.fewer.replicas:,}: {_shortfall(best.fewer, promise)}"

@@ -195,8 +195,9 @@ class FleetSearch:
         """The least workers of this type, under this policy, that hold the promise on a sample of the traffic."""
         run = partial(self._alike, worker, policy, 0, self._searched)
         first = run(self._least(worker))
-        if policy.startswith(FixedBatching.name) and "accuracy" in first.verdict.misses(self.promise):
-            return Found(first, holds=False)  # more workers do not make one point more accurate
+        is_fixed = policy.startswith(FixedBatching.name) and "accuracy" in first.verdict.misses(self.promise)
+        if is_fixed or worker.profile.grid.accuracy[-1] < self.promise.accuracy:
+            return Found(first, holds=False)  # more workers do not make points more accurate
         return self._smallest(run, first)
 
     def confirmed(self, found: Found) -> Found:

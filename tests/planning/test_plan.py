@@ -173,6 +173,17 @@ def test_the_bound_of_attainment_lies_below_the_truth_as_often_as_it_says(share:
     assert np.mean(below) > 0.855
 
 
+def test_an_accuracy_that_no_point_has_is_not_searched_for_among_more_workers(traffic: ArrivalTable) -> None:
+    found = api.plan(
+        LATENCY, outcomes=OUTCOMES, arrivals=traffic, deadline_ms=20, min_accuracy=0.999, policies="slackfit",
+        progress=None,
+    )  # fmt: skip
+    assert not found.holds
+    assert found.rows[0]["replicas"] < 10
+    with pytest.raises(PromiseBroken, match=r"its most accurate point has 0\.9"):
+        found.judge()
+
+
 def test_misses_that_come_in_bursts_count_for_less_than_independent_ones() -> None:
     scattered = np.ones(4_000, dtype=bool)
     scattered[::100] = False
