@@ -144,8 +144,16 @@ class DriftVerdict(Result):
             ]
             for w in self.watched
         ]
-        wanted = f"an alarm, and to be confirmed, needs evidence of {self.evidence_wanted:.4g}"
+        wanted = f"an alarm needs evidence against a tier of {self.evidence_wanted:.4g}"
         title = f"{self.requests:,} labelled requests; {wanted}"
         group = ["requests of"] if grouped else []
-        columns = ["tolerance, %", "ensemble", *group, "mean excess, points", "evidence", "alarm at", "confirmed at"]
+        columns = [
+            "tolerance, %",
+            "ensemble",
+            *group,
+            "mean excess, points",
+            "evidence against",
+            "alarm at",
+            "confirmed at",
+        ]
         return table(title, columns, cells)

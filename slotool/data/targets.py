@@ -47,7 +47,7 @@ def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = 
             "sets": "a list of classes per example, or numbers 0 and 1 per class, are expected",
             "text": "text is expected",
         }[kind]
-        others = "; --target says what labels are: class, numbers, sets or text" if kind == "class" else ""
+        others = "; the model's task says what labels are" if kind == "class" else ""
         raise DataError(f"{table.source}: label column {column!r} holds {described(values)}, {wanted}{others}")
     return _in_order(table, column, made, classes) if classes and made.names else made
 

@@ -156,15 +156,16 @@ def _read(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _require(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
+def _require(frame: pd.DataFrame, columns: Sequence[str], path: Path, remedy: str = "") -> None:
     if absent := [name for name in columns if name not in frame]:
         there = ", ".join(map(str, frame.columns[:20]))
-        raise TableError(f"{path}: no column {absent[0]!r}; there are {there}; say which it is with --columns")
+        raise TableError(f"{path}: no column {absent[0]!r}; there are {there}{remedy}")
 
 
 def _renamed(found: pd.DataFrame, layout: Layout, path: Path) -> pd.DataFrame:
-    _require(found, [layout.column(key) for key in ("example", "version", "confidence")], path)
-    _require(found, [*layout.names.values(), *layout.keep], path)
+    remedy = "; say which it is with --columns"
+    _require(found, [layout.column(key) for key in ("example", "version", "confidence")], path, remedy)
+    _require(found, [*layout.names.values(), *layout.keep], path, remedy)
     chosen = {key: found[layout.column(key)] for key in KEYS if layout.column(key) in found}
     return pd.DataFrame(chosen | {name: found[name] for name in layout.keep})
 
