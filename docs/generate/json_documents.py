@@ -585,6 +585,10 @@ versions[].cost number          mean
 versions[].confidence number    mean confidence
 versions[].pareto flag          no other version is as accurate and as fast
 categories      object          shares of examples by what slower versions change
+budgets[].budget number         mean cost of a request that is allowed
+budgets[].rule  text?           id of the strictest tier within it
+budgets[].tolerance number?      its tolerance
+budgets[].cost  number?         its mean cost
 plots           list            plots written
 """,
     "gen-rules-dry-run": """

@@ -44,6 +44,7 @@ def gen_rules(
     group: str | None = None,
     price: Price = None,
     prices: FilePath | Mapping[str, float] | None = None,
+    budgets: Sequence[float] = (),
     explain: bool = False,
     plots: FilePath | None = None,
     seed: int = 0,
@@ -68,6 +69,7 @@ def gen_rules(
         group: Column of the table; each tolerance then holds for each of its values at once.
         price: Price per second, one for all versions or by version; None: the table's, else machine time.
         prices: Price of a call by version, or a price list as of ``import_outcomes``; in place of ``price``.
+        budgets: Mean costs of a request; the strictest tier within each is named.
         explain: Show for each tier why no cheaper ensemble serves it.
         plots: Folder for plots (PNG) of versions and tiers.
         seed: Same seed, same rules.
@@ -80,6 +82,7 @@ def gen_rules(
     Raises:
         TableError: The outcome table cannot be used.
         InputError: A setting cannot be, such as a confidence of 1.
+        ArgumentError: ``budgets`` are not positive, or the objective is not the cost.
         AlreadyExistsError: ``out`` exists.
         MissingPackageError: ``plots`` is given and matplotlib is not installed.
     """
@@ -93,6 +96,10 @@ def gen_rules(
         refuse_existing(Path(out), force)
     if objective not in (*OBJECTIVES, "both"):
         raise InputError(f"no objective {objective!r}; there are {', '.join(OBJECTIVES)} and both")
+    if budgets and objective == "response-time":
+        raise ArgumentError("budgets", "are of cost; the objective is the response time")
+    if not all(budget > 0 for budget in budgets):
+        raise ArgumentError("budgets", "must be above 0")
     found = priced(loaded(OutcomeTable, outcomes), price, prices)
     make = partial(
         generate_rules,
@@ -119,7 +126,8 @@ def gen_rules(
     if plots is not None:
         name = "rules" if out is None else Path(out).stem
         drawn = _draw(found, rules, make(policies=["osfa"]), Path(plots), name)
-    return GeneratedRules(rules, found, out=None if out is None else Path(out), explain=explain, plots=tuple(drawn))
+    written = None if out is None else Path(out)
+    return GeneratedRules(rules, found, written, tuple(budgets), explain=explain, plots=tuple(drawn))
 
 
 @typed
@@ -215,11 +223,13 @@ class RulesEstimate(Result):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class GeneratedRules(Result):
-    """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``plots``: files drawn."""
+    """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``plots``: files drawn; ``budgets``: mean
+    costs of a request that a tier is looked for."""
 
     rules: RuleSet
     outcomes: OutcomeTable
     out: Path | None = None
+    budgets: tuple[float, ...] = ()
     explain: bool = False
     plots: tuple[Path, ...] = ()
 
@@ -234,6 +244,7 @@ class GeneratedRules(Result):
             "rules": self.rules.document(),
             "versions": [asdict(fact) for fact in self._facts],
             "categories": category_shares(self.outcomes),
+            "budgets": [_within(self.rules, budget) for budget in self.budgets],
             "plots": [str(path) for path in self.plots],
         }
 
@@ -249,6 +260,7 @@ class GeneratedRules(Result):
             f"requests, from the fastest version to the slowest: {split}",
             *(_tier_table(self.rules, objective) for objective in objectives),
             *_groups(self.rules),
+            *(_afforded(self.rules, budget) for budget in self.budgets),
             *(_explanations(self.rules) if self.explain else []),
             *_remarks(self.rules),
             *(f"wrote {path}" for path in (*written, *self.plots)),
@@ -303,6 +315,21 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
     weakest = ["most by group"] if tiers and tiers[0].groups else []
     columns = ["tier", "ensemble", "bound", "observed", *weakest, "time", "saved", "cost saved"]
     return table(title, columns, cells)
+
+
+def _within(rules: RuleSet, budget: float) -> dict[str, Any]:
+    rule = rules.strictest_within(budget)
+    named = (None, None, None) if rule is None else (rule.id, rule.tolerance, rule.cost)
+    return {"budget": budget, **dict(zip(("rule", "tolerance", "cost"), named, strict=True))}
+
+
+def _afforded(rules: RuleSet, budget: float) -> str:
+    """The least error that a budget buys."""
+    rule, most = rules.strictest_within(budget), f"for {number(budget)} a request at most"
+    if rule is None:
+        least = min(rule.cost for rule in rules.rules if rule.objective == "cost")
+        return f"{most}: no tier; the cheapest takes {number(least)}"
+    return f"{most}: tier {_share(rule.tolerance)}, which takes {number(rule.cost)}"
 
 
 def _weakest(groups: Mapping[str, float]) -> str:

@@ -56,6 +56,9 @@ def gen_rules(
     prices: Annotated[
         Path | None, _ensembles("--prices", help="Price of a call: a list as of import-outcomes; in place of --price.")
     ] = None,
+    budgets: Annotated[
+        str, _ensembles("--budgets", help="Costs of a request: name the strictest tier within each.")
+    ] = "",
     explain: Annotated[
         bool, _output("--explain", help="Print for each tier why no cheaper ensemble serves it.")
     ] = False,
@@ -80,7 +83,7 @@ def gen_rules(
     if method == "naive":
         refuse_without_effect(("confidence", "policies", "thresholds", "seed"), "with --method naive")
     if dry_run:
-        refuse_without_effect(("explain", "plots", "price", "prices"), "with --dry-run")
+        refuse_without_effect(("explain", "plots", "price", "prices", "budgets"), "with --dry-run")
     if tolerance_kind != "quantile":
         refuse_without_effect(("loss_limit",), f"with --tolerance-kind {tolerance_kind}")
     common: dict[str, Any] = {
@@ -106,6 +109,7 @@ def gen_rules(
         group=group,
         price=_price(price),
         prices=prices,
+        budgets=parse_numbers(budgets, "--budgets") if budgets else (),
         explain=explain,
         plots=plots,
         seed=seed,

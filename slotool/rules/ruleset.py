@@ -86,6 +86,18 @@ class RuleSet:
             raise InputError(f"tolerance {tolerance:g} is stricter than the strictest tier, {strictest:g}")
         return max(allowed, key=lambda rule: rule.tolerance)
 
+    def strictest_within(self, budget: float) -> Rule | None:
+        """The tier for the least cost with the smallest tolerance, of those whose mean cost of a request is at most
+        ``budget``; None where all cost more.
+
+        Raises ``InputError`` where no tiers are for the least cost.
+        """
+        tiers = [rule for rule in self.rules if rule.objective == "cost"]
+        if not tiers:
+            raise InputError("budgets are of cost, and no tiers are for the least cost")
+        affordable = [rule for rule in tiers if rule.cost <= budget]
+        return min(affordable, key=lambda rule: rule.tolerance, default=None)
+
     @property
     def versions(self) -> frozenset[str]:
         """Every service version some rule may consult."""

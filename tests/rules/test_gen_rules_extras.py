@@ -100,3 +100,22 @@ def test_figures_show_what_the_rules_say() -> None:
     held = verdicts(rules, family_outcomes(400, seed=1))
     figure = observed_against_tolerance(rules, [held], "s")
     assert figure.headlines[0][1] == f"{sum(v.above_tolerance for v in held)} of {len(held)}"
+
+
+def test_a_budget_buys_the_strictest_tier_within_it(slotool, outcomes, tmp_path) -> None:
+    options = ("--tolerances", "0,0.05,0.1,0.3", "--tolerance-kind", "absolute", "--confidence", "0.9", "--json")
+    every = json.loads(slotool("gen-rules", outcomes, "-o", tmp_path / "all.json", *options).stdout)["rules"]["rules"]
+    costs = {rule["tolerance"]: rule["cost"] for rule in every if rule["objective"] == "cost"}
+    assert len(set(costs.values())) > 1
+    budgets = sorted({*costs.values(), 2 * max(costs.values()), min(costs.values()) / 2})
+    given = ",".join(map(repr, budgets))
+    done = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", *options, "--budgets", given)
+    for own in json.loads(done.stdout)["budgets"]:
+        affordable = [tolerance for tolerance, cost in costs.items() if cost <= own["budget"]]
+        assert own["tolerance"] == min(affordable, default=None)
+        assert own["cost"] == (costs[own["tolerance"]] if affordable else None)
+    for wrong in (("--budgets", "0"), ("--budgets", "1", "--objective", "response-time")):
+        done = slotool("gen-rules", outcomes, "-o", tmp_path / "w.json", *wrong)
+        assert done.exit_code == 2, done.stderr
+        assert "--budgets" in done.stderr
+        assert not (tmp_path / "w.json").exists()
