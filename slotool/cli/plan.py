@@ -71,8 +71,7 @@ def plan(
     """Find the cheapest workers and policy that keep a promise.
 
     The service is simulated under the traffic. Attainment and accuracy hold with --confidence; the last column says
-    what one worker less falls short of. Ends with 1 when no fleet holds, or --verify shows that
-    what was served does not.
+    what one worker less falls short of. Ends with 1 when no fleet, or what --verify serves, holds.
 
     Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50
     --min-accuracy 0.9 --artifact family -o service.toml
