@@ -19,9 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    latency: Annotated[
-        list[Path], typer.Argument(help="Latency table of points × batch sizes; one per kind of worker.")
-    ],
+    latency: Annotated[list[Path], typer.Argument(help="Latency table of points × batch sizes; one per kind.")],
     deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.")],
     attainment: Annotated[float, _promise("--attainment", help="Least share of requests in time.")] = 0.99,
     min_accuracy: Annotated[float, _promise("--min-accuracy", help="Least mean accuracy of these.")] = 0.0,
