@@ -25,9 +25,10 @@ from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.planning.server_process import server_process
 from slotool.scheduling import ControlSpace, by_demand
-from slotool.serving import Router, ServedModel
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
 from slotool.serving.request_options import RequestOptions
+from slotool.serving.router import Router
+from slotool.serving.served import ServedModel
 from slotool.workloads import Poisson
 from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
