@@ -148,7 +148,7 @@ def gen_switching_plan(
     reporter.note(str(_cost(search).shown()[0]))
     with reporter.progress("load tests", total=search.load_tests) as steps:
         plans = search.run(steps.advance)
-    plan = best_configuration(plans)
+    plan = best_configuration(plans).beside(plans)
     plan.save(written)
     return PlannedSwitching(plan, plans, written, [] if plots is None else _draw(plan, written, Path(plots)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,23 @@ class LoadTest:
 
 
 @dataclass(frozen=True)
+class ConfigurationRates:
+    """``rates_per_s`` and ``loads`` of a ``SwitchingPlan`` on another ⟨R, T⟩ that was tried."""
+
+    replicas: int
+    threads: int
+    rates_per_s: Mapping[str, float]
+    loads: tuple[LoadTest, ...]
+
+
+@dataclass(frozen=True)
 class SwitchingPlan:
     """For one deadline and one ⟨R, T⟩, per point the greatest rate up to which it serves.
 
     ``by``: what the rates go by. ``p99``: a point's P99 stays within the deadline. ``effective-accuracy``: no less
     accurate point answers more requests correctly and in time. ``rates_per_s``: of the whole service, by point key; 0
-    where not even the lowest rate tried would do. ``accuracy``: by point key. ``loads``: the load tests.
+    where not even the lowest rate tried would do. ``accuracy``: by point key. ``loads``: the load tests. ``others``:
+    the same for other ⟨R, T⟩, to change to when the load asks for it.
     Source: model-switching, §3 and Algorithm 1.
     """
 
@@ -61,11 +72,30 @@ class SwitchingPlan:
     loads: tuple[LoadTest, ...]
     machine: str
     by: str = P99
+    others: tuple[ConfigurationRates, ...] = ()
 
     @property
     def configuration(self) -> tuple[int, int]:
         """⟨R, T⟩."""
         return self.replicas, self.threads
+
+    @property
+    def by_configuration(self) -> dict[tuple[int, int], SwitchingPlan]:
+        """This plan, then those of the ``others``, each by itself."""
+        found = {self.configuration: replace(self, others=())}
+        for other in self.others:
+            alone = replace(
+                self, replicas=other.replicas, threads=other.threads, rates_per_s=other.rates_per_s, loads=other.loads,
+                others=(),
+            )  # fmt: skip
+            found.setdefault(alone.configuration, alone)
+        return found
+
+    def beside(self, plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
+        """This plan, with those of ``plans`` that are for other ⟨R, T⟩ as its ``others``."""
+        others = [plan for plan in plans if plan.configuration != self.configuration]
+        rates = [ConfigurationRates(*plan.configuration, plan.rates_per_s, plan.loads) for plan in others]
+        return replace(self, others=tuple(rates))
 
     @property
     def breakpoints(self) -> list[tuple[float, str]]:
@@ -79,6 +109,27 @@ class SwitchingPlan:
             if self.rates_per_s[point] > (steps[-1][0] if steps else 0.0):
                 steps.append((self.rates_per_s[point], point))
         return steps
+
+    @property
+    def greatest_rate_per_s(self) -> float:
+        """Up to which some point serves."""
+        return max(self.rates_per_s.values())
+
+    def expected_accuracy(self, rates_per_s: np.ndarray) -> np.ndarray:
+        """Expected share of requests answered correctly and in time at each rate: float64 [n] for [n].
+
+        By P99 the accuracy of the point that serves; beyond all rates as many requests a second are in time as at the
+        greatest. By effective accuracy the load tests say it.
+        """
+        steps = self.breakpoints
+        if self.by == EFFECTIVE_ACCURACY or not steps:
+            return self.effective_accuracy(rates_per_s)
+        good_for = np.array([rate for rate, _ in steps])
+        accuracy = np.array([self.accuracy[point] for _, point in steps])
+        at = np.minimum(np.searchsorted(good_for, rates_per_s), len(steps) - 1)
+        in_time = np.minimum(1.0, good_for[-1] / np.maximum(rates_per_s, 1e-9))
+        found: np.ndarray = accuracy[at] * in_time
+        return found
 
     def effective_accuracy(self, rates_per_s: np.ndarray) -> np.ndarray:
         """Expected share of requests answered correctly and in time by the point that serves each rate: float64 [n]
@@ -99,7 +150,9 @@ class SwitchingPlan:
     def document(self) -> dict[str, Any]:
         """The JSON form."""
         loads = [asdict(load) for load in self.loads]
-        return {"schema": PLAN_SCHEMA, "schema_version": PLAN_VERSION, **asdict(self), "loads": loads}
+        others = [{**asdict(each), "loads": [asdict(load) for load in each.loads]} for each in self.others]
+        stated = {"schema": PLAN_SCHEMA, "schema_version": PLAN_VERSION, **asdict(self), "loads": loads}
+        return {**stated, "others": others}
 
     def save(self, path: str | Path) -> None:
         save_document(path, self.document())
@@ -110,9 +163,10 @@ class SwitchingPlan:
         document = load_document(path, PLAN_SCHEMA, PLAN_VERSION, "switching plan")
         with strict_json.assembling(path, "a switching plan"):
             plan = strict_json.convert(document, cls)
-            figures = (plan.deadline_s, plan.replicas, plan.threads)
-            possible = min(figures) > 0 and min(plan.rates_per_s.values()) >= 0
-        if not possible or set(plan.rates_per_s) != set(plan.accuracy) or plan.by not in CRITERIA:
+            each: list[SwitchingPlan | ConfigurationRates] = [plan, *plan.others]
+            possible = plan.deadline_s > 0 and all(min(one.replicas, one.threads) > 0 for one in each)
+            possible = possible and all(min(one.rates_per_s.values()) >= 0 for one in each)
+        if not possible or any(set(one.rates_per_s) != set(plan.accuracy) for one in each) or plan.by not in CRITERIA:
             raise InputError(f"{path}: a switching plan with impossible figures")
         return plan
 

@@ -133,3 +133,22 @@ def test_a_rival_is_loaded_with_as_much_where_that_decides() -> None:
     assert not is_good(served("medium", 150.0, 200.0))
     assert measured == [("small", 200.0)]
     assert not is_most_effective(accuracy, {"small": []})(served("medium", 90.0, 200.0))  # misses more than half
+
+
+def test_a_plan_keeps_what_was_found_on_other_workers(tmp_path: Path) -> None:
+    wide = replace(PLAN, replicas=2, rates_per_s={**PLAN.rates_per_s, "version=small": 1_700.0}, loads=())
+    plan = PLAN.beside([PLAN, wide])
+    plan.save(tmp_path / "plan.json")
+    loaded = SwitchingPlan.load(tmp_path / "plan.json")
+    assert loaded == plan
+    assert list(loaded.by_configuration) == [(1, 1), (2, 1)]
+    assert loaded.by_configuration[2, 1] == wide
+    assert loaded.by_configuration[1, 1] == PLAN
+    rates = np.array([50.0, 1_500.0, 3_400.0])
+    assert plan.expected_accuracy(rates) == pytest.approx([0.95, 0.8 * 900 / 1_500, 0.8 * 900 / 3_400])
+    assert wide.expected_accuracy(rates) == pytest.approx([0.95, 0.8, 0.8 * 1_700 / 3_400])
+    document = json.loads((tmp_path / "plan.json").read_text())
+    document["others"][0]["rates_per_s"].pop("version=odd")
+    (tmp_path / "less.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="impossible figures"):
+        SwitchingPlan.load(tmp_path / "less.json")
