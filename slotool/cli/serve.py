@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slotool.scheduling.autoscaler import Autoscaler
     from slotool.serving import Router, ServedModel
     from slotool.serving.access_log import AccessLog
+    from slotool.serving.autoscaling import Autoscaling
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
     from slotool.serving.events import Events
     from slotool.serving.reprofiling import Reprofiling
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from slotool.serving.server import SecondaryFrontEnd
     from slotool.serving.sources import CombinedSources, Sources
     from slotool.serving.tls import Certificate
+    from slotool.serving.worker_switching import WorkerSwitching
 
 
 def register(app: typer.Typer) -> None:
@@ -102,6 +104,7 @@ def serve(
     reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
+    switch_workers: Annotated[bool, typer.Option("--switch-workers", hidden=True)] = False,
     canary: Annotated[Path | None, typer.Option("--canary", hidden=True)] = None,
     canary_share: Annotated[float, typer.Option("--canary-share", min=0, max=1, hidden=True)] = 0.1,
     shadow: Annotated[Path | None, typer.Option("--shadow", hidden=True)] = None,
@@ -123,7 +126,6 @@ def serve(
     from slotool.cli.output import Output
     from slotool.process import limit_threads
     from slotool.serving import Limits, Router, create_app
-    from slotool.serving.autoscaling import Autoscaling
     from slotool.serving.clients import read_clients
     from slotool.serving.guard import others_can_read
     from slotool.serving.runtime_settings import ReloadableSettings
@@ -143,7 +145,7 @@ def serve(
     given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
     _require_models(artifacts, models)
     read = _reader(given, bool(models), {"canary": (canary, canary_share), "shadow": (shadow, shadow_share)})
-    replicas, threads = (sources := read()).workers
+    replicas, threads = (sources := _first_read(read, switch_workers)).workers
     limit_threads(cores_given(threads))
     files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
              "tls_clients": tls_clients}  # fmt: skip
@@ -176,7 +178,7 @@ def serve(
             runtime_settings=runtime_settings,
             access_log=accesses,
             reprofiling=_reprofiling(router, runtime_settings) if reprofile else None,
-            autoscaling=None if autoscaler is None else Autoscaling(router, autoscaler),
+            worker_changes=_worker_changes(router, runtime_settings, autoscaler, switch_workers),
             faults=_with_faults(router.engine, listener) if allow_faults else None,
         )
         if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
@@ -205,13 +207,16 @@ def serve(
 
 def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> None:
     if engine == "inline":
-        refuse_without_effect(("address", "allow_faults", "hang", "max_replicas", "replicas"), "with --engine inline")
+        of_workers = ("address", "allow_faults", "hang", "max_replicas", "replicas", "switch_workers")
+        refuse_without_effect(of_workers, "with --engine inline")
     elif engine == "local":
         refuse_without_effect(("address",), "with --engine local")
     else:
         refuse_without_effect(("max_replicas",), f"with --engine {engine}")
     if max_replicas is None:
         refuse_without_effect(("requests_per_worker",), "without --max-replicas")
+    else:
+        refuse_without_effect(("switch_workers",), "with --max-replicas, by which workers come and go")
 
 
 def _check_scaling(least: int, most: int | None, per_worker_per_s: float | None, latency_known: bool) -> None:
@@ -412,6 +417,32 @@ def _reprofiling(router: Router, settings: ReloadableSettings) -> Reprofiling:
     if not any(space.batch_sizes(point) for space in spaces for point in space.points):
         raise typer.BadParameter("there are no latencies to correct: give --latency too", param_hint="--reprofile")
     return Reprofiling(router, settings)
+
+
+def _first_read(read: Callable[[], Sources | CombinedSources], switch_workers: bool) -> Sources | CombinedSources:
+    """What is served. Refuses --switch-workers where no plan says what to change to."""
+    sources = read()
+    plan = sources.switching_plan if switch_workers else None
+    if switch_workers and (plan is None or len(plan.by_configuration) == 1):
+        made = "there is no --plan of a single model" if plan is None else "the plan is for one of them only"
+        raise typer.BadParameter(
+            f"nothing says which replicas x threads serve which load: {made} (slotool gen-switching-plan "
+            "--configurations 1x2,2x1)",
+            param_hint="--switch-workers",
+        )
+    return sources
+
+
+def _worker_changes(
+    router: Router, settings: ReloadableSettings, autoscaler: Autoscaler | None, switch_workers: bool
+) -> Autoscaling | WorkerSwitching | None:
+    """What changes the workers with the load, if anything."""
+    from slotool.serving.autoscaling import Autoscaling
+    from slotool.serving.worker_switching import WorkerSwitching
+
+    if autoscaler is not None:
+        return Autoscaling(router, autoscaler)
+    return WorkerSwitching(router, settings) if switch_workers else None
 
 
 def _autoscaler(models: Mapping[str, ServedModel], least: int, most: int, per_worker_per_s: float | None) -> Autoscaler:

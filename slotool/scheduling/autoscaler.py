@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
 from slotool.errors import ArgumentError
-
-# A rate is that of so many seconds: a burst shorter than this is for the queue.
-RATE_S = 2.0
-# A worker leaves when the highest rate of so many seconds would have been served without it.
-CALM_S = 30.0
-# Of what the rest is good for, that this rate may reach: below 1, or the next burst would bring the worker back.
-CALM_SHARE = 0.8
+from slotool.scheduling.recent_rates import CALM_S, CALM_SHARE, RATE_S, RecentRates
 
 
 @dataclass(frozen=True)
@@ -42,9 +35,7 @@ class Autoscaler:
         if not 0 < per_worker_per_s < math.inf:
             raise ArgumentError("requests_per_worker", f"{per_worker_per_s:g} is not above 0")
         self.least, self.most, self.per_worker_per_s = least, most, per_worker_per_s
-        # Instants and requests until then, of the last ``RATE_S``; and the rates of the last ``CALM_S``.
-        self._counts: deque[tuple[float, int]] = deque()
-        self._rates: deque[tuple[float, float]] = deque()
+        self._rates = RecentRates()
         self._began_s: float | None = None
 
     def look(self, now_s: float, arrived: int, workers: int) -> Scaling | None:
@@ -52,32 +43,19 @@ class Autoscaler:
         that are still starting included. To be asked about every second, in order of time."""
         if self._began_s is None:
             self._began_s = now_s
-        rate_per_s = self._rate_per_s(now_s, arrived)
+        rate_per_s = self._rates.look(now_s, arrived)
         if rate_per_s is None:
             return None
-        self._rates.append((now_s, rate_per_s))
-        while self._rates[0][0] < now_s - CALM_S:
-            self._rates.popleft()
         needed = math.ceil(rate_per_s / self.per_worker_per_s - 1e-9)
         if needed > workers and workers < self.most:
             to = min(needed, self.most)
             return self._change(to, f"{rate_per_s:.4g} requests/s over {RATE_S:g} s", workers)
         if workers > self.least and now_s - self._began_s >= CALM_S:
-            highest = max(rate for _, rate in self._rates)
+            highest = max(self._rates.of_calm)
             enough = max(self.least, math.ceil(highest / (CALM_SHARE * self.per_worker_per_s) - 1e-9))
             if enough < workers:
                 return self._change(enough, f"at most {highest:.4g} requests/s in {CALM_S:g} s", workers)
         return None
-
-    def _rate_per_s(self, now_s: float, arrived: int) -> float | None:
-        """Over the last ``RATE_S``; None while the service is younger than half of that."""
-        self._counts.append((now_s, arrived))
-        while len(self._counts) > 2 and self._counts[1][0] <= now_s - RATE_S:
-            self._counts.popleft()
-        since_s, before = self._counts[0]
-        if now_s - since_s < RATE_S / 2:
-            return None
-        return (arrived - before) / (now_s - since_s)
 
     def _change(self, workers: int, seen: str, before: int) -> Scaling:
         good_for = f"a worker is good for {self.per_worker_per_s:.4g}"

@@ -33,6 +33,7 @@ from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.reprofiling import Reprofiling
 from slotool.serving.router import Router
+from slotool.serving.worker_switching import WorkerSwitching
 
 
 def create_app(
@@ -44,7 +45,7 @@ def create_app(
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | None = None,
     reprofiling: Reprofiling | None = None,
-    autoscaling: Autoscaling | None = None,
+    worker_changes: Autoscaling | WorkerSwitching | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
@@ -52,8 +53,8 @@ def create_app(
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``runtime_settings``: lets the live page change the policy. ``access_log``: gets a line for
     every answered request. ``faults``: the engine whose workers clients may kill, stop and slow.
-    ``reprofiling``: corrects latencies by those seen. ``autoscaling``: adds and removes workers. The router is
-    closed when the application's lifespan ends.
+    ``reprofiling``: corrects latencies by those seen. ``worker_changes``: adds, removes or
+    exchanges workers with the load. The router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.access_log = access_log
@@ -64,7 +65,7 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         router.listen()
         tasks = [asyncio.create_task(live.run())]
-        tasks += [asyncio.create_task(each.run()) for each in (reprofiling, autoscaling) if each is not None]
+        tasks += [asyncio.create_task(each.run()) for each in (reprofiling, worker_changes) if each is not None]
         yield
         for task in tasks:
             task.cancel()

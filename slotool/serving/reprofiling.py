@@ -26,6 +26,7 @@ class Reprofiling:
         self._router, self._settings = router, settings
         self._watches: dict[str, LatencyWatch] = {}
         self._spaces: dict[str, ControlSpace] = {}
+        self._reloads = settings.reloads
         router.call_listener = self.observe
 
     def observe(self, model: str, point: OperatingPoint, examples: int, took_us: float, now_us: float) -> None:
@@ -50,7 +51,8 @@ class Reprofiling:
     async def look(self) -> None:
         """Correct and plan again where latencies have changed. Raises ``InputError`` when tables cannot be read; then
         nothing has changed."""
-        if self._settings.take_reloaded():
+        if self._settings.reloads != self._reloads:
+            self._reloads = self._settings.reloads
             self._watches.clear()  # new tables, of which nothing is known yet
         now_us = self._router.now_us()
         changed = [name for name, watch in self._watches.items() if watch.look(now_us)]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slotool.errors import InputError, RunError, SlotoolError
+from slotool.rules.switching import SwitchingPlan
 from slotool.serving.candidates import public
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
@@ -35,7 +36,8 @@ class ReloadableSettings:
         self._chosen_policy: str | None = None
         self._chosen_workers: tuple[int, int] | None = None
         self._read_workers = sources.workers
-        self._was_reloaded = False
+        # How often models, tables and plans were read again.
+        self.reloads = 0
         self._changing = asyncio.Lock()
         router.metrics.watch_threads(lambda: self.workers[1])
 
@@ -81,7 +83,7 @@ class ReloadableSettings:
         """Serve ``models`` on the workers of ``sources``."""
         before, after = self.workers, sources.workers
         await self._router.exchange(models, None if before == after else after)
-        self._sources, self._was_reloaded = sources, True
+        self._sources, self.reloads = sources, self.reloads + 1
         if before != after:
             self._router.metrics.reconfigured()
             said = f"{before[0]}x{before[1]} to {after[0]}x{after[1]} (replicas x threads): {reason}"
@@ -108,7 +110,7 @@ class ReloadableSettings:
                 await self._exchange(sources, models, "the files of the server ask for it")
             else:
                 self._replace(models.values())
-                self._sources, self._was_reloaded = sources, True
+                self._sources, self.reloads = sources, self.reloads + 1
             if read_workers != self._read_workers:
                 self._read_workers, self._chosen_workers = read_workers, None
         what = ", ".join([*changed, *(["workers"] if other_workers else []), "tables and rules"])
@@ -129,10 +131,9 @@ class ReloadableSettings:
             self._replace(models.values())
             self._sources = sources
 
-    def take_reloaded(self) -> bool:
-        """Whether tables were reloaded since this was last asked."""
-        was, self._was_reloaded = self._was_reloaded, False
-        return was
+    def read_switching_plan(self) -> SwitchingPlan | None:
+        """Of the only model that is served; None without. Raises ``InputError``."""
+        return self._sources.switching_plan
 
     def _as_chosen(self, sources: Sources | CombinedSources) -> Sources | CombinedSources:
         """With what was chosen while the server runs. A file that has come to ask for other workers goes before."""

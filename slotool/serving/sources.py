@@ -58,11 +58,11 @@ class Sources:
     ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to select the latency
     rows of this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
     answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
-    ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas``. ``mapped``:
-    workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the table of a
-    service file that states them, for sentences. ``corrections``: by model and point, how many times as long calls take
-    as the table says. ``role``: of a candidate, whose name is ``candidate_name``'s, and ``share`` of the requests that
-    it gets.
+    ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas`` too.
+    ``mapped``: workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the
+    table of a service file that states them, for sentences. ``corrections``: by model and point, how many times as long
+    calls take as the table says. ``role``: of a candidate, whose name is ``candidate_name``'s, and ``share`` of the
+    requests that it gets.
     """
 
     artifacts: tuple[Path, ...]
@@ -104,6 +104,11 @@ class Sources:
     def as_planned(self) -> Sources:
         """With the workers that the switching plan was made for; unchanged without one. Raises ``InputError``."""
         return self if self.plan is None else self.with_workers(*SwitchingPlan.load(self.plan).configuration)
+
+    @property
+    def switching_plan(self) -> SwitchingPlan | None:
+        """What ``plan`` holds. Raises ``InputError``."""
+        return None if self.plan is None else SwitchingPlan.load(self.plan)
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """Everything is read and matched before the first request: an invalid table is an error at the start.
@@ -198,9 +203,11 @@ class Sources:
             raise InputError(f"{self.plan}: a switching plan is followed by --policy {ModelSwitching.name} alone")
         if plan.subject != model.name:
             raise InputError(f"{self.plan}: a plan for {plan.subject}, not for {model.name}")
-        if plan.configuration != self.workers:
-            made_for = f"--replicas {plan.replicas} --threads {plan.threads}"
+        by_configuration = plan.by_configuration
+        if self.workers not in by_configuration:
+            made_for = " or ".join(f"--replicas {r} --threads {t}" for r, t in by_configuration)
             raise InputError(f"{self.plan}: the plan was made for --engine local {made_for}: serve with these")
+        plan = by_configuration[self.workers]
         given = {OperatingPoint.parse(key): rate / plan.replicas for key, rate in plan.rates_per_s.items()}
         rates = {point: rate / factors.get(point, 1.0) for point, rate in given.items()}
         return ModelSwitching(grid, rates, deadline_us=plan.deadline_s * 1e6)
@@ -252,6 +259,12 @@ class CombinedSources:
         it is followed. Raises ``InputError``."""
         planned = [part.as_planned().workers for part in self.parts if part.plan is not None]
         return self.with_workers(*planned[0]) if planned else self
+
+    @property
+    def switching_plan(self) -> SwitchingPlan | None:
+        """Of the only model, candidates aside; None where there are several. Raises ``InputError``."""
+        models = [part for part in self.parts if not part.role]
+        return models[0].switching_plan if len(models) == 1 else None
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """As ``Sources.load``."""

@@ -15,7 +15,8 @@ import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError
-from slotool.scheduling.autoscaler import CALM_S, CALM_SHARE, Autoscaler, Scaling
+from slotool.scheduling.autoscaler import Autoscaler, Scaling
+from slotool.scheduling.recent_rates import CALM_S, CALM_SHARE
 from slotool.serving import InferenceResult, Router
 from slotool.serving.autoscaling import Autoscaling, good_for_per_s
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,9 @@ def label(response: httpx.Response) -> Any:
 
 
 @contextmanager
-def under_load(url: str, clients: int = 3) -> Iterator[list[list[int]]]:
+def under_load(
+    url: str, clients: int = 3, path: str = PATH, body: Mapping[str, Any] = INFER
+) -> Iterator[list[list[int]]]:
     """Answers to each of several clients who ask one after the other, all the time."""
     answers: list[list[int]] = [[] for _ in range(clients)]
     failures: list[BaseException] = []
@@ -99,7 +101,7 @@ def under_load(url: str, clients: int = 3) -> Iterator[list[list[int]]]:
         try:
             with httpx.Client(trust_env=False, timeout=60) as client:
                 while not ends.is_set():
-                    received.append(label(client.post(url + PATH, json=INFER)))
+                    received.append(label(client.post(url + path, json=body)))
                     time.sleep(0.005)  # models are loaded beside this
         except BaseException as error:
             failures.append(error)
