@@ -651,6 +651,7 @@ verified[].accuracy number?     mean of those in time
 verified[].p99_s number?        latency of all requests, seconds
 kept            flag?           whether what was served kept the promise; null: not decided, or not verified
 verdict         text            by how much; empty where not verified
+scaling         object?         limits of workers that come with the load; null: all are always there
 out             text?           service file written
 services        list            service files, one per pool
 plots           list            plots written

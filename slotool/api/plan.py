@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool, WorkerType
     from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
+    from slotool.planning.scaling import ScalingLimits
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
@@ -42,7 +43,8 @@ class Plan(Result):
     """``rows``: the smallest fleet of each worker type and policy, those that hold the promise first, cheapest first;
     ``explanation``: why not one worker fewer. ``out``: the service file written, ``services``: of each pool of workers;
     ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked; ``kept``: whether
-    the promise was kept then, None where that is not decided, and ``verdict`` says by how much."""
+    the promise was kept then, None where that is not decided, and ``verdict`` says by how much. ``scaling``: limits of
+    workers that come with the load, where the service file has them."""
 
     rows: Sequence[Mapping[str, Any]]
     facts: Mapping[str, Any]
@@ -53,6 +55,7 @@ class Plan(Result):
     services: Sequence[Path] = ()
     kept: bool | None = None
     verdict: str = ""
+    scaling: Mapping[str, Any] | None = None
 
     schema = "plan"
     rows_key = "fleets"
@@ -77,7 +80,7 @@ class Plan(Result):
             "explanation": self.explanation,
             "verified": list(self.verified),
         }
-        found |= {"kept": self.kept, "verdict": self.verdict}
+        found |= {"kept": self.kept, "verdict": self.verdict, "scaling": self.scaling}
         services = [str(path) for path in self.services]
         return {**self.facts, **found, "out": out, "services": services, "plots": plots}
 
@@ -97,6 +100,7 @@ class Plan(Result):
             *more,
             self.explanation,
             *([_limits(self.rows[0])] if self.holds else []),
+            *([self.scaling["sentence"]] if self.scaling else []),
             *wrote,
         ]
         if self.verified:
@@ -223,12 +227,14 @@ def plan(
         return Plan(rows, facts, _explanation(best, promise))
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
-    services = [] if written is None else _services(written, best.tried, promise, Path(str(artifact)), outcomes)
+    limits = None if written is None else _scaling_limits(search, best.tried)
+    services = [] if written is None else _services(written, best.tried, promise, Path(str(artifact)), outcomes, limits)
+    scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
     if verify_s is not None:
         verified, (kept, verdict) = _verified(services, search, best.tried, verify_s, data, reporter)
-    return Plan(rows, facts, _explanation(best, promise), written, drawn, verified, services, kept, verdict)
+    return Plan(rows, facts, _explanation(best, promise), written, drawn, verified, services, kept, verdict, scaling)
 
 
 def _found(
@@ -385,7 +391,20 @@ def _second(out: Path) -> Path:
     return out.with_stem(f"{out.stem}-2")
 
 
-def _services(out: Path, fleet: Fleet, promise: Promise, artifact: Path, outcomes: Any) -> list[Path]:
+def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
+    """Of workers that come with the load, for a service file of this machine's worker processes."""
+    from slotool.planning.fleet import MAX_CONFIRMED
+    from slotool.planning.scaling import limits_of
+    from slotool.planning.service_text import runs_here
+
+    if len(fleet.pools) > 1 or not runs_here(fleet.pools[0]) or search.requests > MAX_CONFIRMED:
+        return None
+    return limits_of(search, fleet, search.whole)
+
+
+def _services(
+    out: Path, fleet: Fleet, promise: Promise, artifact: Path, outcomes: Any, limits: ScalingLimits | None
+) -> list[Path]:
     """Write the service file of each pool."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import service_text
@@ -393,7 +412,7 @@ def _services(out: Path, fleet: Fleet, promise: Promise, artifact: Path, outcome
     written = [out, _second(out)][: len(fleet.pools)]
     accuracies = None if outcomes is None else Path(str(outcomes))
     for path, pool in zip(written, fleet.pools, strict=True):
-        text = service_text(pool, promise, out.parent, artifact, Path(str(pool.worker.source)), accuracies)
+        text = service_text(pool, promise, out.parent, artifact, Path(str(pool.worker.source)), accuracies, limits)
         with whole_file(path) as file:
             file.write_text(text)
     return written
@@ -429,7 +448,9 @@ def _verified(
             "which no plan knows: on more cores more may be in time"
         )
     for service, pool, at in zip(services, fleet.pools, shares, strict=True):
-        with RunningServer(["--config", str(service), "--port", "0"]) as server:
+        # All workers that were planned, also where they are to come with the load: the stretch begins at its peak.
+        workers = ["--replicas", str(pool.replicas)]
+        with RunningServer(["--config", str(service), "--port", "0", *workers]) as server:
             asked = partial(loadtest, server.url, data=data, deadline_ms=deadline_ms, progress=reporter)
             bursts = asked(arrivals=_at(front_end.burst_times_s(deadline_ms / 1e3)))
             probe = asked(rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)

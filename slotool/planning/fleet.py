@@ -173,6 +173,11 @@ class FleetSearch:
         """That arrive."""
         return len(self._arrival_s)
 
+    @property
+    def whole(self) -> Traffic:
+        """All of the traffic, be it long."""
+        return Traffic.whole(self._arrival_s)
+
     @cached_property
     def _searched(self) -> Traffic:
         return Traffic.sampled(self._arrival_s, MAX_SEARCHED, self._deadline_us / 1e6)
@@ -241,7 +246,11 @@ class FleetSearch:
 
     def served(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> Fleet:
         """These pools under ``traffic``. ``draw``: of the latencies, and of who goes to which pool."""
-        return Fleet(tuple(pools), self._judge(self.parts(pools, draw, traffic), traffic.counted))
+        return Fleet(tuple(pools), self.judged(self.parts(pools, draw, traffic), traffic))
+
+    def judged(self, parts: Sequence[Part], traffic: Traffic) -> Verdict:
+        """What these parts of ``traffic`` show of the promise."""
+        return self._judge(parts, traffic.counted)
 
     def parts(
         self, pools: Sequence[Pool], draw: int, traffic: Traffic, overheads_us: Sequence[tuple[float, float]] = ()

@@ -8,17 +8,24 @@ from pathlib import Path
 
 from slotool.planning.fleet import Pool
 from slotool.planning.promise import Promise
+from slotool.planning.scaling import ScalingLimits
 
 
 def service_text(
-    pool: Pool, promise: Promise, folder: Path, artifact: Path, latency: Path, outcomes: Path | None
+    pool: Pool,
+    promise: Promise,
+    folder: Path,
+    artifact: Path,
+    latency: Path,
+    outcomes: Path | None,
+    limits: ScalingLimits | None = None,
 ) -> str:
     """TOML with paths relative to ``folder``, where the file is to lie.
 
     The queue holds what the workers can answer at their fastest point within a deadline: more could not be in time.
+    ``limits``: of workers that come with the load.
     """
-    cores = len(os.sched_getaffinity(0))
-    here = pool.replicas * pool.worker.threads <= cores
+    here = runs_here(pool)
     deadline_ms = promise.deadline_us / 1e3
     files = {"artifact": artifact, "latency": latency, "outcomes": outcomes}
     lines = [
@@ -26,8 +33,8 @@ def service_text(
         f"{promise.confidence:g}.",
         *(() if pool.share == 1 else (f"# A load balancer is to send {pool.share:.1%} of the requests here.",)),
         f"engine = {_quoted('local' if here else 'ray')}",
-        *(() if here else (f"# More workers than this machine has cores ({cores}): start a ray cluster of them.",)),
-        f"replicas = {pool.replicas}",
+        *(() if here else (f"# More workers than this machine has cores ({_cores()}): start a ray cluster of them.",)),
+        *_replicas(pool, limits),
         f"threads = {pool.worker.threads}",
         f"policy = {_quoted(pool.policy)}",
         f"deadline-ms = {deadline_ms!r}",
@@ -40,6 +47,27 @@ def service_text(
         "",
     ]
     return "\n".join(lines)
+
+
+def runs_here(pool: Pool) -> bool:
+    """Whether this machine has a core for each thread of its workers."""
+    return pool.replicas * pool.worker.threads <= _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:
+    if limits is None:
+        return [f"replicas = {pool.replicas}"]
+    return [
+        f"# {limits}.",
+        f"# To have all of them always: replicas = {pool.replicas}, without max-replicas and requests-per-worker.",
+        f"replicas = {limits.least}",
+        f"max-replicas = {limits.most}",
+        f"requests-per-worker = {limits.requests_per_worker!r}",
+    ]
 
 
 def _relative(path: Path, folder: Path) -> str:

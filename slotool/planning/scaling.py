@@ -1,0 +1,129 @@
+"""Workers that come with the load: whether a planned fleet still keeps its promise when it is only there for peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slotool.planning.fleet import Fleet, FleetSearch, Traffic
+from slotool.planning.promise import Part, Verdict
+from slotool.scheduling.autoscaler import Autoscaler
+from slotool.scheduling.recent_rates import RATE_S
+from slotool.simulation import SimulationResult
+
+# Seconds between two looks, as of the server, and until a worker that is added serves.
+LOOK_S, START_S = 1.0, 5.0
+# Of what each worker of the whole fleet gets at the peak: how many requests one is said to be good for.
+SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
+# Fewer workers on average than this share of the fleet are worth their coming and going.
+WORTH = 0.9
+# Larger fleets are not tried: each number of workers takes a simulation of its own.
+MAX_REPLICAS = 32
+
+
+@dataclass(frozen=True)
+class ScalingLimits:
+    """``least`` to ``most`` workers, each good for ``requests_per_worker`` a second; ``mean_workers``: over the
+    traffic. ``verdict``: what is shown of the promise then."""
+
+    least: int
+    most: int
+    requests_per_worker: float
+    mean_workers: float
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        return (
+            f"{self.least:,} to {self.most:,} workers that come with the load keep it too, {self.mean_workers:.3g} on "
+            f"average: attainment at least {self.verdict.attainment_at_least:.4f} at this confidence, where a worker "
+            f"takes {START_S:g} s to start"
+        )
+
+
+def limits_of(search: FleetSearch, fleet: Fleet, traffic: Traffic) -> ScalingLimits | None:
+    """The limits with which the fewest workers on average keep the promise under ``traffic``; None where the mean needs
+    as many as the peaks, or no limits tried keep the promise.
+
+    The server's own ``Autoscaler`` says how many workers there are at each second; one that is added serves ``START_S``
+    later. Each request gets what became of it in a simulation of as many workers all the time as there were when it
+    came; after an increase, for a deadline, as many as there were before, whose queue was left.
+    """
+    (pool,) = fleet.pools
+    arrival_s = traffic.arrival_s
+    if not 1 < pool.replicas <= MAX_REPLICAS or arrival_s[-1] - arrival_s[0] < 2 * RATE_S:
+        return None
+    peak_per_s = float(_rates_per_s(arrival_s).max())
+    made: dict[int, SimulationResult] = {pool.replicas: _simulated(search, fleet, pool.replicas, traffic)}
+    found = []
+    for share in SHARES:
+        autoscaler = Autoscaler(1, pool.replicas, share * peak_per_s / pool.replicas)
+        workers = _workers_by_second(autoscaler, arrival_s)
+        at_arrival = _as_queued(workers, arrival_s, search.promise.deadline_us / 1e6)
+        if workers.mean() > WORTH * pool.replicas:
+            continue
+        for count in np.unique(at_arrival).tolist():
+            if count not in made:
+                made[count] = _simulated(search, fleet, count, traffic)
+        verdict = search.judged([Part(_composed(made, at_arrival), np.arange(len(arrival_s)), pool.replicas)], traffic)
+        if not verdict.misses(search.promise):
+            rate = autoscaler.per_worker_per_s
+            found.append(ScalingLimits(int(workers.min()), pool.replicas, rate, float(workers.mean()), verdict))
+    return min(found, key=lambda limits: limits.mean_workers, default=None)
+
+
+def _rates_per_s(arrival_s: np.ndarray) -> np.ndarray:
+    """Requests per second over the last ``RATE_S``, at each look."""
+    looks = np.arange(arrival_s[0] + RATE_S, arrival_s[-1] + LOOK_S, LOOK_S)
+    rates: np.ndarray = (np.searchsorted(arrival_s, looks) - np.searchsorted(arrival_s, looks - RATE_S)) / RATE_S
+    return rates
+
+
+def _workers_by_second(autoscaler: Autoscaler, arrival_s: np.ndarray) -> np.ndarray:
+    """int64 [seconds]: that serve, from the first arrival on. The service began as large as the first seconds need."""
+    first_s = float(arrival_s[0])
+    seconds = int(np.ceil((arrival_s[-1] - first_s) / LOOK_S)) + 1
+    first_rate = float(_rates_per_s(arrival_s)[0])
+    asked = int(min(autoscaler.most, max(autoscaler.least, np.ceil(first_rate / autoscaler.per_worker_per_s))))
+    serves = np.full(seconds, autoscaler.most)
+    serves[:] = asked
+    for second, arrived in _looks(arrival_s, first_s, seconds):
+        change = autoscaler.look(second * LOOK_S, arrived, asked)
+        if change is None:
+            continue
+        # Fewer at once, more when they have started.
+        from_second = second if change.workers < asked else second + int(np.ceil(START_S / LOOK_S))
+        serves[from_second:] = asked = change.workers
+    return serves
+
+
+def _looks(arrival_s: np.ndarray, first_s: float, seconds: int) -> Iterator[tuple[int, int]]:
+    """Second and requests until then."""
+    for second in range(seconds):
+        yield second, int(np.searchsorted(arrival_s, first_s + second * LOOK_S, side="right"))
+
+
+def _as_queued(workers: np.ndarray, arrival_s: np.ndarray, deadline_s: float) -> np.ndarray:
+    """Per arrival the number of workers to count with: the least of the deadline before it."""
+    since_s = arrival_s - arrival_s[0]
+    now, before = (np.clip(at_s / LOOK_S, 0, len(workers) - 1).astype(int) for at_s in (since_s, since_s - deadline_s))
+    least: np.ndarray = np.minimum(workers[now], workers[before])
+    return least
+
+
+def _simulated(search: FleetSearch, fleet: Fleet, replicas: int, traffic: Traffic) -> SimulationResult:
+    (pool,) = fleet.pools
+    (part,) = search.parts([replace(pool, replicas=replicas)], 1, traffic)
+    return part.result
+
+
+def _composed(made: dict[int, SimulationResult], workers: np.ndarray) -> SimulationResult:
+    """What became of each request among the workers that there were."""
+    whole = made[max(made)]
+    fields = {name: getattr(whole, name).copy() for name in ("status", "started_us", "done_us", "row", "batch")}
+    for count in np.unique(workers).tolist():
+        there = workers == count
+        for name, values in fields.items():
+            values[there] = getattr(made[count], name)[there]
+    return replace(whole, **fields)
