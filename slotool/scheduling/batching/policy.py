@@ -10,6 +10,7 @@ import numpy as np
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import REJECT
 from slotool.scheduling.batching.shedding import to_shed
+from slotool.scheduling.batching.slowness import Slowness
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
@@ -23,8 +24,9 @@ class BatchingPolicy(Policy):
     ``choose``: the function (``kernel.chooser``), ``plan``: float64, what it prepared; a simulator may call the two
     directly, and what does not belong together is rejected. ``switches``: as in ``Decision``. ``Decision.batch_size``
     is the most examples to take together: fewer when fewer wait, or when the next in the queue asks for more accuracy
-    than the point has. A minimum accuracy is held against the profiled mean. Raises ``InputError`` when the space is no
-    ``ControlGrid``.
+    than the point has. A minimum accuracy is held against the profiled mean. While long calls take longer than planned
+    (``Slowness``), all slack counts as that much shorter, so that calls are chosen with room for it; what could only be
+    in time at the planned latencies is still tried. Raises ``InputError`` when the space is no ``ControlGrid``.
     """
 
     name: ClassVar[str]
@@ -35,6 +37,7 @@ class BatchingPolicy(Policy):
         self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
         self.points = self.grid.points
         self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
+        self._slowness, self._decided_us = Slowness(), 0.0
 
     @cached_property
     def _best(self) -> int:
@@ -59,24 +62,26 @@ class BatchingPolicy(Policy):
         narrowest = grid.columns_for(query.examples)
         if narrowest == len(grid.sizes):
             return self._serve_alone(query, slack_us, self.points[lowest:])
-        cell = type(self).choose(
-            grid.latency_us,
-            grid.accuracy,
-            grid.sizes,
-            self.plan,
-            now_us,
-            queue.deadlines_us,
-            lowest,
-            narrowest,
-            queue.arrived_us,
-            queue.free_us,
-        )
+        self._decided_us, slower = now_us, self._slowness.of(now_us)
+        cell = REJECT
+        if slower > 1.0:
+            cell = self._chosen(now_us, now_us + (queue.deadlines_us - now_us) / slower, queue, lowest, narrowest)
+        if cell == REJECT:
+            cell = self._chosen(now_us, queue.deadlines_us, queue, lowest, narrowest)
         if cell == REJECT:
             return CannotMeet(self._why_rejected(query.examples, slack_us, grid.latency_us[lowest, narrowest], queue))
         row, column = divmod(cell, len(grid.sizes))
         took_us = grid.latency_us[row, column]
         reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs of {slack_us:.0f} µs of slack"
         return Decision(grid.points[row], int(grid.sizes[column]), reason, switches=self.switches)
+
+    def _chosen(self, now_us: float, deadlines_us: np.ndarray, queue: EdfQueue, lowest: int, narrowest: int) -> int:
+        grid = self.grid
+        cell: int = type(self).choose(
+            grid.latency_us, grid.accuracy, grid.sizes, self.plan, now_us, deadlines_us, lowest, narrowest,
+            queue.arrived_us, queue.free_us,
+        )  # fmt: skip
+        return cell
 
     def _why_rejected(self, examples: int, slack_us: float, quickest_us: float, queue: EdfQueue) -> str:
         if quickest_us <= slack_us and len(self.points) == len(self.grid.points):
@@ -96,7 +101,10 @@ class BatchingPolicy(Policy):
         return None if at < 0 else queue.at(at)
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
-        return self.grid.space.latency_us(point, examples) or 0.0
+        return (self.grid.space.latency_us(point, examples) or 0.0) * self._slowness.of(self._decided_us)
+
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        self._slowness.observe(self.grid.space.latency_us(point, examples) or 0.0, took_us, self._decided_us)
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         if query.tolerance is not None:
