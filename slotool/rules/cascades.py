@@ -235,14 +235,20 @@ class Cascade(RoutingPolicy):
         labels = np.stack([asked.label(name) for name in names], axis=1) if self.needs_labels else None
         return chosen(self.answer, worth, labels)
 
+    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
+        asked = TableAsked(outcomes)
+        at = [asked.index(version) for version in self.versions]
+        count = np.full(len(outcomes.examples), len(at))
+        for number, step in reversed(list(enumerate(self.steps[:-1]))):
+            assert step.accept is not None
+            count[step.accept.holds(asked)] = number + 1
+        return count
+
     def replay(self, outcomes: OutcomeTable) -> Replayed:
         asked = TableAsked(outcomes)
         at = [asked.index(version) for version in self.versions]
         error, latency_s, cost = (outcomes.matrix(name)[:, at] for name in ("error", "latency_s", "cost"))
-        depth = np.full(len(error), len(at) - 1)
-        for number, step in reversed(list(enumerate(self.steps[:-1]))):
-            assert step.accept is not None
-            depth[step.accept.holds(asked)] = number
+        depth = self.asked(outcomes) - 1
         rows = np.arange(len(error))
         picked = np.zeros(len(error), dtype=np.int64)
         for count in range(2, len(at) + 1):

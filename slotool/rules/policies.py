@@ -65,6 +65,14 @@ class RoutingPolicy(ABC):
         """The policy as a person would say it."""
 
     @abstractmethod
+    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
+        """How many of ``versions``, in this order, it takes to answer each example: int64 [examples].
+
+        Conc asks both whatever the first says; counted are those whose answers it waits for. Raises ``InputError`` for
+        a version the table lacks.
+        """
+
+    @abstractmethod
     def replay(self, outcomes: OutcomeTable) -> Replayed:
         """Error, response time and cost per example. Raises ``InputError`` for a version the table lacks."""
 
@@ -87,6 +95,9 @@ class OSFA(RoutingPolicy):
     @property
     def words(self) -> str:
         return f"{self.version} alone"
+
+    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
+        return np.ones(len(_columns(outcomes, self.version)[0]), dtype=np.int64)
 
     def replay(self, outcomes: OutcomeTable) -> Replayed:
         error, _, latency_s, cost = _columns(outcomes, self.version)
@@ -111,9 +122,13 @@ class _Pair(RoutingPolicy):
     def versions(self) -> tuple[str, ...]:
         return (self.first, self.second)
 
+    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
+        first, _ = _columns(outcomes, self.first), _columns(outcomes, self.second)
+        return np.where(consults_second(first[1], self.threshold), 2, 1)
+
     def replay(self, outcomes: OutcomeTable) -> Replayed:
         first, second = _columns(outcomes, self.first), _columns(outcomes, self.second)
-        full = consults_second(first[1], self.threshold)
+        full = self.asked(outcomes) == 2
         error = np.where(full & takes_second(first[1], second[1]), second[0], first[0])
         early_s, full_s = self.times(first[2], second[2])
         early_cost, full_cost = self.costs(first[2], second[2], first[3], second[3])

@@ -168,3 +168,13 @@ def outcome_columns(points: Sequence[OperatingPoint], outcomes: OutcomeTable) ->
     at = {name: i for i, name in enumerate(outcomes.versions)}
     found = {point: at.get(point.key, at.get(version_name(point))) for point in points}
     return {point: i for point, i in found.items() if i is not None}
+
+
+def errors_at(points: Sequence[OperatingPoint], outcomes: OutcomeTable) -> np.ndarray:
+    """Error of each example at each point, or of the ensemble that the point names: float64 [examples, points].
+
+    Raises ``InputError`` for a point that the table has no version of."""
+    at, errors = outcome_columns(points, outcomes), outcomes.matrix("error")
+    return np.stack(
+        [errors[:, at[point]] if point in at else from_point(point).replay(outcomes).error for point in points], axis=1
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ from slotool.rules import points
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
-from slotool.scheduling.query import Query
+from slotool.scheduling.query import RESPONSE_TIME, Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
@@ -53,6 +54,12 @@ class ToleranceTiers(Policy):
         except InputError as error:
             return CannotMeet(str(error))
         return CannotMeet(self._space.too_slow(tried, query.examples, slack_us))
+
+    def choices(self, tolerance: float, objective: str = RESPONSE_TIME) -> list[tuple[OperatingPoint, OperatingPoint]]:
+        """What a query of this tolerance is offered, in the order in which ``decide`` tries it: the ensemble while two
+        workers are idle, and while one is. Raises ``InputError`` for an objective without tiers."""
+        offered = [decision.point for decision in self._candidates(Query("", 0.0, math.inf, tolerance, objective))]
+        return [(point, self._in_turn.get(point, point)) for point in dict.fromkeys(offered)]
 
     def _candidates(self, query: Query) -> Iterator[Decision]:
         """The tier asked for, then the stricter ones, widest first. Raises ``InputError`` for an unknown objective."""

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.scenario import Scenario
+from slotool.tables import OperatingPoint
 
 WAITING, IN_TIME, LATE, EXPIRED, REJECTED, SHED = 0, 1, 2, 3, 4, 5
+
+
+class Points(Protocol):
+    """What answers: ``points``, and float64 [points] how accurate each is."""
+
+    @property
+    def points(self) -> tuple[OperatingPoint, ...]: ...
+
+    @property
+    def accuracy(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,7 @@ class SimulationResult:
     on how many calls.
     """
 
-    grid: ControlGrid
+    grid: Points
     scenario: Scenario
     status: np.ndarray
     started_us: np.ndarray

@@ -9,7 +9,7 @@ from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.max_batch import MaxBatch
 from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.scheduling.batching.policy import BatchingPolicy
-from slotool.scheduling.batching.profile import Profile, read_profile
+from slotool.scheduling.batching.profile import Profile, read_profile, read_samples
 from slotool.scheduling.batching.registry import POLICIES, compile_policies, make_policy, require_policy
 from slotool.scheduling.batching.slack_fit import SlackFit
 from slotool.scheduling.batching.value_iteration import ValueIteration
@@ -29,5 +29,6 @@ __all__ = [
     "compile_policies",
     "make_policy",
     "read_profile",
+    "read_samples",
     "require_policy",
 ]

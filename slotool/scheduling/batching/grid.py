@@ -26,14 +26,14 @@ class ControlGrid:
     float64 [P], ascending. ``latency_us``: float64 [P, B], never falling along B. ``remarks``: sentences on what was
     repaired, all of it on the safe side: a size not profiled counts as the next larger one that was; a latency below
     that of a smaller batch is raised to it; points that another one beats in accuracy and in every latency are left
-    out, since no policy should ever choose them.
+    out, since no policy should ever choose them, unless ``all_points`` are wanted.
 
     Raises ``InputError`` for what cannot be repaired safely: no latency at all or none at the largest size, a latency
     not positive or beyond a year, one that falls by more than half while the batch grows, an accuracy missing or not
     in [0, 1].
     """
 
-    def __init__(self, space: ControlSpace):
+    def __init__(self, space: ControlSpace, *, all_points: bool = False):
         self.space = space
         self.remarks: list[str] = []
         self.sizes = np.array(sorted({b for point in space.points for b in space.batch_sizes(point)}), dtype=np.int64)
@@ -47,7 +47,8 @@ class ControlGrid:
             raise InputError(f"{len(space.points):,} operating points; policies choose among {MAX_POINTS:,} at most")
         latency_us = self._risen(self._filled())
         accuracy = self._accuracies()
-        kept = _pareto(latency_us, accuracy)
+        by_accuracy = np.lexsort((-latency_us.sum(axis=1), accuracy)).tolist()
+        kept = by_accuracy if all_points else _pareto(latency_us, accuracy)
         if len(kept) < len(accuracy):
             left_out = len(accuracy) - len(kept)
             self.remarks.append(

@@ -37,14 +37,8 @@ def read_profile(
     batch size, samples and accuracy is enough. ``conditions`` narrow the rows, e.g. ``threads=1``; rows with
     co-runners are left out. Raises ``InputError``, also for what ``ControlGrid`` rejects.
     """
-    known = latency.where(status="ok", co_runners="", **conditions)
-    subjects = sorted(set(known.rows["subject"]))
-    if subject is None and len(subjects) != 1:
-        raise InputError(f"name a subject; the latency table holds {', '.join(subjects) or 'no rows of this kind'}")
-    subject = subject or subjects[0]
-    rows = known.where(subject=subject).rows
-    if rows.empty:
-        raise InputError(f"the latency table has no rows of {subject}; it holds {', '.join(subjects)}")
+    known, subject = _rows_of(latency, subject, conditions)
+    rows = known.rows
     points = [OperatingPoint.parse(key) for key in dict.fromkeys(rows["point"])]
     space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile)
     if outcomes is None and "accuracy" in rows:
@@ -54,10 +48,35 @@ def read_profile(
         }
         accuracy = {point: float(means[point.key]) for point in points if point.key in means}
         space = ControlSpace(points, times, accuracy)
+    return Profile(subject, ControlGrid(space), _samples_us(rows))
+
+
+def read_samples(
+    latency: LatencyTable, *, subject: str | None = None, **conditions: Any
+) -> tuple[str, dict[tuple[OperatingPoint, int], np.ndarray]]:
+    """The subject, and the µs measured of it per point and batch size; as ``read_profile``."""
+    known, subject = _rows_of(latency, subject, conditions)
+    return subject, _samples_us(known.rows)
+
+
+def _rows_of(latency: LatencyTable, subject: str | None, conditions: dict[str, Any]) -> tuple[LatencyTable, str]:
+    """The rows of ``subject`` or of the only one, and its name."""
+    known = latency.where(status="ok", co_runners="", **conditions)
+    subjects = sorted(set(known.rows["subject"]))
+    if subject is None and len(subjects) != 1:
+        raise InputError(f"name a subject; the latency table holds {', '.join(subjects) or 'no rows of this kind'}")
+    subject = subject or subjects[0]
+    found = known.where(subject=subject)
+    if found.rows.empty:
+        raise InputError(f"the latency table has no rows of {subject}; it holds {', '.join(subjects)}")
+    return found, subject
+
+
+def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarray]:
     samples: dict[tuple[OperatingPoint, int], list[np.ndarray]] = {}
     for key, size, taken_s in zip(rows["point"], rows["batch_size"], rows["samples_s"], strict=True):
         samples.setdefault((OperatingPoint.parse(key), int(size)), []).append(1e6 * np.asarray(taken_s))
-    return Profile(subject, ControlGrid(space), {cell: np.concatenate(parts) for cell, parts in samples.items()})
+    return {cell: np.concatenate(parts) for cell, parts in samples.items()}
 
 
 def _numbers(accuracy: pd.Series) -> pd.Series:

@@ -1,0 +1,260 @@
+"""Requests of tolerance tiers on a virtual clock, compiled: each has an example, which says how far its cascade goes.
+
+What a server of rules does with a request is in three places: ``ToleranceTiers`` chooses the ensemble, a worker asks
+one version after the other (``PointRunner``), and two workers ask both of a Conc ensemble (``EnsembleCall``). Here the
+choice is a table of ``ToleranceTiers.choices``, and how many versions an example takes is ``RoutingPolicy.asked``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slotool.compilation import njit
+from slotool.errors import InputError
+from slotool.rules.cascades import MAX_STEPS
+from slotool.rules.points import from_point
+from slotool.rules.policies import Conc
+from slotool.rules.ruleset import RuleSet
+from slotool.scheduling.space import ControlSpace, errors_at
+from slotool.scheduling.tolerance_tiers import ToleranceTiers
+from slotool.simulation.events import ROUNDING_US
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
+from slotool.simulation.scenario import Scenario
+from slotool.simulation.service import draw_us
+from slotool.tables import OperatingPoint, OutcomeTable
+
+
+class Ensembles:
+    """Ensembles of versions as arrays; ``points`` name them.
+
+    ``versions``: names, V of them, all that any consults. ``asks``: int16 [P, 4], which are asked, in turn; −1 behind
+    the last. ``at_once``: bool [P], the first two begin together. ``taken``: int8 [P, examples], how many of them an
+    example takes. ``accuracy``: float64 [P], mean over the examples. ``worst_us``: float64 [P], all consulted, as a
+    server plans; 0 where ``space`` does not know.
+    Raises ``InputError`` for versions that ``outcomes`` lack.
+    """
+
+    def __init__(self, points: Sequence[OperatingPoint], space: ControlSpace, outcomes: OutcomeTable):
+        policies = [from_point(point) for point in points]
+        self.points = tuple(points)
+        self.versions = tuple(dict.fromkeys(version for policy in policies for version in policy.versions))
+        self.asks = np.full((len(points), MAX_STEPS), -1, dtype=np.int16)
+        for row, policy in enumerate(policies):
+            self.asks[row, : len(policy.versions)] = [self.versions.index(version) for version in policy.versions]
+        self.at_once = np.array([policy.kind == Conc.kind for policy in policies])
+        self.taken = np.array([policy.asked(outcomes) for policy in policies], dtype=np.int8)
+        self.accuracy = 1.0 - errors_at(points, outcomes).mean(axis=0)
+        self.worst_us = np.array([space.latency_us(point) or 0.0 for point in points])
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Per request, int64 [n]: ``example``, its row of the outcome table; ``tier``: which of a service's tolerances it
+    asks for."""
+
+    example: np.ndarray
+    tier: np.ndarray
+
+
+@dataclass(frozen=True)
+class TierResult(SimulationResult):
+    """``row`` is of the ensembles, and ``calls`` are of ensembles. ``versions``: names; ``version_calls``: int64, how
+    often each was called. ``other_tier``: how many requests were answered by another ensemble than their tier's own."""
+
+    versions: tuple[str, ...]
+    version_calls: np.ndarray
+    other_tier: int
+
+
+class TieredService:
+    """``rules`` as workers serve them to requests of ``tiers``: pairs of a tolerance and an objective.
+
+    ``offered``: per tier, ``ToleranceTiers.choices``. ``space``: latencies of single versions, by which a server plans;
+    ``samples_us``: µs measured of one call of each. ``outcomes``: the examples that requests are of. ``cancels``: a
+    version that is not needed any more ends at once; else its worker is busy to its end.
+    Raises ``InputError`` for an objective without tiers, and for a version without latencies or outcomes.
+    """
+
+    def __init__(
+        self,
+        rules: RuleSet,
+        space: ControlSpace,
+        samples_us: Mapping[str, np.ndarray],
+        outcomes: OutcomeTable,
+        tiers: Sequence[tuple[float, str]],
+        *,
+        cancels: bool = False,
+    ):
+        policy = ToleranceTiers(rules, space)
+        self.offered = [tuple(policy.choices(tolerance, objective)) for tolerance, objective in tiers]
+        rows: dict[OperatingPoint, int] = {}
+        for choices in self.offered:
+            for point in (point for pair in choices for point in pair):
+                rows.setdefault(point, len(rows))
+        self.ensembles = Ensembles(list(rows), space, outcomes)
+        self.cancels = cancels
+        self._choices = np.full((len(tiers), max(map(len, self.offered)), 2), -1, dtype=np.int16)
+        for tier, choices in enumerate(self.offered):
+            self._choices[tier, : len(choices)] = [[rows[point] for point in pair] for pair in choices]
+        for version in self.ensembles.versions:
+            if not len(samples_us.get(version, ())):
+                known = ", ".join(samples_us) or "no version"
+                raise InputError(f"the latency table does not know version {version!r} of the rules; it has {known}")
+        samples = [np.asarray(samples_us[version], dtype=np.float64) for version in self.ensembles.versions]
+        self._values, self._starts = np.concatenate(samples), np.cumsum([0, *map(len, samples)])
+
+    def fastest_us(self, tier: int) -> float:
+        """The least deadline with which a server lets a request of this tier begin."""
+        return float(min(self.ensembles.worst_us[row] for row in self._choices[tier, :, 1] if row >= 0))
+
+    def simulate(self, scenario: Scenario, asked: Asked, *, seed: int = 0, call_us: float = 0.0) -> TierResult:
+        """Requests in order of arrival, each by itself, on the workers of ``scenario``; ``call_us``: what a worker's
+        call takes besides its versions.
+
+        Raises ``InputError`` for deadlines out of that order, priorities, minimum accuracies and workers that die.
+        """
+        if len(scenario.order) or scenario.min_accuracy is not None or np.isfinite(scenario.death_us).any():
+            raise InputError("tiers are simulated in order of arrival, without priorities and on workers that live")
+        count, ensembles = len(scenario), self.ensembles
+        found = _Found(
+            np.full(count, EXPIRED, dtype=np.int8),
+            np.full(count, np.nan),
+            np.full(count, np.nan),
+            np.full(count, -1, dtype=np.int16),
+            np.zeros(len(ensembles.versions), dtype=np.int64),
+        )
+        busy_us, calls, other_tier = _run(
+            np.ascontiguousarray(scenario.arrival_us),
+            np.ascontiguousarray(scenario.deadline_us),
+            _Asked(np.ascontiguousarray(asked.example), np.ascontiguousarray(asked.tier), self._choices),
+            _Ensembles(ensembles.asks, ensembles.at_once, ensembles.taken, ensembles.worst_us),
+            _Service(self._values, self._starts, seed, call_us, self.cancels),
+            np.zeros(len(scenario.death_us)),
+            found,
+        )
+        batch = (found.row >= 0).astype(np.int16)
+        return TierResult(
+            ensembles, scenario, found.status, found.started_us, found.done_us, found.row, batch, busy_us, calls,
+            ensembles.versions, found.version_calls, other_tier,
+        )  # fmt: skip
+
+
+class _Asked(NamedTuple):
+    """Of the requests; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 behind the last."""
+
+    example: Any
+    tier: Any
+    choices: Any
+
+
+class _Ensembles(NamedTuple):
+    asks: Any
+    at_once: Any
+    taken: Any
+    worst_us: Any
+
+
+class _Service(NamedTuple):
+    """``values``, ``starts``, ``seed``: as of ``ServiceTimes``, of versions."""
+
+    values: Any
+    starts: Any
+    seed: Any
+    call_us: Any
+    cancels: Any
+
+
+class _Found(NamedTuple):
+    status: Any
+    started_us: Any
+    done_us: Any
+    row: Any
+    version_calls: Any
+
+
+@njit(cache=True)
+def _busy_until(free_us: Any, at: int, until_us: float) -> None:
+    """Of a heap of the instants at which workers become idle, the one at ``at`` becomes a later one."""
+    count = len(free_us)
+    while True:
+        below = 2 * at + 1
+        if below >= count:
+            break
+        if below + 1 < count and free_us[below + 1] < free_us[below]:
+            below += 1
+        if free_us[below] >= until_us:
+            break
+        free_us[at] = free_us[below]
+        at = below
+    free_us[at] = until_us
+
+
+@njit(cache=True)
+def _chosen(choices: Any, worst_us: Any, slack_us: float, one_idle: int) -> int:
+    """The first of a tier's ensembles that fits, as ``ToleranceTiers`` has it; −1: none."""
+    for at in range(len(choices)):
+        row = choices[at, one_idle]
+        if row < 0:
+            break
+        if worst_us[row] <= slack_us:
+            return int(row)
+    return -1
+
+
+@njit(cache=True)
+def _run(
+    arrival_us: Any,
+    deadline_us: Any,
+    asked: _Asked,
+    ensembles: _Ensembles,
+    service: _Service,
+    free_us: Any,
+    found: _Found,
+) -> tuple[float, int, int]:
+    asks, at_once, taken, worst_us = ensembles
+    values, starts, seed, call_us, cancels = service
+    now, busy_us, drawn, calls, others, workers = 0.0, 0.0, 0, 0, 0, len(free_us)
+    for query in range(len(arrival_us)):
+        now = max(now, arrival_us[query], free_us[0])
+        if deadline_us[query] <= now:
+            continue
+        other = 0 if workers == 1 else 2 if workers > 2 and free_us[2] < free_us[1] else 1
+        one_idle = 0 if other and free_us[other] <= now else 1
+        tier, example = asked.tier[query], asked.example[query]
+        row = _chosen(asked.choices[tier], worst_us, deadline_us[query] - now, one_idle)
+        if row < 0:
+            found.status[query] = REJECTED
+            continue
+        others += row != asked.choices[tier, 0, one_idle]
+        both, steps = at_once[row], taken[row, example]
+        took_us, second_us = call_us, 0.0
+        for step in range(2 if both else steps):
+            version = asks[row, step]
+            one_us = draw_us(values, starts, version, seed, drawn)
+            drawn += 1
+            found.version_calls[version] += 1
+            if step == 1 and both:
+                second_us = one_us + call_us
+            else:
+                took_us += one_us
+        calls += 1
+        done = now + took_us
+        if both:
+            second = now + second_us
+            if steps < 2 and cancels:
+                second = min(second, done)
+            busy_us += second - now
+            _busy_until(free_us, other, second)
+            _busy_until(free_us, 0, done)
+            if steps > 1:
+                done = max(done, second)
+        else:
+            _busy_until(free_us, 0, done)
+        busy_us += took_us
+        found.status[query] = IN_TIME if done <= deadline_us[query] + ROUNDING_US else LATE
+        found.started_us[query], found.done_us[query], found.row[query] = now, done, row
+    return busy_us, calls, others

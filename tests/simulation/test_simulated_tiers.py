@@ -1,0 +1,170 @@
+"""Tolerance tiers on a virtual clock, held against the ``Dispatcher`` of a server and against the replay of rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotool.errors import InputError
+from slotool.rules import OSFA, Conc, Rule, RuleSet, Seq
+from slotool.rules.cascades import Cascade, Step
+from slotool.rules.conditions.sure import Sure
+from slotool.rules.policies import RoutingPolicy
+from slotool.scheduling import ControlSpace, ToleranceTiers
+from slotool.simulation import Scenario, ServiceTimes
+from slotool.simulation.tiers import Asked, TieredService
+from slotool.tables import OperatingPoint, OutcomeTable
+from tests.simulation.plain_tiers import simulate_plainly
+
+VERSIONS = {"small": 100.0, "medium": 300.0, "large": 1_000.0}
+EXAMPLES = 50
+
+
+def outcomes() -> OutcomeTable:
+    random = np.random.default_rng(3)
+    rows = [
+        {"example": str(i), "version": version, "error": float(random.random() < wrong), "latency_s": 1e-6 * taken_us,
+         "confidence": float(random.random())}
+        for i in range(EXAMPLES)
+        for (version, taken_us), wrong in zip(VERSIONS.items(), (0.3, 0.2, 0.1), strict=True)
+    ]  # fmt: skip
+    return OutcomeTable.of(rows)
+
+
+TABLE = outcomes()
+
+
+def rules(policies: dict[float, RoutingPolicy]) -> RuleSet:
+    """A tier of each tolerance."""
+    found = [
+        Rule(f"r{number}", "cost", tolerance, policy.point, 0.0, tolerance, 1e-3, 1e-3)
+        for number, (tolerance, policy) in enumerate(policies.items())
+    ]
+    return RuleSet("certified", 0.95, "relative", "large", 0.1, EXAMPLES, "", tuple(found))
+
+
+def space() -> ControlSpace:
+    points = [OperatingPoint.of(version=version) for version in VERSIONS]
+    return ControlSpace(points, {(point, 1): 1.2 * VERSIONS[str(point.get("version"))] for point in points})
+
+
+def cascade(first: float, second: float) -> Cascade:
+    steps = Step("small", Sure("small", first)), Step("medium", Sure("medium", second)), Step("large")
+    return Cascade(steps, "surer")
+
+
+def samples(spread: float) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    return {version: taken_us * random.lognormal(0, spread, 20) for version, taken_us in VERSIONS.items()}
+
+
+def asked(count: int, tiers: int, seed: int = 0) -> Asked:
+    random = np.random.default_rng(seed)
+    return Asked(random.integers(EXAMPLES, size=count), random.integers(tiers, size=count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    workers=st.integers(1, 4),
+    gap_us=st.sampled_from([50.0, 200.0, 400.0, 900.0, 5_000.0]),
+    deadline_us=st.sampled_from([500.0, 1_500.0, 3_000.0, 20_000.0]),
+    threshold=st.floats(0, 1),
+    cancels=st.booleans(),
+    seed=st.integers(0, 50),
+)
+def test_the_compiled_loop_does_what_a_servers_dispatcher_does(
+    workers: int, gap_us: float, deadline_us: float, threshold: float, cancels: bool, seed: int
+) -> None:
+    policies: dict[float, RoutingPolicy] = {
+        0.0: OSFA("large"),
+        0.1: Seq("medium", "large", threshold),
+        0.2: Conc("small", "large", threshold),
+        0.3: cascade(threshold, 0.6),
+        0.4: Conc("large", "small", threshold),
+        0.5: OSFA("small"),
+    }
+    tiers = [(tolerance, "cost") for tolerance in policies]
+    random = np.random.default_rng(seed)
+    arrival_us = np.cumsum(np.round(random.exponential(gap_us, 120)))
+    scenario = Scenario(arrival_us, arrival_us + deadline_us, np.full(workers, np.inf))
+    service = TieredService(rules(policies), space(), samples(0.3), TABLE, tiers, cancels=cancels)
+    own, requests = samples(0.3), asked(len(scenario), len(tiers), seed)
+    found = service.simulate(scenario, requests, seed=seed)
+    names = service.ensembles.versions
+    values = [own[version] for version in names]
+    times = ServiceTimes(np.concatenate(values), np.cumsum([0, *map(len, values)]), seed)
+    plain = simulate_plainly(
+        ToleranceTiers(rules(policies), space()), TABLE, names, scenario, requests, tiers, times, cancels
+    )
+    assert found.status.tolist() == plain.status.tolist()
+    np.testing.assert_allclose(found.done_us, plain.done_us)
+    keys = [service.ensembles.points[row].key if row >= 0 else "" for row in found.row]
+    assert keys == plain.point
+    assert found.version_calls.tolist() == plain.version_calls.tolist()
+    assert found.busy_us == pytest.approx(plain.busy_us)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        OSFA("medium"),
+        Seq("small", "large", 0.4),
+        Seq("large", "small", 0.9),
+        cascade(0.7, 0.5),
+        Conc("small", "large", 0.6),
+    ],
+    ids=lambda policy: policy.kind,
+)
+def test_without_queues_a_request_takes_what_the_replay_says(policy: RoutingPolicy) -> None:
+    """Arrivals far apart: latencies are those of the table's replay, and calls are its counts."""
+    service = TieredService(rules({0.1: policy}), space(), samples(0.0), TABLE, [(0.1, "cost")])
+    arrival_us = 1e5 * np.arange(400.0)
+    scenario = Scenario(arrival_us, arrival_us + 5e4, np.full(2, np.inf))
+    requests = asked(400, 1)
+    found = service.simulate(scenario, requests)
+    replayed = policy.replay(TABLE)
+    np.testing.assert_allclose(found.done_us - arrival_us, 1e6 * replayed.response_time_s[requests.example])
+    assert (found.status == 1).all()
+    assert found.other_tier == 0
+    # From costs, which are machine time: what each version cost is what it was called.
+    each = dict(zip(found.versions, found.version_calls.tolist(), strict=True))
+    total_us = sum(VERSIONS[version] * calls for version, calls in each.items())
+    if policy.kind == "conc":
+        assert set(each.values()) == {400}
+    else:
+        assert total_us == pytest.approx(1e6 * replayed.cost[requests.example].sum())
+        assert each[policy.versions[0]] == 400
+
+
+def test_a_conc_ensemble_takes_turns_on_a_single_worker() -> None:
+    conc, seq = (
+        TieredService(rules({0.1: kind("small", "large", 0.6)}), space(), samples(0.0), TABLE, [(0.1, "cost")])
+        for kind in (Conc, Seq)
+    )
+    scenario = Scenario.of(0.01 * np.arange(100.0), 0.1)
+    each = [service.simulate(scenario, asked(100, 1)).done_us for service in (conc, seq)]
+    np.testing.assert_allclose(*each)
+
+
+def test_a_request_whose_tier_could_be_late_gets_a_stricter_one() -> None:
+    policies = {0.0: OSFA("large"), 0.3: Seq("medium", "large", 0.5)}
+    service = TieredService(rules(policies), space(), samples(0.0), TABLE, [(0.3, "cost")])
+    # 1,560 µs are needed in the worst case, 1,200 by the best version alone.
+    found = service.simulate(Scenario.of(0.01 * np.arange(10.0), 1.3e-3), asked(10, 1))
+    assert found.version_calls.tolist() == [0 if version == "medium" else 10 for version in found.versions]
+    assert found.other_tier == 10
+    assert service.fastest_us(0) == pytest.approx(1_200)
+
+
+@pytest.mark.parametrize(
+    ("death_us", "deadlines_us"), [([5e3], [1e4, 2e4]), ([np.inf], [2e4, 1e4])], ids=["a death", "out of order"]
+)
+def test_what_is_not_simulated_is_refused(death_us: list[float], deadlines_us: list[float]) -> None:
+    service = TieredService(rules({0.1: OSFA("small")}), space(), samples(0.0), TABLE, [(0.1, "cost")])
+    scenario = Scenario(np.array([1.0, 2.0]), np.array(deadlines_us), np.array(death_us))
+    with pytest.raises(InputError, match="in order of arrival"):
+        service.simulate(scenario, asked(2, 1))
+    with pytest.raises(InputError, match="does not know version 'large'"):
+        TieredService(rules({0.1: OSFA("small")}), space(), {"small": np.ones(1)}, TABLE, [(0.1, "cost")])
