@@ -621,12 +621,16 @@ min_accuracy    number          least mean accuracy of these, as promised; 0: an
 confidence      number          with which both are to hold
 arrivals        text            arrival table, or rate
 requests        integer         requests that arrive
+rate_per_s      number          at which they arrive on average
 reserve_ms      number          of each deadline, for network and front end, ms
+rules           text?           rule set by which requests of a tolerance are answered
+best_version    text?           of the rules: degradations are relative to it
+strictest       flag            whether the plan is for the strictest tier that holds
 seed            integer         of drawn arrivals and latencies
 verify_s        number?         seconds of traffic sent to the served plan
 fleets[].worker text            worker type; of a mixed fleet two, joined by +
 fleets[].threads integer?       threads of each worker; null where two types differ
-fleets[].policy text            scheduling policy
+fleets[].policy text            scheduling policy, or what requests ask for of the rules
 fleets[].replicas integer       workers
 fleets[].cost   number          price of all workers
 fleets[].holds  flag            whether the promise holds
@@ -640,6 +644,9 @@ fleets[].p99_us number?         latency of all requests, µs
 fleets[].utilisation number     share of the time that workers compute
 fleets[].mean_batch number      examples in one call
 fleets[].calls  integer         calls of a model
+fleets[].version_calls object   with rules: calls of each version for a request, on average
+fleets[].other_tier number      share of requests answered by a stricter tier, as their own could be late
+fleets[].tiers  list            with rules: tolerance, share, objective, rule, routing, bound, certified of each
 fleets[].misses list            what of the promise is not shown to hold
 fleets[].fewer  object?         the same figures with fewer workers, which do not hold it
 fleets[].pools  list            worker, threads, policy, replicas, share, max_batch and max_queue of each pool

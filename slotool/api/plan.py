@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, as_list, loaded, name_of
 from slotool.api.outputs import writes
+from slotool.api.plan_tiers import Tolerance, mixes, require_alike
+from slotool.api.planned import Plan, explained, fleet_row
 from slotool.api.progress import Reporter, Reporting, reporter_of
-from slotool.api.result import Result
-from slotool.errors import ArgumentError, InputError, PromiseBroken
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
     from slotool.planning.scaling import ScalingLimits
+    from slotool.rules import RuleSet
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
@@ -31,85 +32,9 @@ if TYPE_CHECKING:
 POLICIES = ("value-iteration", "slackfit", "maxacc", "fixed")
 # Of traffic that is drawn.
 DURATION_S = 60.0
-# Shown of those that hold, besides the plan.
-RUNNERS_UP = 5
 # Which of the draws what is served is compared with: the one that confirmed the plan.
 VERIFIED = 1
 FRONT_END = "with the front end"
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Plan(Result):
-    """``rows``: the smallest fleet of each worker type and policy, those that hold the promise first, cheapest first;
-    ``explanation``: why not one worker fewer. ``out``: the service file written, ``services``: of each pool of workers;
-    ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked; ``kept``: whether
-    the promise was kept then, None where that is not decided, and ``verdict`` says by how much. ``scaling``: limits of
-    workers that come with the load, where the service file has them."""
-
-    rows: Sequence[Mapping[str, Any]]
-    facts: Mapping[str, Any]
-    explanation: str
-    out: Path | None = None
-    plots: Sequence[Path] = ()
-    verified: Sequence[Mapping[str, Any]] = ()
-    services: Sequence[Path] = ()
-    kept: bool | None = None
-    verdict: str = ""
-    scaling: Mapping[str, Any] | None = None
-
-    schema = "plan"
-    rows_key = "fleets"
-
-    @property
-    def holds(self) -> bool:
-        """Whether any fleet keeps the promise."""
-        return bool(self.rows[0]["holds"])
-
-    def judge(self) -> None:
-        """Raises ``PromiseBroken`` when no fleet keeps the promise, or the one that was served did not."""
-        if not self.holds:
-            raise PromiseBroken(self.explanation)
-        if self.kept is False:
-            raise PromiseBroken(self.verdict)
-
-    def findings(self) -> Mapping[str, Any]:
-        out = None if self.out is None else str(self.out)
-        plots = [str(path) for path in self.plots]
-        found: dict[str, Any] = {
-            "fleets": list(self.rows),
-            "explanation": self.explanation,
-            "verified": list(self.verified),
-        }
-        found |= {"kept": self.kept, "verdict": self.verdict, "scaling": self.scaling}
-        services = [str(path) for path in self.services]
-        return {**self.facts, **found, "out": out, "services": services, "plots": plots}
-
-    def shown(self) -> list[Part]:
-        facts = self.facts
-        accuracy = f", mean accuracy {facts['min_accuracy']:g}" if facts["min_accuracy"] else ""
-        title = (
-            f"{facts['subject']}: {facts['attainment']:g} of {facts['requests']:,} requests within "
-            f"{facts['deadline_ms']:g} ms{accuracy}, confidence {facts['confidence']:g}"
-        )
-        holding = [row for row in self.rows if row["holds"]] or list(self.rows)
-        left = len(self.rows) - len(holding[: RUNNERS_UP + 1])
-        more = [f"{left} more worker types and policies; --json lists all"] if left else []
-        wrote = [f"wrote {path}" for path in (*self.services, *self.plots)]
-        shown: list[Part] = [
-            table(title, _COLUMNS, map(_cells, holding[: RUNNERS_UP + 1])),
-            *more,
-            self.explanation,
-            *([_limits(self.rows[0])] if self.holds else []),
-            *([self.scaling["sentence"]] if self.scaling else []),
-            *wrote,
-        ]
-        if self.verified:
-            requests = self.verified[0]["requests"]
-            title = f"The busiest {duration(facts['verify_s'])}, {requests:,} requests, on this machine"
-            shown.append(table(title, _VERIFIED, map(_verified_cells, self.verified)))
-        if self.verdict and self.kept is not False:  # else it is the error's sentence
-            shown.append(self.verdict)
-        return shown
 
 
 @writes("out", folders=("plots",))
@@ -125,6 +50,9 @@ def plan(
     outcomes: FilePath | OutcomeTable | None = None,
     subject: str | None = None,
     policies: str | Sequence[str] = POLICIES,
+    rules: FilePath | RuleSet | None = None,
+    tolerance: Tolerance = None,
+    objective: str | None = None,
     prices: Mapping[str, float] | None = None,
     mixed: bool = False,
     reserve_ms: float = 2.0,
@@ -158,6 +86,12 @@ def plan(
         outcomes: Outcome table with the accuracy of the points; None: column ``accuracy`` of the latency table.
         subject: Subject of the latency table; None: its only one.
         policies: Scheduling policies to try; ``"fixed"`` stands for each point that is accurate enough.
+        rules: Rule set by which requests of a tolerance are answered, or its file, in place of ``policies``. Requests
+            are simulated as examples of ``outcomes``, which then is needed: each calls the versions that its example
+            takes, on one worker in turn or on two at once, as a server does.
+        tolerance: Of every request, or the share of the requests by tolerance; None: the plan is for the strictest tier
+            that ``max_workers`` hold, and there is a fleet for each.
+        objective: What requests save, ``"response-time"`` or ``"cost"``; None: whichever takes the cheaper fleet.
         prices: Price of a worker by type, in any unit; None, and for types left out: its threads.
         mixed: Also try fleets of two types, each a service of its own with a fixed share of the requests; needs
             several types.
@@ -180,33 +114,35 @@ def plan(
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or ``mixed`` has but one type of workers.
-        InputError: The traffic is too short to show the promise, no point can keep the deadline, or no such policy.
+        InputError: The traffic is too short to show the promise, no point can keep the deadline, no such policy, or the
+            latency table lacks a version of the rules.
         TableError: A table cannot be read.
         AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
+    from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
+    require_alike(outcomes, rules, tolerance, objective, mixed, verify_s)
     written = None if out is None else Path(out)
     if verify_s is not None and (written is None or not verify_s > 0):
         raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
     if written is not None:
-        _require_files(artifact, latency, outcomes)
+        _require_files(artifact, latency, outcomes, rules)
         for path in (written, _second(written)) if mixed else (written,):
             refuse_existing(path, force)
     reporter = reporter_of(progress)
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
-    workers = _worker_types(latency, accuracies, subject, prices or {}, quantile, reporter)
+    rule_set = None if rules is None else loaded(RuleSet, rules)
+    workers = _worker_types(latency, accuracies, rule_set, subject, prices or {}, quantile, reporter)
     if mixed and len(workers) == 1:
         raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
     arrival_s = _arrivals(arrivals, rate, seed)
-    search = MixedFleetSearch(
-        arrival_s, promise, outcomes=accuracies, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed
-    )
+    make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
+    search = make(accuracies, rule_set, tolerance, objective, artifact)
     names = as_list(policies)
     found = _found(search, workers, names, mixed, reporter)
     best = found[0]
@@ -218,23 +154,60 @@ def plan(
         "confidence": confidence,
         "arrivals": name_of(arrivals) if arrivals is not None else f"{rate:g} requests/s",
         "requests": len(arrival_s),
+        "rate_per_s": search.rate_per_s,
         "reserve_ms": reserve_ms,
+        "rules": None if rules is None else name_of(rules),
+        "best_version": None if rule_set is None else rule_set.best_version,
+        "strictest": rule_set is not None and tolerance is None,
         "seed": seed,
         "verify_s": verify_s,
     }
-    rows = [_row(each, promise) for each in found]
+    rows = [fleet_row(each, promise, search) for each in found]
+    explanation = explained(best, promise, found)
     if not best.holds:
-        return Plan(rows, facts, _explanation(best, promise))
+        return Plan(rows, facts, explanation)
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
     limits = None if written is None else _scaling_limits(search, best.tried)
-    services = [] if written is None else _services(written, best.tried, promise, Path(str(artifact)), outcomes, limits)
+    files = {"outcomes": outcomes, "rules": rules}
+    services = [] if written is None else _services(written, best.tried, search, Path(str(artifact)), files, limits)
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
     if verify_s is not None:
         verified, (kept, verdict) = _verified(services, search, best.tried, verify_s, data, reporter)
-    return Plan(rows, facts, _explanation(best, promise), written, drawn, verified, services, kept, verdict, scaling)
+    return Plan(rows, facts, explanation, written, drawn, verified, services, kept, verdict, scaling)
+
+
+def _search(
+    arrival_s: np.ndarray,
+    promise: Promise,
+    outcomes: OutcomeTable | None,
+    rules: RuleSet | None,
+    tolerance: Tolerance,
+    objective: str | None,
+    artifact: FilePath | None,
+    **settings: Any,
+) -> MixedFleetSearch:
+    """Of fleets under policies or, with ``rules``, of those that answer by them."""
+    from slotool.planning.mixed import MixedFleetSearch
+    from slotool.planning.tiers import TierFleetSearch
+
+    if rules is None or outcomes is None:
+        return MixedFleetSearch(arrival_s, promise, outcomes=outcomes, **settings)
+    asked = mixes(rules, tolerance, objective)
+    ends_at_once = artifact is not None and _ends_at_once(artifact)
+    return TierFleetSearch(
+        arrival_s, promise, rules, outcomes, asked, strictest=tolerance is None, cancels=ends_at_once, **settings
+    )
+
+
+def _ends_at_once(artifact: FilePath) -> bool:
+    """Whether a call that is not needed any more ends between two operators: that of a library's own model does not."""
+    from slotool.elastic import ElasticModel, load_served
+
+    model = load_served(str(artifact), mapped=True)
+    return type(model).set_cancellation_check is not ElasticModel.set_cancellation_check
 
 
 def _found(
@@ -245,8 +218,7 @@ def _found(
 
     asked = [(worker, policy) for worker in workers for policy in search.policies(worker, names)]
     if not asked:
-        least = search.promise.accuracy
-        raise InputError(f"no operating point has the accuracy {least:g} by itself; name a policy besides fixed")
+        raise InputError(search.why_nothing_fits(workers))
     found: list[Found] = []
     with reporter.progress(f"fleets for {search.requests:,} requests", total=len(asked)) as steps:
         for worker, policy in asked:
@@ -262,13 +234,13 @@ def _found(
         return confirm(search, [*found, *cheaper], steps.advance)
 
 
-def _require_files(artifact: Any, latency: Any, outcomes: Any) -> None:
+def _require_files(artifact: Any, latency: Any, outcomes: Any, rules: Any) -> None:
     """A service file names files, so that all it is made from has to be one."""
     if artifact is None:
         raise ArgumentError("artifact", "is needed for out: the service file names what is to be served")
     if not Path(str(artifact)).is_dir():
         raise ArgumentError("artifact", f"there is no folder {artifact}; an artifact is expected")
-    for name, given in (("latency", latency), ("outcomes", outcomes)):
+    for name, given in (("latency", latency), ("outcomes", outcomes), ("rules", rules)):
         several = [given] if given is None or isinstance(given, str | Path) else given
         if not isinstance(several, Sequence) or not all(
             each is None or isinstance(each, str | Path) for each in several
@@ -279,6 +251,7 @@ def _require_files(artifact: Any, latency: Any, outcomes: Any) -> None:
 def _worker_types(
     latency: Any,
     outcomes: OutcomeTable | None,
+    rules: RuleSet | None,
     subject: str | None,
     prices: Mapping[str, float],
     quantile: float,
@@ -286,6 +259,7 @@ def _worker_types(
 ) -> list[WorkerType]:
     """One per number of threads of each table, named by them, and by the file where there are several."""
     from slotool.planning.fleet import WorkerType
+    from slotool.planning.tiers import read_versions
     from slotool.scheduling.batching import read_profile
     from slotool.tables import LatencyTable
 
@@ -294,7 +268,11 @@ def _worker_types(
     for source in sources:
         known = loaded(LatencyTable, source)
         for threads in sorted(set(known.where(status="ok", co_runners="").rows["threads"])):
-            profile = read_profile(known, outcomes, subject=subject, quantile=quantile, threads=threads)
+            narrowed: dict[str, Any] = {"subject": subject, "quantile": quantile, "threads": threads}
+            if rules is None or outcomes is None:
+                profile = read_profile(known, outcomes, **narrowed)
+            else:
+                profile = read_versions(known, outcomes, rules, **narrowed)
             of = f"{Path(str(source)).stem}, " if len(sources) > 1 else ""
             name = f"{of}{threads} thread{'s' if threads > 1 else ''}"
             price = prices.get(name, float(threads))
@@ -323,69 +301,6 @@ def _arrivals(arrivals: FilePath | ArrivalTable | None, rate: float | None, seed
     return Poisson(rate).times(DURATION_S, seed)
 
 
-def _row(found: Found, promise: Promise) -> dict[str, Any]:
-    fleet = found.tried
-    fewer = None
-    if found.fewer is not None:
-        verdict = found.fewer.verdict
-        fewer = {"replicas": found.fewer.replicas, **asdict(verdict), "misses": verdict.misses(promise)}
-    return {
-        "worker": " + ".join(pool.worker.name for pool in fleet.pools),
-        "threads": fleet.pools[0].worker.threads if len(fleet.pools) == 1 else None,
-        "policy": " + ".join(pool.policy for pool in fleet.pools),
-        "replicas": fleet.replicas,
-        "cost": fleet.cost,
-        "holds": found.holds,
-        "confirmed": found.confirmed,
-        **asdict(fleet.verdict),
-        "misses": fleet.verdict.misses(promise),
-        "fewer": fewer,
-        "pools": [
-            {
-                "worker": pool.worker.name,
-                "threads": pool.worker.threads,
-                "policy": pool.policy,
-                "replicas": pool.replicas,
-                "share": pool.share,
-                "max_batch": pool.max_batch,
-                "max_queue": pool.max_queue(promise.deadline_us),
-            }
-            for pool in fleet.pools
-        ],
-    }
-
-
-def _limits(row: Mapping[str, Any]) -> str:
-    """What a service of each pool of workers is to be started with."""
-    return "; ".join(
-        (f"{pool['worker']} ({pool['share']:.1%} of the requests): " if len(row["pools"]) > 1 else "")
-        + f"batches of up to {pool['max_batch']:,}, a queue of up to {pool['max_queue']:,} requests, as many as "
-        "the workers can answer within a deadline at their fastest point"
-        for pool in row["pools"]
-    )
-
-
-def _explanation(best: Found, promise: Promise) -> str:
-    fleet = best.tried
-    said = str(fleet)
-    if not best.holds:
-        most = max(float(pool.worker.profile.grid.accuracy[-1]) for pool in fleet.pools)
-        why = f"; its most accurate point has {most:.4f}" if most < promise.accuracy else ""
-        return f"no fleet keeps the promise; closest: {said}, with {_shortfall(fleet, promise)}{why}"
-    if best.fewer is None:
-        return f"the promise holds with {said}; there is no smaller fleet"
-    return f"the promise holds with {said}, not with {best.fewer.replicas:,}: {_shortfall(best.fewer, promise)}"
-
-
-def _shortfall(fleet: Fleet, promise: Promise) -> str:
-    verdict, busy = fleet.verdict, f"busy {fleet.verdict.utilisation:.0%} of the time"
-    parts = []
-    for what in verdict.misses(promise):
-        shown, least = getattr(verdict, f"{what}_at_least"), getattr(promise, what)
-        parts.append(f"{what} of {getattr(verdict, what):.4f}, at least {shown:.4f} at this confidence, for {least:g}")
-    return f"{' and '.join(parts) or 'all of it kept by chance'}; {busy}"
-
-
 def _second(out: Path) -> Path:
     """The service file of a mixed fleet's second pool."""
     return out.with_stem(f"{out.stem}-2")
@@ -403,18 +318,23 @@ def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
 
 
 def _services(
-    out: Path, fleet: Fleet, promise: Promise, artifact: Path, outcomes: Any, limits: ScalingLimits | None
+    out: Path,
+    fleet: Fleet,
+    search: FleetSearch,
+    artifact: Path,
+    files: Mapping[str, Any],
+    limits: ScalingLimits | None,
 ) -> list[Path]:
-    """Write the service file of each pool."""
+    """Write the service file of each pool. ``files``: by key, None for none."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import service_text
 
     written = [out, _second(out)][: len(fleet.pools)]
-    accuracies = None if outcomes is None else Path(str(outcomes))
+    tables = {key: Path(str(path)) for key, path in files.items() if path is not None}
     for path, pool in zip(written, fleet.pools, strict=True):
-        text = service_text(pool, promise, out.parent, artifact, Path(str(pool.worker.source)), accuracies, limits)
+        named = {"artifact": artifact, "latency": Path(str(pool.worker.source)), **tables}
         with whole_file(path) as file:
-            file.write_text(text)
+            file.write_text(service_text(pool, search.promise, path.parent, named, search.terms(pool), limits))
     return written
 
 
@@ -451,9 +371,11 @@ def _verified(
         # All workers that were planned, also where they are to come with the load: the stretch begins at its peak.
         workers = ["--replicas", str(pool.replicas)]
         with RunningServer(["--config", str(service), "--port", "0", *workers]) as server:
-            asked = partial(loadtest, server.url, data=data, deadline_ms=deadline_ms, progress=reporter)
+            probed = partial(loadtest, server.url, data=data, deadline_ms=deadline_ms, progress=reporter)
+            asked = partial(probed, **search.terms(pool))
             bursts = asked(arrivals=_at(front_end.burst_times_s(deadline_ms / 1e3)))
-            probe = asked(rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
+            # By single versions, of which the latency table knows how long they take.
+            probe = probed(rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
             found = front_end.FrontEnd.of_probe(probe.log, pool.worker.profile)
             front_ends.append(verification.with_bursts(search, pool, found, bursts.log))
             reporter.note(f"the front end takes {front_ends[-1]}")
@@ -484,7 +406,8 @@ def _draw(
     from slotool.reports.series.fleets import fleet_figures
 
     pool: Pool = around_it.pools[0]
-    tried = list(dict.fromkeys([pool.policy, *(name for name in policies if name != "fixed")]))
+    others = [name for name in search.policies(pool.worker, policies) if not name.startswith("fixed")]
+    tried = list(dict.fromkeys([pool.policy, *others]))
     rows = []
     with reporter.progress("fleets around the plan") as steps:
         for fleet in around(search, around_it, tried):
@@ -492,31 +415,3 @@ def _draw(
             rows.append({"policy": fleet.pools[0].policy, "cost": fleet.cost, **figures})
             steps.advance()
     return save_plots(fleet_figures(pool.worker.profile.subject, rows, chosen_cost), folder)
-
-
-_VERIFIED = ("", "in time", "accuracy", "p99")
-_COLUMNS = ("workers", "type", "policy", "cost", "in time ≥", "accuracy ≥", "p99", "busy", "with fewer, short of")
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    fewer = row["fewer"]
-    return [
-        f"{row['replicas']:,}",
-        row["worker"],
-        row["policy"],
-        f"{row['cost']:g}",
-        f"{row['attainment_at_least']:.4f}",
-        f"{row['accuracy_at_least']:.4f}",
-        duration(row["p99_us"] / 1e6) if row["p99_us"] < float("inf") else "never",
-        f"{row['utilisation']:.0%}",
-        "–" if fewer is None else f"{fewer['replicas']:,}: {' and '.join(fewer['misses']) or 'by chance'}",
-    ]
-
-
-def _verified_cells(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row["what"],
-        f"{row['attainment']:.4f}",
-        f"{row['accuracy']:.4f}",
-        duration(row["p99_s"]) if row["p99_s"] < float("inf") else "never",
-    ]

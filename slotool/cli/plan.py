@@ -9,6 +9,7 @@ import typer
 
 import slotool
 from slotool.api.plan import POLICIES
+from slotool.cli.commands import refuse_without_effect
 from slotool.cli.options import DataName, Force, Json, Seed, panel, parse_duration, plots_folder
 
 _promise, _traffic, _fleet, _result = map(panel, ("Promise", "Traffic", "Fleet", "Result"))
@@ -37,9 +38,15 @@ def plan(
     subject: Annotated[
         str | None, _fleet("--subject", help="Subject of the rows.", show_default="the only one")
     ] = None,
-    policies: Annotated[str, _fleet("--policies", help="Policies to try; fixed: each point by itself.")] = ",".join(
-        POLICIES
-    ),
+    policies: Annotated[str, _fleet("--policies", help="Policies to try.")] = ",".join(POLICIES),
+    rules: Annotated[Path | None, _fleet("--rules", help="Instead: answer by rules of gen-rules.")] = None,
+    tolerance: Annotated[
+        str | None,
+        _promise("--tolerance", help="Of requests, or shares: 0=0.2,0.05=0.8.", show_default="strictest"),
+    ] = None,
+    objective: Annotated[
+        str | None, _promise("--objective", help="That this saves: response-time or cost.", show_default="either")
+    ] = None,
     price: Annotated[
         list[str] | None,
         _fleet("--price", help="Of a worker: '2 threads=0.08'.", show_default="its threads"),
@@ -68,14 +75,15 @@ def plan(
 ) -> None:
     """Find the cheapest workers and policy that keep a promise.
 
-    The service is simulated under the traffic. Attainment and accuracy hold with --confidence; the last column says
-    what one worker less falls short of. Ends with 1 when no fleet, or what --verify serves, holds.
+    Simulates them under the traffic. Ends with 1 when no fleet, or what --verify serves, holds it.
 
     Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50
     --min-accuracy 0.9 --artifact family -o service.toml
     """
     from slotool.cli.output import Output
 
+    if rules is not None:
+        refuse_without_effect(("policies",), "with --rules")
     output = Output(as_json=json)
     found = slotool.plan(
         latency,
@@ -88,6 +96,9 @@ def plan(
         outcomes=outcomes,
         subject=subject,
         policies=policies,
+        rules=rules,
+        tolerance=_tolerance(tolerance),
+        objective=objective,
         prices=_prices(price or []),
         mixed=mixed,
         reserve_ms=reserve_ms,
@@ -104,6 +115,24 @@ def plan(
     )
     output.show(found)
     found.judge()
+
+
+def _tolerance(text: str | None) -> float | dict[float, float] | None:
+    """``0.05``, or shares of the requests by tolerance: ``0=0.2,0.05=0.8``."""
+    if text is None:
+        return None
+    try:
+        if "=" not in text:
+            return float(text)
+        pairs = [(float(left), float(share)) for left, _, share in (part.partition("=") for part in text.split(","))]
+    except ValueError:
+        pairs = []
+    if len(dict(pairs)) < max(1, len(pairs)):
+        raise typer.BadParameter(
+            f"{text!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1",
+            param_hint="--tolerance",
+        )
+    return dict(pairs)
 
 
 def _prices(given: list[str]) -> dict[str, float]:

@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.promise import Judge, Part, Promise, Verdict
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
-from slotool.simulation import Scenario, ServiceTimes, simulate
+from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
 from slotool.tables import OutcomeTable
 
 # Of longer traffic a search looks at so many requests, and confirms on so many, in stretches at even distances.
@@ -38,6 +38,34 @@ class WorkerType:
     threads: int
     price: float
     source: Any = None
+
+
+class Service(Protocol):
+    """What one kind of workers makes of requests under one policy. ``fastest_us``: below it no deadline lets a call
+    begin; ``best_accuracy``: of all it could answer with."""
+
+    @property
+    def fastest_us(self) -> float: ...
+
+    @property
+    def best_accuracy(self) -> float: ...
+
+    def run(self, scenario: Scenario, seed: int, call_us: float) -> SimulationResult:
+        """``seed``: of the latencies drawn; ``call_us``: added to each call."""
+
+
+class BatchingService:
+    """Batches under a policy that chooses points; calls take what the profile's samples say."""
+
+    def __init__(self, policy: BatchingPolicy, profile: Profile):
+        self._policy = policy
+        self._times = ServiceTimes.sampled(policy.grid, profile.samples_us)
+        self.fastest_us = policy.grid.fastest_us
+        self.best_accuracy = float(policy.grid.accuracy[-1])
+
+    def run(self, scenario: Scenario, seed: int, call_us: float) -> SimulationResult:
+        times = ServiceTimes(self._times.values + call_us, self._times.starts, seed)
+        return simulate(self._policy, scenario, times)
 
 
 @dataclass(frozen=True)
@@ -131,12 +159,14 @@ class Traffic:
 class Found:
     """``tried``: the smallest fleet of its types and policies that ``holds`` the promise; where none does, the largest
     one tried. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on
-    more of long traffic."""
+    more of long traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs.
+    """
 
     tried: Fleet
     holds: bool
     fewer: Fleet | None = None
     confirmed: bool = False
+    rank: float = 0.0
 
 
 class FleetSearch:
@@ -165,7 +195,7 @@ class FleetSearch:
         self.promise, self.max_workers, self.seed = promise, max_workers, seed
         self._arrival_s = np.asarray(arrival_s, dtype=np.float64)
         self._judge = Judge(promise, outcomes)
-        self._made: dict[tuple[str, str], tuple[BatchingPolicy, ServiceTimes]] = {}
+        self._made: dict[tuple[str, str], Service] = {}
         self._deadline_us = promise.deadline_us - reserve_us
 
     @property
@@ -177,6 +207,11 @@ class FleetSearch:
     def whole(self) -> Traffic:
         """All of the traffic, be it long."""
         return Traffic.whole(self._arrival_s)
+
+    @cached_property
+    def rate_per_s(self) -> float:
+        """At which they arrive on average."""
+        return Traffic.whole(self._arrival_s).rate_per_s
 
     @cached_property
     def _searched(self) -> Traffic:
@@ -196,12 +231,25 @@ class FleetSearch:
         ]
         return [each for name in names for each in (enough if name == FixedBatching.name else [name])]
 
+    def terms(self, pool: Pool) -> dict[str, Any]:
+        """What requests to ``pool`` ask for besides their deadline, as ``slotool.loadtest`` takes it."""
+        return {}
+
+    def promised(self, fleet: Fleet) -> list[dict[str, Any]]:
+        """What each tolerance tier that ``fleet`` serves promises by itself; none without rules."""
+        return []
+
+    def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
+        """Why ``policies`` names none for any of ``workers``."""
+        least = self.promise.accuracy
+        return f"no operating point has the accuracy {least:g} by itself; name a policy besides fixed"
+
     def cheapest(self, worker: WorkerType, policy: str) -> Found:
         """The least workers of this type, under this policy, that hold the promise on a sample of the traffic."""
         run = partial(self._alike, worker, policy, 0, self._searched)
         first = run(self._least(worker))
         is_fixed = policy.startswith(FixedBatching.name) and "accuracy" in first.verdict.misses(self.promise)
-        if is_fixed or worker.profile.grid.accuracy[-1] < self.promise.accuracy:
+        if is_fixed or self._service(worker, policy).best_accuracy < self.promise.accuracy:
             return Found(first, holds=False)  # more workers do not make points more accurate
         return self._smallest(run, first)
 
@@ -211,7 +259,7 @@ class FleetSearch:
             return found
         (pool,) = found.tried.pools
         run = partial(self._alike, pool.worker, pool.policy, 1, self._confirming)
-        return replace(self._smallest(run, run(pool.replicas)), confirmed=True)
+        return replace(self._smallest(run, run(pool.replicas)), confirmed=True, rank=found.rank)
 
     def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
         """By steps of 1, 2, 4 … from ``first`` to where the promise begins to hold, and bisection of the last step."""
@@ -265,11 +313,10 @@ class FleetSearch:
         overheads_us = overheads_us or [(kept_us, 0.0)] * len(pools)
         shares = self.shared_out(pools, draw, traffic)
         for pool, at, (reserve_us, call_us) in zip(pools, shares, overheads_us, strict=True):
-            policy, sampled = self._prepared(pool.worker, pool.policy)
-            times = ServiceTimes(sampled.values + call_us, sampled.starts, self.seed + draw)
-            deadline_us = max(self.promise.deadline_us - reserve_us, float(policy.grid.latency_us.min()))
+            service = self._service(pool.worker, pool.policy)
+            deadline_us = max(self.promise.deadline_us - reserve_us, service.fastest_us)
             scenario = Scenario.of(traffic.arrival_s[at], deadline_us / 1e6, pool.replicas)
-            parts.append(Part(simulate(policy, scenario, times), at, pool.replicas))
+            parts.append(Part(service.run(scenario, self.seed + draw, call_us), at, pool.replicas))
         return parts
 
     def shared_out(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> list[np.ndarray]:
@@ -284,14 +331,16 @@ class FleetSearch:
     def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
         return self.served([Pool(worker, policy, replicas)], draw, traffic)
 
-    def _prepared(self, worker: WorkerType, policy: str) -> tuple[BatchingPolicy, ServiceTimes]:
+    def _service(self, worker: WorkerType, policy: str) -> Service:
         key = worker.name, policy
         if key not in self._made:
-            grid = worker.profile.grid
-            grid.require_deadline(self._deadline_us)
-            sampled = ServiceTimes.sampled(grid, worker.profile.samples_us)
-            self._made[key] = make_policy(policy, grid, self._deadline_us), sampled
+            self._made[key] = self._make(worker, policy)
         return self._made[key]
+
+    def _make(self, worker: WorkerType, policy: str) -> Service:
+        grid = worker.profile.grid
+        grid.require_deadline(self._deadline_us)
+        return BatchingService(make_policy(policy, grid, self._deadline_us), worker.profile)
 
     def _holds(self, fleet: Fleet) -> bool:
         return not fleet.verdict.misses(self.promise)
@@ -323,11 +372,12 @@ def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
 
     Of those that do not, the one that comes closest first."""
 
-    def rank(each: Found) -> tuple[bool, float, float, float]:
+    def order(each: Found) -> tuple[bool, float, float, float, float]:
         verdict = each.tried.verdict
-        return not each.holds, verdict.shortfall(promise), each.tried.cost, -verdict.effective_accuracy
+        rank = each.rank if each.holds else 0.0
+        return not each.holds, verdict.shortfall(promise), rank, each.tried.cost, -verdict.effective_accuracy
 
-    return sorted(found, key=rank)
+    return sorted(found, key=order)
 
 
 def around(search: FleetSearch, chosen: Fleet, policies: Sequence[str]) -> Iterator[Fleet]:

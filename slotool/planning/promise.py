@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import betaincinv, stdtrit
 
 from slotool.errors import ArgumentError, InputError
-from slotool.scheduling.batching import ControlGrid
-from slotool.scheduling.space import outcome_columns
+from slotool.scheduling.space import errors_at
 from slotool.simulation import SimulationResult
-from slotool.simulation.result import IN_TIME
+from slotool.simulation.result import IN_TIME, Points
+from slotool.simulation.tiers import TierResult
 from slotool.tables import OperatingPoint, OutcomeTable
 
 # Consecutive parts of the traffic whose means count as independent: requests of one burst are not.
@@ -61,7 +62,9 @@ class Promise:
 class Verdict:
     """Of one fleet under the traffic: means, and what holds at the promise's confidence (``…_at_least``).
 
-    ``p99_us``: of all requests, infinite where more than a hundredth are never answered.
+    ``p99_us``: of all requests, infinite where more than a hundredth are never answered. ``version_calls``: of
+    tolerance tiers, how often a request calls each version, on average over all that arrive; ``other_tier``: the share
+    that is answered by a stricter tier or the best version, as its own tier's could have been late.
     """
 
     attainment: float
@@ -73,6 +76,8 @@ class Verdict:
     utilisation: float
     mean_batch: float
     calls: int
+    version_calls: Mapping[str, float] = field(default_factory=dict)
+    other_tier: float = 0.0
 
     def misses(self, promise: Promise) -> list[str]:
         """What of the promise is not shown to hold; empty when all is."""
@@ -109,7 +114,7 @@ class Judge:
     def __call__(self, parts: Sequence[Part], counted: np.ndarray) -> Verdict:
         """The verdict over the requests that ``counted``, bool [n], names."""
         in_time, right, took_us = np.zeros(len(counted), dtype=bool), np.zeros(len(counted)), np.empty(len(counted))
-        mixes: list[tuple[ControlGrid, np.ndarray]] = []
+        mixes: list[tuple[Points, np.ndarray]] = []
         for part in parts:
             result, grid = part.result, part.result.grid
             met = result.status == IN_TIME
@@ -133,9 +138,10 @@ class Judge:
             busy / sum(part.workers for part in parts),
             served / max(1, calls),
             calls,
+            *_tiers(parts),
         )
 
-    def _accuracy_at_least(self, mixes: Sequence[tuple[ControlGrid, np.ndarray]]) -> float:
+    def _accuracy_at_least(self, mixes: Sequence[tuple[Points, np.ndarray]]) -> float:
         """Mean accuracy of the mix of points, less its sampling error on the examples."""
         if not any(mix.any() for _, mix in mixes):
             return 0.0
@@ -145,12 +151,23 @@ class Judge:
         margin = _margin(each, self.promise.significance)
         return float(each.mean() - margin)
 
-    def _correct(self, grid: ControlGrid, outcomes: OutcomeTable) -> np.ndarray:
+    def _correct(self, grid: Points, outcomes: OutcomeTable) -> np.ndarray:
         """float64 [examples, points]."""
         if grid.points not in self._known:
-            at = outcome_columns(grid.points, outcomes)
-            self._known[grid.points] = 1 - outcomes.matrix("error")[:, [at[point] for point in grid.points]]
+            self._known[grid.points] = 1 - errors_at(grid.points, outcomes)
         return self._known[grid.points]
+
+
+def _tiers(parts: Sequence[Part]) -> tuple[dict[str, float], float]:
+    """``version_calls`` and ``other_tier`` of a verdict."""
+    calls: Counter[str] = Counter()
+    requests = other = 0
+    for part in parts:
+        if isinstance(part.result, TierResult):
+            calls.update(dict(zip(part.result.versions, part.result.version_calls.tolist(), strict=True)))
+            requests += len(part.at)
+            other += part.result.other_tier
+    return {version: count / max(1, requests) for version, count in calls.items()}, other / max(1, requests)
 
 
 def attainment_at_least(in_time: np.ndarray, significance: float) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from slotool.planning.fleet import Pool
 from slotool.planning.promise import Promise
@@ -15,19 +17,21 @@ def service_text(
     pool: Pool,
     promise: Promise,
     folder: Path,
-    artifact: Path,
-    latency: Path,
-    outcomes: Path | None,
+    files: Mapping[str, Path],
+    terms: Mapping[str, Any],
     limits: ScalingLimits | None = None,
 ) -> str:
     """TOML with paths relative to ``folder``, where the file is to lie.
 
-    The queue holds what the workers can answer at their fastest point within a deadline: more could not be in time.
-    ``limits``: of workers that come with the load.
+    ``files``: of the model, by key. ``terms``: what requests are to ask for, where it is they who choose; no policy is
+    named then. The queue holds what the workers can answer at their fastest point within a deadline: more could not be
+    in time. ``limits``: of workers that come with the load.
     """
     here = runs_here(pool)
     deadline_ms = promise.deadline_us / 1e3
-    files = {"artifact": artifact, "latency": latency, "outcomes": outcomes}
+    policy = [f"policy = {_quoted(pool.policy)}", f"deadline-ms = {deadline_ms!r}"]
+    asked = " and ".join(f"{name} {_stated(value)}" for name, value in terms.items())
+    asking = [f"# Requests are to ask for {asked}."]
     lines = [
         f"# {pool}: {promise.attainment:g} of the requests within {deadline_ms:g} ms, at confidence "
         f"{promise.confidence:g}.",
@@ -36,14 +40,13 @@ def service_text(
         *(() if here else (f"# More workers than this machine has cores ({_cores()}): start a ray cluster of them.",)),
         *_replicas(pool, limits),
         f"threads = {pool.worker.threads}",
-        f"policy = {_quoted(pool.policy)}",
-        f"deadline-ms = {deadline_ms!r}",
+        *(asking if terms else policy),
         f"default-deadline-ms = {deadline_ms!r}",
         "# Of more waiting requests the last could not be answered in time, even at the fastest point.",
         f"max-queue = {pool.max_queue(promise.deadline_us)}",
         "",
         "[[models]]",
-        *(f"{key} = {_quoted(_relative(path, folder))}" for key, path in files.items() if path is not None),
+        *(f"{key} = {_quoted(_relative(path, folder))}" for key, path in files.items()),
         "",
     ]
     return "\n".join(lines)
@@ -68,6 +71,13 @@ def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:
         f"max-replicas = {limits.most}",
         f"requests-per-worker = {limits.requests_per_worker!r}",
     ]
+
+
+def _stated(value: Any) -> str:
+    """A value that all requests have, or the shares of those that do."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{each} ({share:.0%} of them)" for each, share in value.items())
+    return str(value)
 
 
 def _relative(path: Path, folder: Path) -> str:

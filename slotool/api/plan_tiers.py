@@ -1,0 +1,89 @@
+"""Of ``slotool.plan`` with rules: what requests ask for, and what is said of the tiers that a fleet serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.api.inputs import FilePath
+    from slotool.planning.tiers import TierMix
+    from slotool.rules import RuleSet
+
+# One tolerance of all requests, or the share of the requests by tolerance.
+Tolerance = float | Mapping[float, float] | None
+_OF = {"relative": " of its error", "absolute": "", "quantile": " of the requests"}
+
+
+def mixes(rules: RuleSet, tolerance: Tolerance, objective: str | None) -> list[TierMix]:
+    """What requests may ask for. Raises ``ArgumentError`` for shares that do not add up to 1, ``InputError`` for an
+    objective without tiers."""
+    from slotool.planning.tiers import mixes_of
+
+    shares = tolerance if tolerance is None or isinstance(tolerance, Mapping) else {tolerance: 1.0}
+    if shares is not None:
+        stated = ",".join(f"{each:g}={share:g}" for each, share in shares.items())
+        if not shares or min(shares) < 0 or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-6:
+            raise ArgumentError(
+                "tolerance",
+                f"{stated!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1",
+            )
+    return mixes_of(rules, shares, objective)
+
+
+def require_alike(
+    outcomes: Any,
+    rules: FilePath | RuleSet | None,
+    tolerance: Tolerance,
+    objective: str | None,
+    mixed: bool,
+    verify_s: float | None,
+) -> None:
+    """Raises ``ArgumentError`` for arguments that do not go together."""
+    if rules is None:
+        for name, given in (("tolerance", tolerance), ("objective", objective)):
+            if given is not None:
+                raise ArgumentError(name, "it says which tiers of rules requests ask for: give rules too")
+    elif outcomes is None:
+        raise ArgumentError("outcomes", "are needed with rules: requests are simulated as examples of this table")
+    elif mixed:
+        raise ArgumentError("mixed", "fleets of two types are not planned with rules")
+    elif verify_s is not None and isinstance(tolerance, Mapping) and len(tolerance) > 1:
+        raise ArgumentError("verify_s", "the requests of a load test ask for one tolerance: plan for one to verify it")
+
+
+def tier_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+    """What a fleet serves, in words: a line per tier, and the load of the versions."""
+    best_version = facts["best_version"]
+    lines = [_promised(tier, best_version) for tier in row["tiers"]]
+    calls = row["version_calls"]
+    each = ", ".join(f"{facts['rate_per_s'] * count:,.1f} of {version}" for version, count in calls.items())
+    lines.append(f"calls per second: {each}; {sum(calls.values()):.3f} calls a request")
+    if row["other_tier"]:
+        lines.append(
+            f"{row['other_tier']:.2%} of the requests get a stricter tier or {best_version}, as their own could be late"
+        )
+    return lines
+
+
+def _promised(tier: Mapping[str, Any], best_version: str) -> str:
+    share = "" if tier["share"] == 1 else f" ({tier['share']:.0%} of the requests)"
+    said = f"tier {tier['tolerance']:g}{share}: {tier['routing']}; "
+    if tier["bound"] <= 0 and not tier["note"]:
+        return f"{said}answers as {best_version}"
+    if not tier["certified"]:
+        return f"{said}{tier['note'] or 'no bound is proven'}"
+    return (
+        f"{said}at most {tier['bound']:.4f}{_OF.get(str(tier['tolerance_kind']), '')} worse than {best_version}, at "
+        f"confidence {tier['confidence']:g}"
+    )
+
+
+def strictest_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of fleets in their order the first of each tolerance."""
+    found: dict[float, Mapping[str, Any]] = {}
+    for row in rows:
+        found.setdefault(row["tiers"][0]["tolerance"], row)
+    return list(found.values())

@@ -1,0 +1,204 @@
+"""What ``slotool.plan`` returns: the fleets found, as rows, in tables and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, duration, table
+from slotool.api.plan_tiers import strictest_of, tier_lines
+from slotool.api.result import Result
+from slotool.errors import PromiseBroken
+
+if TYPE_CHECKING:
+    from slotool.planning.fleet import Fleet, FleetSearch, Found
+    from slotool.planning.promise import Promise
+
+# Shown of those that hold, besides the plan.
+RUNNERS_UP = 5
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Plan(Result):
+    """``rows``: the smallest fleet of each worker type and policy, those that hold the promise first, cheapest first;
+    ``explanation``: why not one worker fewer. ``out``: the service file written, ``services``: of each pool of workers;
+    ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked; ``kept``: whether
+    the promise was kept then, None where that is not decided, and ``verdict`` says by how much. ``scaling``: limits of
+    workers that come with the load, where the service file has them."""
+
+    rows: Sequence[Mapping[str, Any]]
+    facts: Mapping[str, Any]
+    explanation: str
+    out: Path | None = None
+    plots: Sequence[Path] = ()
+    verified: Sequence[Mapping[str, Any]] = ()
+    services: Sequence[Path] = ()
+    kept: bool | None = None
+    verdict: str = ""
+    scaling: Mapping[str, Any] | None = None
+
+    schema = "plan"
+    rows_key = "fleets"
+
+    @property
+    def holds(self) -> bool:
+        """Whether any fleet keeps the promise."""
+        return bool(self.rows[0]["holds"])
+
+    def judge(self) -> None:
+        """Raises ``PromiseBroken`` when no fleet keeps the promise, or the one that was served did not."""
+        if not self.holds:
+            raise PromiseBroken(self.explanation)
+        if self.kept is False:
+            raise PromiseBroken(self.verdict)
+
+    def findings(self) -> Mapping[str, Any]:
+        out = None if self.out is None else str(self.out)
+        plots = [str(path) for path in self.plots]
+        found: dict[str, Any] = {
+            "fleets": list(self.rows),
+            "explanation": self.explanation,
+            "verified": list(self.verified),
+        }
+        found |= {"kept": self.kept, "verdict": self.verdict, "scaling": self.scaling}
+        services = [str(path) for path in self.services]
+        return {**self.facts, **found, "out": out, "services": services, "plots": plots}
+
+    def shown(self) -> list[Part]:
+        facts = self.facts
+        accuracy = f", mean accuracy {facts['min_accuracy']:g}" if facts["min_accuracy"] else ""
+        title = (
+            f"{facts['subject']}: {facts['attainment']:g} of {facts['requests']:,} requests within "
+            f"{facts['deadline_ms']:g} ms{accuracy}, confidence {facts['confidence']:g}"
+        )
+        holding = [row for row in self.rows if row["holds"]] or list(self.rows)
+        if facts["strictest"]:
+            holding = strictest_of(holding)
+        left = len(self.rows) - len(holding[: RUNNERS_UP + 1])
+        more = [f"{left} more worker types and policies; --json lists all"] if left else []
+        wrote = [f"wrote {path}" for path in (*self.services, *self.plots)]
+        shown: list[Part] = [
+            table(title, _COLUMNS, map(_cells, holding[: RUNNERS_UP + 1])),
+            *more,
+            self.explanation,
+            *(tier_lines(self.rows[0], facts) if self.holds and self.rows[0]["tiers"] else []),
+            *([_limits(self.rows[0])] if self.holds else []),
+            *([self.scaling["sentence"]] if self.scaling else []),
+            *wrote,
+        ]
+        if self.verified:
+            requests = self.verified[0]["requests"]
+            title = f"The busiest {duration(facts['verify_s'])}, {requests:,} requests, on this machine"
+            shown.append(table(title, _VERIFIED, map(_verified_cells, self.verified)))
+        if self.verdict and self.kept is not False:  # else it is the error's sentence
+            shown.append(self.verdict)
+        return shown
+
+
+def fleet_row(found: Found, promise: Promise, search: FleetSearch) -> dict[str, Any]:
+    """What is said of a fleet."""
+    fleet = found.tried
+    fewer = None
+    if found.fewer is not None:
+        verdict = found.fewer.verdict
+        fewer = {"replicas": found.fewer.replicas, **asdict(verdict), "misses": verdict.misses(promise)}
+    return {
+        "worker": " + ".join(pool.worker.name for pool in fleet.pools),
+        "threads": fleet.pools[0].worker.threads if len(fleet.pools) == 1 else None,
+        "policy": " + ".join(pool.policy for pool in fleet.pools),
+        "replicas": fleet.replicas,
+        "cost": fleet.cost,
+        "holds": found.holds,
+        "confirmed": found.confirmed,
+        **asdict(fleet.verdict),
+        "misses": fleet.verdict.misses(promise),
+        "tiers": search.promised(fleet),
+        "fewer": fewer,
+        "pools": [
+            {
+                "worker": pool.worker.name,
+                "threads": pool.worker.threads,
+                "policy": pool.policy,
+                "replicas": pool.replicas,
+                "share": pool.share,
+                "max_batch": pool.max_batch,
+                "max_queue": pool.max_queue(promise.deadline_us),
+            }
+            for pool in fleet.pools
+        ],
+    }
+
+
+def _limits(row: Mapping[str, Any]) -> str:
+    """What a service of each pool of workers is to be started with."""
+    return "; ".join(
+        (f"{pool['worker']} ({pool['share']:.1%} of the requests): " if len(row["pools"]) > 1 else "")
+        + f"{_batches(pool)}a queue of up to {pool['max_queue']:,} requests, as many as "
+        "the workers can answer within a deadline at their fastest point"
+        for pool in row["pools"]
+    )
+
+
+def _batches(pool: Mapping[str, Any]) -> str:
+    return f"batches of up to {pool['max_batch']:,}, " if pool["max_batch"] > 1 else "no batches, "
+
+
+def explained(best: Found, promise: Promise, found: Sequence[Found]) -> str:
+    """Why not one worker fewer and, of the strictest tier that holds, why not a stricter one."""
+    stricter = [each for each in found if best.holds and not each.holds and each.rank < best.rank]
+    said = _explained(best, promise)
+    if not stricter:
+        return said
+    closest = max(stricter, key=lambda each: (each.rank, -each.tried.verdict.shortfall(promise)))
+    return f"{said}; a stricter tier does not: {closest.tried}, {_shortfall(closest.tried, promise)}"
+
+
+def _explained(best: Found, promise: Promise) -> str:
+    fleet = best.tried
+    said = str(fleet)
+    if not best.holds:
+        most = max(float(pool.worker.profile.grid.accuracy[-1]) for pool in fleet.pools)
+        why = f"; its most accurate point has {most:.4f}" if most < promise.accuracy else ""
+        return f"no fleet keeps the promise; closest: {said}, with {_shortfall(fleet, promise)}{why}"
+    if best.fewer is None:
+        return f"the promise holds with {said}; there is no smaller fleet"
+    return f"the promise holds with {said}, not with {best.fewer.replicas:,}: {_shortfall(best.fewer, promise)}"
+
+
+def _shortfall(fleet: Fleet, promise: Promise) -> str:
+    verdict, busy = fleet.verdict, f"busy {fleet.verdict.utilisation:.0%} of the time"
+    parts = []
+    for what in verdict.misses(promise):
+        shown, least = getattr(verdict, f"{what}_at_least"), getattr(promise, what)
+        parts.append(f"{what} of {getattr(verdict, what):.4f}, at least {shown:.4f} at this confidence, for {least:g}")
+    return f"{' and '.join(parts) or 'all of it kept by chance'}; {busy}"
+
+
+_VERIFIED = ("", "in time", "accuracy", "p99")
+_COLUMNS = ("workers", "type", "policy", "cost", "in time ≥", "accuracy ≥", "p99", "busy", "with fewer, short of")
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    fewer = row["fewer"]
+    return [
+        f"{row['replicas']:,}",
+        row["worker"],
+        row["policy"],
+        f"{row['cost']:g}",
+        f"{row['attainment_at_least']:.4f}",
+        f"{row['accuracy_at_least']:.4f}",
+        duration(row["p99_us"] / 1e6) if row["p99_us"] < float("inf") else "never",
+        f"{row['utilisation']:.0%}",
+        "–" if fewer is None else f"{fewer['replicas']:,}: {' and '.join(fewer['misses']) or 'by chance'}",
+    ]
+
+
+def _verified_cells(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["what"],
+        f"{row['attainment']:.4f}",
+        f"{row['accuracy']:.4f}",
+        duration(row["p99_s"]) if row["p99_s"] < float("inf") else "never",
+    ]

@@ -1,0 +1,210 @@
+"""Fleets that answer by rules: the cheapest that holds a promise for requests of tolerance tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from slotool.elastic.evaluation import version_name
+from slotool.errors import InputError
+from slotool.planning.fleet import Fleet, Found, Pool, Traffic, WorkerType
+from slotool.planning.mixed import MixedFleetSearch
+from slotool.planning.promise import Promise
+from slotool.rules.points import from_point
+from slotool.rules.ruleset import Rule, RuleSet
+from slotool.scheduling.batching import ControlGrid, Profile, read_samples
+from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
+from slotool.simulation import Scenario
+from slotool.simulation.tiers import Asked, TieredService, TierResult
+from slotool.tables import LatencyTable, OutcomeTable
+
+
+@dataclass(frozen=True)
+class TierMix:
+    """What requests ask for. ``shares``: pairs of a tolerance and the share of the requests that have it, the strictest
+    first; ``objective``: what they save."""
+
+    shares: tuple[tuple[float, float], ...]
+    objective: str
+
+    @property
+    def tolerances(self) -> tuple[float, ...]:
+        return tuple(tolerance for tolerance, _ in self.shares)
+
+    def drawn(self, random: np.random.Generator, count: int) -> np.ndarray:
+        """int64 [count]: which of the tolerances each request has."""
+        if len(self.shares) == 1:
+            return np.zeros(count, dtype=np.int64)
+        ends = np.cumsum([share for _, share in self.shares])
+        return np.minimum(np.searchsorted(ends, random.random(count), side="right"), len(ends) - 1)
+
+    def rules(self, rules: RuleSet) -> list[Rule | None]:
+        """The rule of each tolerance; None below the strictest tier, where the best version answers."""
+        strictest = min(rule.tolerance for rule in rules.rules if rule.objective == self.objective)
+        return [
+            rules.rule_for(tolerance, self.objective) if tolerance >= strictest else None
+            for tolerance in self.tolerances
+        ]
+
+    def __str__(self) -> str:
+        if len(self.shares) == 1:
+            return f"tier {self.shares[0][0]:g} of {self.objective}"
+        parts = ", ".join(f"{tolerance:g} ({share:.0%})" for tolerance, share in self.shares)
+        return f"tiers {parts} of {self.objective}"
+
+
+def mixes_of(rules: RuleSet, shares: Mapping[float, float] | None, objective: str | None) -> list[TierMix]:
+    """The mix that requests ask for, of each objective that may be meant; without ``shares`` every tier by itself.
+
+    Raises ``InputError`` for an objective without tiers.
+    """
+    known = list(dict.fromkeys(rule.objective for rule in rules.rules))
+    if objective is not None and objective not in known:
+        raise InputError(f"no rules for objective {objective!r}; there are rules for {', '.join(known)}")
+    objectives = known if objective is None else [objective]
+    if shares is not None:
+        return [TierMix(tuple(sorted(shares.items())), own) for own in objectives]
+    tiers = sorted({(rule.tolerance, rule.objective) for rule in rules.rules if rule.objective in objectives})
+    return [TierMix(((tolerance, 1.0),), own) for tolerance, own in tiers]
+
+
+def read_versions(
+    latency: LatencyTable,
+    outcomes: OutcomeTable,
+    rules: RuleSet,
+    *,
+    subject: str | None = None,
+    quantile: float = PLANNING_QUANTILE,
+    **conditions: Any,
+) -> Profile:
+    """Calls of one example at each version that the rules consult, as a profile whose grid leaves none of them out.
+
+    ``conditions`` narrow the rows, as of ``read_profile``. Raises ``InputError`` as that does, and for a version of the
+    rules that the table lacks.
+    """
+    subject, samples = read_samples(latency, subject=subject, **conditions)
+    wanted = {*rules.versions, rules.best_version}
+    points = [point for point in dict.fromkeys(point for point, _ in samples) if version_name(point) in wanted]
+    if missing := wanted - {version_name(point) for point in points}:
+        there = ", ".join(dict.fromkeys(version_name(point) for point, _ in samples))
+        raise InputError(f"the latency table has no version {min(missing)!r} of the rules; it has {there}")
+    known = latency.where(co_runners="", **conditions)
+    space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile)
+    latency_us = {(point, 1): taken for point in points if (taken := space.latency_us(point)) is not None}
+    accuracy = {point: mean for point in points if (mean := space.accuracy(point)) is not None}
+    grid = ControlGrid(ControlSpace(points, latency_us, accuracy), all_points=True)
+    least = {point: min(size for own, size in samples if own == point) for point in points}
+    return Profile(subject, grid, {(point, 1): samples[point, least[point]] for point in points})
+
+
+def _promised(mix: TierMix, rules: RuleSet) -> list[dict[str, Any]]:
+    """Per tolerance of a mix, what is promised for it: the bound restated, with the rules' own confidence."""
+    rows = []
+    for (tolerance, share), rule in zip(mix.shares, mix.rules(rules), strict=True):
+        by_rule = {
+            "rule": "" if rule is None else rule.id,
+            "routing": f"{rules.best_version} alone" if rule is None else from_point(rule.point).words,
+            "bound": 0.0 if rule is None else rule.bound,
+            "certified": rule is None or rule.certified,
+            "note": "" if rule is None else rule.note,
+        }
+        stated = {"confidence": rules.confidence, "tolerance_kind": rules.tolerance_kind}
+        rows.append({"tolerance": tolerance, "share": share, "objective": mix.objective, **by_rule, **stated})
+    return rows
+
+
+class TierService:
+    """Requests of a mix of tiers, each of an example that is drawn from the outcome table. ``tiers``: which of the
+    ``service`` each tolerance of the mix is."""
+
+    def __init__(self, service: TieredService, mix: TierMix, tiers: Sequence[int], examples: int):
+        self._service, self._mix, self._tiers, self._examples = service, mix, np.array(tiers), examples
+        self.fastest_us = max(service.fastest_us(tier) for tier in tiers)
+        self.best_accuracy = float(service.ensembles.accuracy.max())
+        self.offered = tuple(service.offered[tier] for tier in tiers), tuple(share for _, share in mix.shares)
+
+    def run(self, scenario: Scenario, seed: int, call_us: float) -> TierResult:
+        random = np.random.default_rng((seed, len(scenario)))
+        tiers = self._tiers[self._mix.drawn(random, len(scenario))]
+        asked = Asked(random.integers(self._examples, size=len(scenario)), tiers)
+        return self._service.simulate(scenario, asked, seed=seed, call_us=call_us)
+
+
+class TierFleetSearch(MixedFleetSearch):
+    """As ``FleetSearch``; what it calls policies are mixes of tiers, by their text.
+
+    ``strictest``: the plan is for the strictest tier of ``mixes`` that some fleet holds, and not the cheapest fleet.
+    ``cancels``: see ``TieredService``.
+    """
+
+    def __init__(
+        self,
+        arrival_s: np.ndarray,
+        promise: Promise,
+        rules: RuleSet,
+        outcomes: OutcomeTable,
+        mixes: Sequence[TierMix],
+        *,
+        strictest: bool = False,
+        cancels: bool = False,
+        reserve_us: float = 0.0,
+        max_workers: int = 1_000,
+        seed: int = 0,
+    ):
+        super().__init__(
+            arrival_s, promise, outcomes=outcomes, reserve_us=reserve_us, max_workers=max_workers, seed=seed
+        )
+        self.mixes = {str(mix): mix for mix in mixes}
+        self._rules, self._table, self._strictest, self._cancels = rules, outcomes, strictest, cancels
+        self._tiers = list(dict.fromkeys((each, mix.objective) for mix in mixes for each in mix.tolerances))
+        self._of_workers: dict[str, TieredService] = {}
+        # Neighbouring tiers are often served by the same ensembles. The traffic is kept, so that its id stays its own.
+        self._tried: dict[tuple[object, ...], tuple[Traffic, Fleet]] = {}
+
+    def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
+        return [name for name in self.mixes if self._service(worker, name).fastest_us <= self._deadline_us]
+
+    def terms(self, pool: Pool) -> dict[str, Any]:
+        mix = self.mixes[pool.policy]
+        tolerance = mix.tolerances[0] if len(mix.shares) == 1 else dict(mix.shares)
+        return {"tolerance": tolerance, "objective": mix.objective}
+
+    def promised(self, fleet: Fleet) -> list[dict[str, Any]]:
+        (pool,) = fleet.pools
+        return _promised(self.mixes[pool.policy], self._rules)
+
+    def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
+        fastest_us = min(self._service(worker, name).fastest_us for worker in workers for name in self.mixes)
+        return (
+            f"of {self._deadline_us / 1e3:.4g} ms left for computing no request could begin: its ensemble may take "
+            f"{fastest_us / 1e3:.4g} ms"
+        )
+
+    def cheapest(self, worker: WorkerType, policy: str) -> Found:
+        found = super().cheapest(worker, policy)
+        return replace(found, rank=self.mixes[policy].tolerances[0]) if self._strictest else found
+
+    def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
+        key = worker.name, self._service(worker, policy).offered, draw, id(traffic), replicas
+        if key not in self._tried:
+            self._tried[key] = traffic, super()._alike(worker, policy, draw, traffic, replicas)
+        return replace(self._tried[key][1], pools=(Pool(worker, policy, replicas),))
+
+    def _service(self, worker: WorkerType, policy: str) -> TierService:
+        service = super()._service(worker, policy)
+        assert isinstance(service, TierService)
+        return service
+
+    def _make(self, worker: WorkerType, policy: str) -> TierService:
+        if worker.name not in self._of_workers:
+            profile = worker.profile
+            samples_us = {version_name(point): own_us for (point, _), own_us in profile.samples_us.items()}
+            self._of_workers[worker.name] = TieredService(
+                self._rules, profile.grid.space, samples_us, self._table, self._tiers, cancels=self._cancels
+            )
+        mix = self.mixes[policy]
+        tiers = [self._tiers.index((tolerance, mix.objective)) for tolerance in mix.tolerances]
+        return TierService(self._of_workers[worker.name], mix, tiers, len(self._table.examples))
