@@ -101,7 +101,7 @@ def operator_measures(graph: OperatorGraph) -> np.ndarray:
     kept: np.ndarray | None = vars(graph).get(_KEPT)
     if kept is None:
         shapes = {operator.name: operator.shape for operator in graph.operators}
-        rows = [_of_operator(o, [shapes[name] for name in o.inputs]) for o in graph.operators]
+        rows = [_kept(o, [shapes[name] for name in o.inputs]) for o in graph.operators]
         kept = np.array(rows, dtype=np.float64)
         kept.setflags(write=False)
         # As functools.cached_property keeps its value.
@@ -110,6 +110,17 @@ def operator_measures(graph: OperatorGraph) -> np.ndarray:
 
 
 _KEPT = "operator_measures"
+
+
+def _kept(operator: Operator, inputs: list[Shape]) -> tuple[float, ...]:
+    """``_of_operator``, which an operator keeps with the shapes it is of: networks of a kind share most of theirs."""
+    kept: tuple[list[Shape], tuple[float, ...]] | None = vars(operator).get(_KEPT)
+    if kept is None or kept[0] != inputs:
+        kept = inputs, _of_operator(operator, inputs)
+        vars(operator)[_KEPT] = kept
+    return kept[1]
+
+
 # Products and gathering, whose features are the last axis whatever the rank.
 _ON_LAST = ("Dense", "MatMul", "ScaledDotProductAttention", "Embedding", "RMSNormalization", "LSTM", "GRU", "SimpleRNN")
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from slotool import strict_json
 from slotool.errors import InputError
-from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import FLOAT32
-from slotool.predictors.typecosts import TypeCosts, operator_type
+from slotool.predictors.typecosts import OperatorRows, operator_type
 
 # Training networks that stand for all: those furthest from each other by what they spend their cost on.
 MAX_PROTOTYPES = 256
@@ -37,7 +37,8 @@ class Distance:
     what they count beyond these. ``examples_interact``, ``uncosted``: as its graph says. ``form``: element type, and
     whether compiled, where no training network was so. ``operators_beyond``: log of how many times larger its operators
     are than the largest of their type, mean by cost. ``totals_beyond``: the same of the whole network, of the worst of
-    ``TOTALS``, named in ``total``; ``below``: smaller than any of them.
+    ``TOTALS``, named in ``total``; ``below``: smaller than any of them. ``concentration``: 1 where one operator is all
+    of its cost, 1 ÷ √n where n cost the same; no distance, yet errors of operators average out where many count.
     """
 
     unseen: float
@@ -54,11 +55,18 @@ class Distance:
     examples_interact: bool = False
     uncosted: tuple[str, ...] = ()
     form: str = ""
+    concentration: float = 0.0
 
     @property
     def vector(self) -> np.ndarray:
-        """float64 [4]: what the scale of an interval is a function of."""
-        return np.array([max(self.unseen, self.uncounted), self.unlike, self.operators_beyond, self.totals_beyond])
+        """float64 [4]: by what it lies further from the training networks than others."""
+        return np.array(self.factors[:4])
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """Five numbers, what the scale of an interval is a function of: ``vector`` and ``concentration``."""
+        unseen = max(self.unseen, self.uncounted)
+        return unseen, self.unlike, self.operators_beyond, self.totals_beyond, self.concentration
 
     def too_far(self) -> str | None:
         """Why no interval can be given, or None."""
@@ -124,6 +132,7 @@ class Distance:
             "unlike_share": self.unlike,
             "operator_size_factor": math.exp(self.operators_beyond),
             "total_size_factor": math.exp(self.totals_beyond),
+            "cost_concentration": self.concentration,
         }
 
 
@@ -142,15 +151,13 @@ class Domain:
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
         # An activation that is an attribute of a layer is a type of cost too, but no operator.
-        types = tuple(sorted({kind for _, kind in TypeCosts.of(graphs).columns}))
-        shares = np.unique(cost_shares(graphs, types), axis=0)
+        rows = OperatorRows.of(graphs)
+        types = tuple(sorted(rows.types))
+        shares = np.unique(_shares(rows, types), axis=0)
         largest = np.zeros((len(types), 3))
-        at = {kind: i for i, kind in enumerate(types)}
-        # Random networks repeat the same operators thousands of times.
-        for operator in {id(operator): operator for graph in graphs for operator in graph.operators}.values():
-            row = at[operator_type(operator)]
-            largest[row] = np.maximum(largest[row], _sizes([operator])[0])
-        totals = np.array([_totals(graph) for graph in graphs])
+        numbers = np.array([types.index(kind) for kind in rows.types])[rows.kinds]
+        np.maximum.at(largest, numbers, _sizes(rows.flops, rows.weights, rows.values))
+        totals = _totals(rows, graphs)
         ranges = np.stack([totals.min(axis=0), totals.max(axis=0)])
         forms = tuple(sorted({graph.form for graph in graphs}))
         return cls(types, shares[_spread_out(shares)], largest, ranges, forms)
@@ -159,8 +166,28 @@ class Domain:
         """Of each graph."""
         if not graphs:
             return []
-        shares = cost_shares(graphs, self.types)
-        return [self._distance(graph, own) for graph, own in zip(graphs, shares, strict=True)]
+        rows = OperatorRows.of(graphs)
+        at = {kind: i for i, kind in enumerate(self.types)}
+        types = np.array([at.get(kind, -1) for kind in rows.types], dtype=np.int64)[rows.kinds]
+        unseen = types < 0
+        weight, values = (own / rows.summed(own)[rows.owners] for own in (rows.cost_s, rows.values))
+        beyond = np.maximum(_sizes(rows.flops, rows.weights, rows.values) - self.largest[types], 0.0).max(axis=1)
+        strange = rows.summed(weight * unseen)
+        # The share that no prototype has in common with it; what lies in types never seen is in ``unseen``.
+        common = np.array([np.minimum(self.shares, own).sum(axis=1).max() for own in _shares(rows, self.types)])
+        totals = _totals(rows, graphs)
+        past = np.maximum(np.maximum(totals - self.totals[1], self.totals[0] - totals), 0.0)
+        columns = (
+            np.maximum(strange, rows.summed(values * unseen)),
+            np.maximum(1.0 - common - strange, 0.0),
+            rows.summed(np.where(unseen, 0.0, weight * beyond)),
+            past.max(axis=1),
+            np.sqrt(rows.summed(weight**2)),
+            rows.summed(unseen),
+            past.argmax(axis=1),
+            (totals < self.totals[0])[np.arange(len(graphs)), past.argmax(axis=1)],
+        )
+        return [self._distance(*own) for own in zip(graphs, *(each.tolist() for each in columns), strict=True)]
 
     def wider(self, graphs: Sequence[OperatorGraph]) -> Domain:
         """This domain and that of ``graphs``."""
@@ -172,35 +199,35 @@ class Domain:
         forms = tuple(sorted({*self.forms, *other.forms}))
         return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms)
 
-    def _distance(self, graph: OperatorGraph, shares: np.ndarray) -> Distance:
-        at = {kind: i for i, kind in enumerate(self.types)}
-        rows = np.array([at.get(operator_type(operator), -1) for operator in graph.operators])
-        unseen = rows < 0
-        cost_s = operator_cost_s(graph)
-        values = np.array([math.prod(operator.shape) for operator in graph.operators], dtype=np.float64)
-        weight, values = cost_s / cost_s.sum(), values / values.sum()
-        beyond = np.maximum(_sizes(graph.operators) - self.largest[rows], 0.0).max(axis=1)
-        totals = _totals(graph)
-        past = np.maximum(np.maximum(totals - self.totals[1], self.totals[0] - totals), 0.0)
-        worst = int(past.argmax())
-        # The share that no prototype has in common with it; what lies in types never seen is in ``unseen``.
-        common = float(np.minimum(self.shares, shares).sum(axis=1).max())
-        strange = float(weight[unseen].sum())
+    def _distance(
+        self,
+        graph: OperatorGraph,
+        unseen: float,
+        unlike: float,
+        operators_beyond: float,
+        totals_beyond: float,
+        concentration: float,
+        unseen_operators: float,
+        worst: int,
+        below: bool,
+    ) -> Distance:
+        new = {o.op for o in graph.operators if operator_type(o) not in self.types} if unseen_operators else ()
         return Distance(
-            unseen=max(strange, float(values[unseen].sum())),
-            unlike=max(0.0, 1.0 - common - strange),
-            operators_beyond=float(weight[~unseen] @ beyond[~unseen]),
-            totals_beyond=float(past.max()),
-            unseen_types=tuple(sorted({o.op for o, new in zip(graph.operators, unseen, strict=True) if new})),
-            unseen_operators=int(unseen.sum()),
+            unseen=unseen,
+            unlike=unlike,
+            operators_beyond=operators_beyond,
+            totals_beyond=totals_beyond,
+            unseen_types=tuple(sorted(new)),
+            unseen_operators=int(unseen_operators),
             operators=len(graph.operators),
             total=TOTALS[worst],
-            below=bool(totals[worst] < self.totals[0, worst]),
+            below=below,
             uncounted=graph.uncounted_flops_share,
             overcounted=max(0.0, graph.flops_mismatch),
             examples_interact=graph.examples_interact,
             uncosted=graph.uncosted,
             form="" if graph.form in self.forms else graph.form,
+            concentration=concentration,
         )
 
     def document(self) -> dict[str, Any]:
@@ -225,37 +252,38 @@ class Domain:
         return cls(tuple(types), shares, largest, totals, tuple(forms))
 
 
-def cost_shares(graphs: Sequence[OperatorGraph], types: Sequence[str] | None = None) -> np.ndarray:
-    """float64 [n, types]: of each graph's cost, in these types or all. What lies in others is missing from the sum."""
-    costs = TypeCosts.of(graphs)
-    types = sorted({kind for _, kind in costs.columns}) if types is None else types
-    found = np.zeros((len(graphs), len(types)))
-    at = {kind: i for i, kind in enumerate(types)}
-    for (_, kind), seconds in zip(costs.columns, costs.seconds.T, strict=True):
-        if kind in at:
-            found[:, at[kind]] += seconds
-    return np.asarray(found / costs.total_s[:, None])
+def cost_shares(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    """float64 [n, types]: of each graph's cost, by type of operator."""
+    rows = OperatorRows.of(graphs)
+    return _shares(rows, sorted(rows.types))
+
+
+def _shares(rows: OperatorRows, types: Sequence[str]) -> np.ndarray:
+    """The same, in these types; what lies in others is missing from the sum."""
+    costs = rows.by_type(rows.cost_s) + rows.of_functions()
+    shares, at = costs / costs.sum(axis=1, keepdims=True), {kind: i for i, kind in enumerate(rows.types)}
+    # A column of zeros stands for the types that these graphs do not have.
+    shares = np.hstack([shares, np.zeros((len(shares), 1))])
+    return np.asarray(shares[:, [at.get(kind, len(at)) for kind in types]])
 
 
 def operator_cost_s(graph: OperatorGraph) -> np.ndarray:
-    from slotool.graphs.encodings import operator_measures
-    from slotool.predictors.typecosts import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_CALL
-
-    measures = operator_measures(graph)
-    moved = measures[:, 2:5].sum(axis=1)
-    return np.asarray(SECONDS_PER_CALL + measures[:, 0] / FLOPS_PER_SECOND + moved / BYTES_PER_SECOND)
+    """Of each operator by the neutral roofline, float64 seconds [operators]."""
+    return OperatorRows.of([graph]).cost_s
 
 
-def _sizes(operators: Sequence[Operator]) -> np.ndarray:
+def _sizes(*sizes: np.ndarray) -> np.ndarray:
     """float64 [n, 3]: log1p of FLOPs, weights and values put out."""
-    sizes = [(operator.flops, operator.weights, math.prod(operator.shape)) for operator in operators]
-    return np.log1p(np.array(sizes, dtype=np.float64))
+    return np.asarray(np.log1p(np.column_stack(sizes)))
 
 
-def _totals(graph: OperatorGraph) -> np.ndarray:
-    """float64 [4]: log of ``TOTALS``."""
-    totals = (len(graph.operators), graph.weights, graph.flops, graph.memory_bytes())
-    return np.log(np.maximum(np.array(totals, dtype=np.float64), 1.0))
+def _totals(rows: OperatorRows, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    """float64 [n, 4]: log of ``TOTALS``."""
+    weights = rows.summed(rows.weights) - np.array([graph.shared_weights for graph in graphs])
+    bytes_each = np.array([graph.bytes_per_value for graph in graphs])
+    stored = bytes_each * (weights + rows.summed(rows.stored))
+    totals = (rows.summed(np.ones(len(rows.kinds))), weights, rows.summed(rows.flops), stored)
+    return np.asarray(np.log(np.maximum(np.column_stack(totals), 1.0)))
 
 
 def _spread_out(shares: np.ndarray) -> np.ndarray:

@@ -201,7 +201,7 @@ class TrainedPredictor(Generic[Asked]):
             why = [self._why_none_like(*pair) for pair in zip(outside, spread.tolist(), strict=True)]
         else:
             distances = self.domain.distances(cast("Sequence[OperatorGraph]", graphs))
-            beyond = [not self._is_like(each) for each in distances]
+            beyond = self._unlike(distances)
             far = np.array(beyond, dtype=bool) & (not self.predictor.spread_is_calibrated)
             if self.calibration is not None:
                 spread = np.where(far, self.calibration.widths(distances), spread)
@@ -233,9 +233,12 @@ class TrainedPredictor(Generic[Asked]):
     def _far_residuals(self) -> Residuals | None:
         return None if self.calibration is None else self.calibration.residuals
 
-    def _is_like(self, distance: Distance) -> bool:
-        within = self.like is not None and bool(np.all(distance.vector <= self.like + 1e-9))
-        return within and not distance.form
+    def _unlike(self, distances: Sequence[Distance]) -> list[bool]:
+        if self.like is None:
+            return [True] * len(distances)
+        factors = np.array([each.factors for each in distances]).reshape(len(distances), -1)
+        beyond = np.any(factors[:, : len(self.like)] > self.like + 1e-9, axis=1)
+        return [bool(each.form) or past for each, past in zip(distances, beyond.tolist(), strict=True)]
 
     def _why_none(self, distance: Distance, far: bool) -> str | None:
         if not far:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import operator_measures
+from slotool.graphs.graph import WITHOUT_MEMORY
 
 # Rates of no machine in particular; a machine's own are found as corrections common to all types.
 FLOPS_PER_SECOND = 2.5e11
@@ -22,6 +25,91 @@ Column = tuple[str, str]
 
 
 @dataclass(frozen=True)
+class OperatorRows:
+    """n operators of g graphs, those of a graph side by side: what costs and distances are computed from at once.
+
+    ``owners`` int64 [n]: the graph of each. ``types``: of operators and of functions that are an attribute of one;
+    ``kinds`` int64 [n]: which of them each is; ``functions`` int64 [n]: which it applies, -1 for none. ``flops``,
+    ``moved`` (bytes of weights, inputs and outputs), ``written`` (bytes), ``weights`` and ``values`` (put out; 0 in
+    ``stored`` where they are no memory of their own): float64 [n].
+    """
+
+    graphs: int
+    owners: np.ndarray
+    types: tuple[str, ...]
+    kinds: np.ndarray
+    functions: np.ndarray
+    flops: np.ndarray
+    moved: np.ndarray
+    written: np.ndarray
+    weights: np.ndarray
+    values: np.ndarray
+    stored: np.ndarray
+
+    @classmethod
+    def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
+        numbers: dict[str, int] = {}
+        # Networks of a kind share most of their operators, which are told apart by what they are, not by equality.
+        known: dict[int, tuple[int, int, int, int, int]] = {}
+        found = []
+        for graph in graphs:
+            for operator in graph.operators:
+                row = known.get(id(operator))
+                if row is None:
+                    row = known[id(operator)] = _facts(operator, numbers)
+                found.append(row)
+        kinds, functions, weights, values, stored = np.array(found, dtype=np.int64).reshape(-1, 5).T
+        measures = [operator_measures(graph) for graph in graphs]
+        flops, _, weight_bytes, read, written = np.concatenate([np.empty((0, 11)), *measures]).T[:5]
+        return cls(
+            graphs=len(graphs),
+            owners=np.repeat(np.arange(len(graphs)), [len(graph.operators) for graph in graphs]),
+            types=tuple(numbers),
+            kinds=kinds,
+            functions=functions,
+            flops=flops,
+            moved=weight_bytes + read + written,
+            written=written,
+            weights=weights.astype(np.float64),
+            values=values.astype(np.float64),
+            stored=stored.astype(np.float64),
+        )
+
+    @cached_property
+    def cost_s(self) -> np.ndarray:
+        """Of each operator by the neutral roofline, without its function, float64 seconds > 0 [n]."""
+        return np.asarray(SECONDS_PER_CALL + self.flops / FLOPS_PER_SECOND + self.moved / BYTES_PER_SECOND)
+
+    def summed(self, numbers: np.ndarray) -> np.ndarray:
+        """float64 [g]: the sum over the operators of each graph."""
+        return np.bincount(self.owners, numbers, self.graphs)
+
+    def by_type(self, seconds: np.ndarray) -> np.ndarray:
+        """float64 [g, types]: the sum over the operators of each graph and type."""
+        return self._by(self.kinds, self.owners, seconds)
+
+    def of_functions(self) -> np.ndarray:
+        """float64 seconds [g, types]: one that is an attribute of a layer passes over its output once more, or costs
+        what its function does."""
+        own = self.functions >= 0
+        return self._by(self.functions[own], self.owners[own], self.written[own] / BYTES_PER_SECOND)
+
+    def _by(self, kinds: np.ndarray, owners: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        width = len(self.types)
+        return np.bincount(owners * width + kinds, seconds, self.graphs * width).reshape(self.graphs, width)
+
+
+def _facts(operator: Operator, numbers: dict[str, int]) -> tuple[int, int, int, int, int]:
+    """Numbers of its type and of its function, given where there are none; weights, values, values stored."""
+    kind = numbers.setdefault(operator_type(operator), len(numbers))
+    name = operator.attributes.get("activation")
+    applies = name and operator.op != "Activation"
+    function = numbers.setdefault(_function(name), len(numbers)) if applies else -1
+    values = math.prod(operator.shape)
+    return kind, function, operator.weights, values, 0 if operator.op in WITHOUT_MEMORY else values
+
+
+@dataclass(frozen=True)
 class TypeCosts:
     """``seconds``: float64 [graphs, columns], each column a term (calls, FLOPs or bytes) of a type of operator."""
 
@@ -31,14 +119,17 @@ class TypeCosts:
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> TypeCosts:
         """Columns that are zero for all these graphs are left out."""
-        rows = [_costs(graph) for graph in graphs]
-        columns = sorted({column for row in rows for column in row})
-        at = {column: i for i, column in enumerate(columns)}
-        seconds = np.zeros((len(rows), len(columns)))
-        for line, row in zip(seconds, rows, strict=True):
-            for column, value in row.items():
-                line[at[column]] = value
-        return cls(tuple(columns), seconds)
+        rows = OperatorRows.of(graphs)
+        terms = {
+            BYTES: rows.by_type(rows.moved / BYTES_PER_SECOND) + rows.of_functions(),
+            CALLS: rows.by_type(np.full(len(rows.kinds), SECONDS_PER_CALL)),
+            FLOPS: rows.by_type(rows.flops / FLOPS_PER_SECOND),
+        }
+        order = np.argsort(np.array(rows.types, dtype=object), kind="stable")
+        columns = [(term, rows.types[i]) for term in terms for i in order.tolist()]
+        seconds = np.hstack([own[:, order] for own in terms.values()])
+        kept = np.flatnonzero(seconds.any(axis=0)).tolist()
+        return cls(tuple(columns[i] for i in kept), np.ascontiguousarray(seconds[:, kept]))
 
     @property
     def total_s(self) -> np.ndarray:
@@ -88,22 +179,3 @@ def operator_type(operator: Operator) -> str:
 
 def _function(name: object) -> str:
     return f"{name or 'linear'}()"
-
-
-def _costs(graph: OperatorGraph) -> dict[Column, float]:
-    costs: dict[Column, float] = {}
-    for operator, measures in zip(graph.operators, operator_measures(graph).tolist(), strict=True):
-        flops, _, weights, read, written = measures[:5]
-        kind, function = operator_type(operator), operator.attributes.get("activation")
-        terms = [
-            ((CALLS, kind), SECONDS_PER_CALL),
-            ((FLOPS, kind), flops / FLOPS_PER_SECOND),
-            ((BYTES, kind), (weights + read + written) / BYTES_PER_SECOND),
-        ]
-        if function and operator.op != "Activation":
-            # One that is an attribute of a layer passes over its output once more, or costs what its function does.
-            terms.append(((BYTES, _function(function)), written / BYTES_PER_SECOND))
-        for column, value in terms:
-            if value > 0 and math.isfinite(value):
-                costs[column] = costs.get(column, 0.0) + value
-    return costs

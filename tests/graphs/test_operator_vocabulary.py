@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from slotool.errors import GraphError
 from slotool.graphs import OPERATORS, GraphBuilder, OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
-from slotool.graphs.operators import infer, resolve
+from slotool.graphs.operators import Effect, infer, resolve
 
 # Operator, attributes, shapes of its inputs without the batch, and the same in torch.
 CASES: list[tuple[str, dict[str, Any], list[tuple[int, ...]], Callable[..., Any]]] = [
@@ -202,3 +202,16 @@ def test_a_view_is_encoded_without_bytes() -> None:
     builder.add("Transpose", builder.add("InputLayer", shape=[4, 5]), axes=[1, 0])
     measured = dict(zip(MEASURES, operator_measures(builder.graph())[-1], strict=True))
     assert (measured["input_bytes"], measured["output_bytes"]) == (0, 0)
+
+
+def test_an_operator_that_two_networks_share_is_measured_by_the_inputs_of_each() -> None:
+    small, large = GraphBuilder(), GraphBuilder()
+    for builder, units in ((small, 8), (large, 64)):
+        builder.add("InputLayer", shape=[units], name="x")
+        builder.add("Foreign", "x", name="y", stated=Effect((4,), weights=0, flops=1))
+    shared = small.graph().operators[1]
+    graphs = [small.graph(), OperatorGraph((large.graph().operators[0], shared))]
+    assert [dict(zip(MEASURES, operator_measures(graph)[1], strict=True))["input_bytes"] for graph in graphs] == [
+        32,
+        256,
+    ]
