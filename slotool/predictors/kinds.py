@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.predictors.domain import cost_shares
-from slotool.predictors.splits import depth_of, width_of
-from slotool.predictors.typecosts import operator_type
 
 CLUSTERS = 8
-LARGEST_SHARE = 0.2
-# A kind of fewer says little; one of more than this share leaves nothing to learn from.
-MIN_ROWS, MAX_SHARE = 8, 0.6
+# A kind of fewer says little. One of more than this share is parted: without it hardly anything would be left to learn
+# from, and the errors would be those of a predictor of half the labels.
+MIN_ROWS, MAX_SHARE = 8, 0.2
 
 
 def held_out_kinds(graphs: Sequence[OperatorGraph], seed: int = 0) -> dict[str, np.ndarray]:
-    """Rows of each kind that may be held out, by name. Kinds overlap; equal ones appear once.
+    """Rows of each kind that may be held out, by name; no row is in two of them.
 
-    Kinds are: those that the graphs name; clusters of networks that spend their cost on the same operator types; all
-    networks with a certain type; and the largest fifth by depth, width, FLOPs and weights.
+    Kinds are those that the graphs name. One of more than ``MAX_SHARE`` of all is parted into clusters of networks that
+    spend their cost on the same types of operators, of about half that share each.
     """
     found: dict[str, np.ndarray] = {}
     names = np.array([graph.kind for graph in graphs], dtype=object)
     for name in sorted(set(names.tolist())):
-        found[f"kind {name}"] = np.flatnonzero(names == name)
-    labels = _clusters(graphs, seed)
-    for cluster in sorted(set(labels.tolist())):
-        found[f"cluster {cluster + 1}"] = np.flatnonzero(labels == cluster)
-    types = [{operator_type(operator) for operator in graph.operators} for graph in graphs]
-    for kind in sorted(set().union(*types)):
-        found[f"with {kind}"] = np.flatnonzero([kind in own for own in types])
-    for what, sizes in (
-        ("deepest", [depth_of(graph) for graph in graphs]),
-        ("widest", [width_of(graph) for graph in graphs]),
-        ("most FLOPs", [graph.flops for graph in graphs]),
-        ("most weights", [graph.weights for graph in graphs]),
-    ):
-        found[what] = np.flatnonzero(np.array(sizes) > np.quantile(sizes, 1 - LARGEST_SHARE))
-    return _usable(found, len(graphs))
+        rows = np.flatnonzero(names == name)
+        share = len(rows) / len(graphs)
+        if share <= MAX_SHARE:
+            found[f"kind {name}"] = rows
+            continue
+        labels = _clusters([graphs[i] for i in rows.tolist()], seed, math.ceil(2 * share / MAX_SHARE))
+        found |= {f"kind {name}, {own + 1}": rows[labels == own] for own in sorted(set(labels.tolist()))}
+    return {name: rows for name, rows in found.items() if len(rows) >= MIN_ROWS}
 
 
 def even_sample(graphs: Sequence[OperatorGraph], most: int, seed: int = 0) -> np.ndarray:
@@ -57,20 +49,10 @@ def even_sample(graphs: Sequence[OperatorGraph], most: int, seed: int = 0) -> np
     return np.sort(order[np.argsort(turn[order], kind="stable")][:most])
 
 
-def _clusters(graphs: Sequence[OperatorGraph], seed: int) -> np.ndarray:
-    """int64 [n]: networks of one number spend their cost alike."""
+def _clusters(graphs: Sequence[OperatorGraph], seed: int, most: int = CLUSTERS) -> np.ndarray:
+    """int64 [n]: networks of one number spend their cost alike; ``most`` numbers."""
     from sklearn.cluster import KMeans
 
     shares = np.sqrt(cost_shares(graphs))
-    count = min(CLUSTERS, len(np.unique(shares.round(3), axis=0)))
+    count = min(most, len(np.unique(shares.round(3), axis=0)))
     return np.asarray(KMeans(count, n_init=4, random_state=seed).fit_predict(shares))
-
-
-def _usable(found: dict[str, np.ndarray], n: int) -> dict[str, np.ndarray]:
-    kept: dict[str, np.ndarray] = {}
-    seen: set[bytes] = set()
-    for name, rows in found.items():
-        if MIN_ROWS <= len(rows) <= MAX_SHARE * n and rows.tobytes() not in seen:
-            seen.add(rows.tobytes())
-            kept[name] = rows
-    return kept

@@ -69,6 +69,16 @@ def test_the_midst_of_training_is_at_no_distance_and_each_way_out_has_its_own() 
     assert domain.distances([GRAPHS[5]])[0].too_far() is None
 
 
+def test_a_batch_of_networks_has_the_distances_of_each_alone() -> None:
+    domain = Domain.of(GRAPHS[::3])
+    graphs = [*GRAPHS[::30], strange_network(), partly_strange(2), partly_strange(0, 16)]
+    for own, graph in zip(domain.distances(graphs), graphs, strict=True):
+        (alone,) = domain.distances([graph])
+        assert np.allclose(own.factors, alone.factors, rtol=1e-12)
+        assert (own.unseen_types, own.operators, own.total) == (alone.unseen_types, alone.operators, alone.total)
+    assert domain.distances([]) == []
+
+
 def test_only_mlps_say_little_of_cnns() -> None:
     distances = Domain.of(MLPS).distances(CNNS)
     assert min(distance.unseen for distance in distances) > 0.5
@@ -119,7 +129,7 @@ def test_a_new_kind_is_covered_as_often_as_said_where_kinds_differ() -> None:
         _, high = calibration.residuals.interval(0.9)
         new = rng.normal(rng.normal(0, 0.3, 200), 0.03)
         covered.append(np.mean(np.abs(new) <= high * calibration.widths([nowhere])[0]))
-    assert 0.87 < np.mean(covered) < 0.98
+    assert 0.87 < np.mean(covered) < 0.93
 
 
 def test_the_scale_grows_with_what_makes_errors_grow() -> None:
@@ -150,44 +160,60 @@ def test_few_kinds_give_a_wide_interval_and_one_gives_none() -> None:
     assert Calibration.of(kinds[:1], "made up") is None
 
 
-def test_kinds_that_share_their_networks_count_as_fewer() -> None:
-    """Thirty names for the same few kinds tell no more than these, and their intervals are as wide."""
-    rng, covered = np.random.default_rng(3), []
-    nowhere = [Distance(0.0, 0.0, 0.0, 0.0)] * 20
-    for _ in range(60):
-        errors = [rng.normal(rng.normal(0, 0.3), 0.03, 20) for _ in range(5)]
-        kinds = [
-            HeldOutKind(f"{k} {again}", e, nowhere, np.full(20, 6)) for k, e in enumerate(errors) for again in range(6)
-        ]
-        calibration = Calibration.of(kinds, "made up")
-        assert calibration is not None
-        high = calibration.residuals.interval(0.9)[1] * calibration.widths(nowhere[:1])[0]
-        covered.append(np.mean(np.abs(rng.normal(rng.normal(0, 0.3, 200), 0.03)) <= high))
-    assert 0.85 < np.mean(covered) < 0.99
-    alone = Calibration.of([replace(kind, shared=None) for kind in kinds], "made up")
-    assert alone is not None
-    assert alone.residuals.interval(0.9)[1] * alone.widths(nowhere[:1])[0] < high
+def test_errors_of_many_operators_average_out_in_the_scale() -> None:
+    """A network that is one operator errs as that does; one of a hundred alike a tenth as much."""
+    rng = np.random.default_rng(4)
+    kinds = []
+    for k in range(12):
+        shares = 1 / np.sqrt(rng.integers(1, 100, 60))
+        distances = [Distance(0.0, 0.0, 0.0, 0.0, concentration=float(each)) for each in shares]
+        kinds.append(HeldOutKind(str(k), rng.normal(0, 0.4 * shares), distances))
+    calibration = Calibration.of(kinds, "made up")
+    assert calibration is not None
+    ends = [Distance(0, 0, 0, 0, concentration=each) for each in (1.0, 0.1)]
+    one, hundred = calibration.widths(ends) * calibration.residuals.interval(0.9)[1]
+    assert 0.4 < one < 0.9
+    assert hundred < one / 4
+    assert Domain.of(GRAPHS).distances(GRAPHS[:1])[0].concentration < 1
+
+
+def test_a_scale_of_before_concentration_is_read() -> None:
+    nowhere = [Distance(0.0, 0.1, 0.0, 0.0)] * 9
+    calibration = Calibration.of([HeldOutKind(str(k), np.full(9, 0.1 + k / 99), nowhere) for k in range(9)], "made up")
+    assert calibration is not None
+    document = calibration.document()
+    before = Calibration.from_document({**document, "scale": document["scale"][:5]})
+    assert np.allclose(before.widths(nowhere), calibration.widths(nowhere), rtol=1e-9)
+    assert np.allclose(Calibration.from_document(before.document()).scale, before.scale)
 
 
 def test_an_interval_of_an_absurd_spread_is_still_numbers(trained) -> None:
     assert trained.calibration is not None
-    absurd = replace(trained.calibration, scale=np.full(5, 1e6))
+    absurd = replace(trained.calibration, scale=np.full(6, 1e6))
     found = replace(trained, calibration=absurd).predict([partly_strange(1)])
     assert found.far[0]
     assert 0 < found.low_s[0] < found.latency_s[0] < found.high_s[0] < np.inf
 
 
-def test_kinds_are_named_clustered_by_type_and_by_size() -> None:
-    kinds = held_out_kinds(GRAPHS)
-    assert {"kind cnn", "kind mlp", "cluster 1", "widest", "most FLOPs", "most weights"} <= set(kinds)
-    assert all(8 <= len(rows) <= 0.6 * len(GRAPHS) for rows in kinds.values())
+def test_no_network_is_of_two_kinds_and_no_kind_has_most_of_them() -> None:
+    kinds = held_out_kinds(MLPS[:40] + CNNS)
+    assert {"kind cnn, 1", "kind mlp, 1"} <= set(kinds)
+    assert all(8 <= len(rows) <= 80 for rows in kinds.values())
+    rows = np.concatenate(list(kinds.values()))
+    assert len(rows) == len(set(rows.tolist()))
+    named = [replace(graph, kind=f"kind {i % 8}") for i, graph in enumerate(CNNS)]
+    assert list(held_out_kinds(named)) == [f"kind kind {i}" for i in range(8)]
+
+
+def test_a_sample_has_as_many_of_a_rare_kind_as_of_a_common_one() -> None:
     sample = even_sample(MLPS + CNNS[:20], 40)
     assert len(set(sample.tolist())) == 40
     assert sum(row >= len(MLPS) for row in sample.tolist()) >= 15, "the rare kind has as many as the common one"
 
 
-def test_held_out_kinds_err_more_than_networks_of_kinds_that_were_seen(labelled) -> None:
-    held_out = hold_out_kinds(AdditivePredictor, labelled.items, labelled.latency_s)
+def test_held_out_kinds_err_more_than_networks_of_kinds_that_were_seen() -> None:
+    graphs = MLPS + CNNS[:25]
+    held_out = hold_out_kinds(AdditivePredictor, graphs, synthetic_latency_s(graphs))
     errors = {kind.name: float(np.sqrt(np.mean(kind.residuals**2))) for kind in held_out}
     assert errors["kind cnn"] > 0.3
     assert len(held_out) >= 5
