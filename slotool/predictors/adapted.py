@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import product
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.registry import from_nested_state, nested_state
+from slotool.predictors.base import Document, Examples, Tensors
+from slotool.predictors.from_base import FromBase
 from slotool.predictors.typecosts import TypeCosts, covariance
 
 MIN_LABELS = 3
@@ -35,7 +34,7 @@ MIN_TERM_S = 1e-9
 STEPS, DAMPING, MAX_STEP = 8, 0.7, 1.0
 
 
-class AdaptedPredictor(Predictor[OperatorGraph]):
+class AdaptedPredictor(FromBase):
     """latency = base × (roofline ÷ base)^c × e^s × Σ over types of share × e^w, fitted to few labels of a setting.
 
     ``share`` is what a type of operator has of the network's cost by a neutral roofline (``TypeCosts``: calls, FLOPs
@@ -48,35 +47,15 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
 
     The spread is the posterior's deviation of log latency. ``calibration`` says by which factor it is too small on
     labels left out one by one (at least 1). Fitting is a closed form of the labels, so the state is the base's, and
-    the labels with their costs. The dev set and the seed play no part.
+    the labels with their costs.
     """
 
     name = "adapted"
-    fitted_to = (FROM_OTHERS,)
+    labels_taken = (MIN_LABELS, MAX_LABELS)
 
-    def __init__(self, base: Predictor[OperatorGraph] | None = None):
-        self.base = base
-
-    def fit(
-        self,
-        train: Examples[OperatorGraph],
-        dev: Examples[OperatorGraph] = NO_EXAMPLES,
-        *,
-        seed: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
-        """Raises ``InputError`` also for fewer than 3 or more than 200 labels, and without a base."""
-        train.require("training")
+    def _learn(self, train: Examples[OperatorGraph]) -> None:
         graphs, latency_s = train
-        if not MIN_LABELS <= len(graphs) <= MAX_LABELS:
-            raise InputError(
-                f"a predictor is adapted by {MIN_LABELS} to {MAX_LABELS} labelled networks, not by {len(graphs)}"
-            )
-        if self.base is None:
-            raise InputError("there is no predictor to adapt")
-        self._condition(TypeCosts.of(graphs), np.log(self.base.predict(graphs)), np.log(latency_s))
-        if progress:
-            progress(f"adapted: {self.base.name} to {len(graphs)} labels")
+        self._condition(TypeCosts.of(graphs), self.log_base(graphs), np.log(latency_s))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         return self.predict_and_spread(graphs)[0]
@@ -84,8 +63,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
             return np.empty(0), np.empty(0)
-        assert self.base is not None
-        mean, variance = self.posterior.answer(TypeCosts.of(graphs), np.log(self.base.predict(graphs)))
+        mean, variance = self.posterior.answer(TypeCosts.of(graphs), self.log_base(graphs))
         return np.exp(mean), np.sqrt(variance)
 
     @property
@@ -103,26 +81,14 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         30 labels, as the fit to all says it would be."""
         return self.posterior.left_out
 
-    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
-        """In the proportions that the base has."""
-        assert self.base is not None
-        found = self.base.operator_seconds(item)
-        return None if found is None else found * (self.predict([item])[0] / self.base.predict([item])[0])
-
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        assert self.base is not None
-        tensors, document = nested_state(self.base, "base.")
+    def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         posterior = self.posterior
         own = {"costs": posterior.costs.seconds, "log_base": posterior.log_base, "log_s": posterior.log_s}
-        columns = [list(column) for column in posterior.costs.columns]
-        return tensors | own, {"base": document, "columns": columns}
+        return own, {"columns": [list(column) for column in posterior.costs.columns]}
 
-    @classmethod
-    def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        restored = cls(from_nested_state(tensors, document["base"], "base."))
+    def _restore(self, tensors: Tensors, document: Document) -> None:
         columns = tuple((str(term), str(kind)) for term, kind in document["columns"])
-        restored._condition(TypeCosts(columns, tensors["costs"]), tensors["log_base"], tensors["log_s"])
-        return restored
+        self._condition(TypeCosts(columns, tensors["costs"]), tensors["log_base"], tensors["log_s"])
 
     def _condition(self, costs: TypeCosts, log_base: np.ndarray, log_s: np.ndarray) -> None:
         self.posterior = Posterior(costs, log_base, log_s)

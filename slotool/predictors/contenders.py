@@ -14,6 +14,7 @@ from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
 from slotool.predictors.composition import CompositionPredictor
 from slotool.predictors.ensemble import EnsemblePredictor, inverse_errors
+from slotool.predictors.residual import ResidualPredictor
 from slotool.predictors.scaled import ScaledPredictor
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.three_term import ThreeTermPredictor
@@ -22,6 +23,7 @@ from slotool.predictors.typecosts import TypeCosts
 AS_IS, SCRATCH, ADAPTED_THREE_TERM = "as it is", "from scratch", "adapted three-term"
 SCALED, THREE_TERM, ADAPTED = ScaledPredictor.name, ThreeTermPredictor.name, AdaptedPredictor.name
 COMPOSITION, ENSEMBLE, SETTINGS = CompositionPredictor.name, EnsemblePredictor.name, SettingsPredictor.name
+RESIDUAL = ResidualPredictor.name
 Fit = Callable[[Examples[OperatorGraph]], Predictor[OperatorGraph]]
 # Up to so many labels each is left out alone; of more, a tenth at a time, in an order the seed draws.
 MAX_LEFT_OUT_ALONE = 30
@@ -38,6 +40,7 @@ def contenders(base: Predictor[OperatorGraph], count: int, settings: SettingsPre
         SCALED: lambda labels: _fit(ScaledPredictor(base), labels),
         THREE_TERM: lambda labels: _fit(ThreeTermPredictor(), labels),
         SCRATCH: lambda labels: _fit(AdditivePredictor(), labels),
+        RESIDUAL: lambda labels: _fit(ResidualPredictor(base), labels),
     }
     if MIN_LABELS <= count <= MAX_LABELS:
         fits[ADAPTED] = lambda labels: _fit(AdaptedPredictor(base), labels)

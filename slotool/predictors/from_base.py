@@ -1,0 +1,83 @@
+"""What predictors have in common that take another one, their base, to a new setting by a few of its labels."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.registry import from_nested_state, nested_state
+
+
+class FromBase(Predictor[OperatorGraph]):
+    """A base predictor, and what the labels of another setting say of it (``_learn``). Dev set and seed play no part.
+
+    ``labels_taken``: how few and how many labels it is fitted to.
+    """
+
+    fitted_to = (FROM_OTHERS,)
+    labels_taken: ClassVar[tuple[int, float]] = (1, float("inf"))
+
+    def __init__(self, base: Predictor[OperatorGraph] | None = None):
+        self.base = base
+
+    def fit(
+        self,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Raises ``InputError`` also for fewer or more labels than it takes, and without a base."""
+        train.require("training")
+        (least, most), found = self.labels_taken, len(train.items)
+        if not least <= found <= most:
+            raise InputError(f"a predictor is adapted by {least} to {most:g} labelled networks, not by {found}")
+        self._learn(train)
+        if progress:
+            progress(f"{self.name}: {self.source.name} to {found} labels")
+
+    @property
+    def source(self) -> Predictor[OperatorGraph]:
+        """The base. Raises ``InputError`` where there is none."""
+        if self.base is None:
+            raise InputError("there is no predictor to adapt")
+        return self.base
+
+    @abstractmethod
+    def _learn(self, train: Examples[OperatorGraph]) -> None:
+        """Take the labels in."""
+
+    @abstractmethod
+    def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """All that they say: named tensors and a JSON document, without the base."""
+
+    @abstractmethod
+    def _restore(self, tensors: Tensors, document: Document) -> None:
+        """Take in what ``_learnt`` gave."""
+
+    def log_base(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """What the base says, log of seconds, float64 [n]."""
+        return np.asarray(np.log(self.source.predict(graphs)))
+
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
+        """In the proportions that the base has."""
+        found = self.source.operator_seconds(item)
+        return None if found is None else found * (self.predict([item])[0] / self.source.predict([item])[0])
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        tensors, document = nested_state(self.source, "base.")
+        own, facts = self._learnt()
+        return tensors | own, {"base": document, **facts}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        restored = cls(from_nested_state(tensors, document["base"], "base."))
+        restored._restore(tensors, document)
+        return restored
