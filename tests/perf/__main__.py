@@ -37,6 +37,7 @@ BENCHMARKS = (
     "supernets",
     "rules",
     "capture_zoo",
+    "zoo_latency",
     "routing",
     "ray_cluster",
     "decision",

@@ -3,13 +3,15 @@
 ``models/predictor-torch``: kinds of random networks are held out in turn, and the graph network trained without each,
 for 30 epochs and once. ``models/predictor``: adapted to the Keras applications in TensorFlow, its errors are on each of
 them left out. Nothing is chosen by the coverage that is printed. ``--write`` puts the artifacts back; takes some 20
-minutes of a core.
+minutes of a core. ``--only architectures``: ``models/predictor-architectures`` instead, in two minutes, as
+``train-predictor`` calibrates it.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,15 @@ def random_networks() -> Labelled[Any]:
     names = ("mlps", "cnns", "blocks")
     graphs = [g for name in names for g in read_graphs(DATASETS / f"random-networks-{name}.parquet")]
     tables = [DATASETS / f"random-networks-{name}latency.parquet" for name in ("", "blocks-")]
+    return join_labels(LatencyTable.load_all(tables), graphs)
+
+
+def architectures() -> Labelled[Any]:
+    """The 795 that predictor-architectures learnt from."""
+    graphs = [
+        g for name in ("architectures", "networks-blocks") for g in read_graphs(DATASETS / f"random-{name}.parquet")
+    ]
+    tables = [DATASETS / f"random-{name}-latency.parquet" for name in ("architectures", "networks-blocks-epyc")]
     return join_labels(LatencyTable.load_all(tables), graphs)
 
 
@@ -102,10 +113,32 @@ def write(name: str, trained: TrainedPredictor, scores: dict[str, Any], table: P
     print(f"wrote {path}", flush=True)
 
 
+def write_scored(name: str, trained: TrainedPredictor, labelled: Labelled[Any], split: RowSplit) -> None:
+    """Put it back with scores of these intervals on the test set."""
+    table = trained.held_out(labelled, split.test)
+    scores = open_artifact(MODELS / name).json(SCORES)
+    scores["predictors"][trained.predictor.name] |= {**table.scores(), "by_kind": table.scores_by_kind()}
+    write(name, trained, scores, table)
+
+
+def of_architectures(keep: bool) -> None:
+    labelled, old = architectures(), TrainedPredictor.load(str(MODELS / "predictor-architectures"))
+    split = paper_split(labelled.kinds, 0)
+    own = partial(print, flush=True)
+    trained = old.calibrated(old.predictor.surrogate, labelled, split, seed=0, progress=own)
+    tell("predictor-architectures, random networks held out", trained, labelled, split.test)
+    if keep:
+        write_scored("predictor-architectures", trained, labelled, split)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", choices=("architectures",))
     wanted = parser.parse_args()
+    if wanted.only:
+        of_architectures(wanted.write)
+        return
     labelled = random_networks()
     split = paper_split(labelled.kinds, 0)
     old = TrainedPredictor.load(str(MODELS / "predictor-torch"))
@@ -115,11 +148,7 @@ def main() -> None:
     there = applications("torch")
     tell("predictor-torch, Keras applications in torch", torch, there, np.arange(len(there)))
     if wanted.write:
-        table = torch.held_out(labelled, split.test)
-        scores = open_artifact(MODELS / "predictor-torch").json(SCORES)
-        own = scores["predictors"][torch.predictor.name]
-        own |= {**table.scores(), "by_kind": table.scores_by_kind()}
-        write("predictor-torch", torch, scores, table)
+        write_scored("predictor-torch", torch, labelled, split)
     here = applications("keras")
     run = adapt_and_score(torch, here)
     print({name: f"{run.held_out.mape(name):.1%}" for name in run.held_out.log_errors}, "kept", run.best)
