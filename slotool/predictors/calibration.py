@@ -27,8 +27,10 @@ PRIOR_KINDS, PRIOR_SCORE = 5, 1.5
 # Residuals weigh in the scale as a Student's t with so many degrees of freedom: one wild network does not set it.
 DEGREES = 4
 MIN_SCALE, MAX_SCALE = 1e-3, 20.0
-# Median and deviation (of the logarithm) of what the six numbers of a scale are before any residual is seen.
-START, START_DEVIATION = (0.1, 1.0, 0.5, 0.3, 0.2, 0.3), 1.0
+# Median and deviation (of the logarithm) of what the seven numbers of a scale are before any residual is seen.
+START, START_DEVIATION = (0.1, 1.0, 0.5, 0.3, 0.2, 0.3, 0.2), 1.0
+# How many the scale had in files of before: it knew neither concentration nor convolutions.
+START_BEFORE = 5
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Kind:
 class Calibration:
     """The interval of a network at some ``Distance`` from the training networks.
 
-    ``scale``: float64 [6], a and b₁ … b₅ of s² = a² + Σ bᵢ² · factorᵢ² (``Distance.factors``), fitted by maximum
+    ``scale``: float64 [7], a and b₁ … b₆ of s² = a² + Σ bᵢ² · factorᵢ² (``Distance.factors``), fitted by maximum
     likelihood to the errors on held-out kinds. ``residuals``: of |log(measured ÷ predicted)| ÷ s. ``kinds``: what was
     held out, by whom (``surrogate``: a cheaper predictor where training this one so often would take too long).
 
@@ -76,10 +78,10 @@ class Calibration:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         scale = np.array(strict_json.convert(document["scale"], list[float]), dtype=np.float64)
-        if len(scale) not in (len(START) - 1, len(START)) or not np.all(np.isfinite(scale) & (scale > 0)):
+        if len(scale) not in (START_BEFORE, len(START)) or not np.all(np.isfinite(scale) & (scale > 0)):
             raise InputError(f"the scale of the predictor's intervals is not {len(START)} numbers greater than 0")
         return cls(
-            # Files of before know no concentration, so next to nothing goes by it.
+            # Next to nothing goes by what files of before do not know.
             np.pad(scale, (0, len(START) - len(scale)), constant_values=MIN_SCALE),
             Residuals.from_document(document["residuals"]),
             tuple(strict_json.convert(document["kinds"], list[Kind])),
@@ -112,7 +114,7 @@ class HeldOutKind:
 
     @property
     def factors(self) -> np.ndarray:
-        """float64 [n, 5]."""
+        """float64 [n, 6]."""
         return _factors(self.distances)
 
 

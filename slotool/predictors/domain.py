@@ -23,6 +23,8 @@ TOTALS = ("operators", "weights", "FLOPs", "bytes of weights and outputs")
 MAX_UNSEEN, MAX_UNLIKE, MAX_FACTOR_BEYOND = 0.25, 0.5, 10.0
 # A graph with more FLOPs than the counter of its framework is a wrong graph, by whatever share.
 MAX_OVERCOUNTED = 0.01
+# In the names of all types of convolutions.
+CONVOLUTION = "Conv"
 # Smaller differences are not worth a word.
 WORTH_A_WORD = 0.02
 
@@ -39,6 +41,7 @@ class Distance:
     are than the largest of their type, mean by cost. ``totals_beyond``: the same of the whole network, of the worst of
     ``TOTALS``, named in ``total``; ``below``: smaller than any of them. ``concentration``: 1 where one operator is all
     of its cost, 1 ÷ √n where n cost the same; no distance, yet errors of operators average out where many count.
+    ``convolved``: share of its cost in convolutions, which libraries compute in more ways than matrix products.
     """
 
     unseen: float
@@ -56,6 +59,7 @@ class Distance:
     uncosted: tuple[str, ...] = ()
     form: str = ""
     concentration: float = 0.0
+    convolved: float = 0.0
 
     @property
     def vector(self) -> np.ndarray:
@@ -64,9 +68,10 @@ class Distance:
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """Five numbers, what the scale of an interval is a function of: ``vector`` and ``concentration``."""
-        unseen = max(self.unseen, self.uncounted)
-        return unseen, self.unlike, self.operators_beyond, self.totals_beyond, self.concentration
+        """Six numbers, what the scale of an interval is a function of: ``vector``, ``concentration`` and
+        ``convolved``."""
+        unseen, own = max(self.unseen, self.uncounted), (self.concentration, self.convolved)
+        return unseen, self.unlike, self.operators_beyond, self.totals_beyond, *own
 
     def too_far(self) -> str | None:
         """Why no interval can be given, or None."""
@@ -133,6 +138,7 @@ class Distance:
             "operator_size_factor": math.exp(self.operators_beyond),
             "total_size_factor": math.exp(self.totals_beyond),
             "cost_concentration": self.concentration,
+            "convolved_share": self.convolved,
         }
 
 
@@ -183,6 +189,7 @@ class Domain:
             rows.summed(np.where(unseen, 0.0, weight * beyond)),
             past.max(axis=1),
             np.sqrt(rows.summed(weight**2)),
+            rows.summed(weight * np.array([CONVOLUTION in kind for kind in rows.types])[rows.kinds]),
             rows.summed(unseen),
             past.argmax(axis=1),
             (totals < self.totals[0])[np.arange(len(graphs)), past.argmax(axis=1)],
@@ -207,6 +214,7 @@ class Domain:
         operators_beyond: float,
         totals_beyond: float,
         concentration: float,
+        convolved: float,
         unseen_operators: float,
         worst: int,
         below: bool,
@@ -228,6 +236,7 @@ class Domain:
             uncosted=graph.uncosted,
             form="" if graph.form in self.forms else graph.form,
             concentration=concentration,
+            convolved=convolved,
         )
 
     def document(self) -> dict[str, Any]:

@@ -177,7 +177,13 @@ def test_errors_of_many_operators_average_out_in_the_scale() -> None:
     assert Domain.of(GRAPHS).distances(GRAPHS[:1])[0].concentration < 1
 
 
-def test_a_scale_of_before_concentration_is_read() -> None:
+def test_the_share_of_convolutions_is_of_the_cost() -> None:
+    of_mlp, of_cnn = Domain.of(GRAPHS).distances([MLPS[0], CNNS[0]])
+    assert of_mlp.convolved == 0
+    assert 0.1 < of_cnn.convolved < 1
+
+
+def test_a_scale_of_before_is_read() -> None:
     nowhere = [Distance(0.0, 0.1, 0.0, 0.0)] * 9
     calibration = Calibration.of([HeldOutKind(str(k), np.full(9, 0.1 + k / 99), nowhere) for k in range(9)], "made up")
     assert calibration is not None
@@ -189,7 +195,7 @@ def test_a_scale_of_before_concentration_is_read() -> None:
 
 def test_an_interval_of_an_absurd_spread_is_still_numbers(trained) -> None:
     assert trained.calibration is not None
-    absurd = replace(trained.calibration, scale=np.full(6, 1e6))
+    absurd = replace(trained.calibration, scale=np.full(7, 1e6))
     found = replace(trained, calibration=absurd).predict([partly_strange(1)])
     assert found.far[0]
     assert 0 < found.low_s[0] < found.latency_s[0] < found.high_s[0] < np.inf
