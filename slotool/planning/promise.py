@@ -119,20 +119,21 @@ class Judge:
             result, grid = part.result, part.result.grid
             met = result.status == IN_TIME
             in_time[part.at], took_us[part.at] = met, result.done_us - result.scenario.arrival_us
-            right[part.at[met]] = grid.accuracy[result.row[met]]
+            right[part.at[met]] = result.right[met]
             answered = result.row[met & counted[part.at]]
             mixes.append((grid, np.bincount(answered, minlength=len(grid.points)).astype(np.float64)))
         total = max(1.0, sum(float(mix.sum()) for _, mix in mixes))
         mixes = [(grid, mix / total) for grid, mix in mixes]
         calls = sum(part.result.calls for part in parts)
         took_us = np.where(np.isnan(took_us), np.inf, took_us)[counted]
+        accuracy = float(right[counted].sum()) / total
         busy = sum(part.workers * part.result.summary()["utilisation"] for part in parts if len(part.at))
         served = sum(int((part.result.batch > 0).sum()) for part in parts)
         return Verdict(
             float(in_time[counted].mean()),
             attainment_at_least(in_time[counted], self.promise.significance),
-            float(right[counted].sum()) / total,
-            self._accuracy_at_least(mixes),
+            accuracy,
+            self._accuracy_at_least(mixes, accuracy),
             float(right[counted].mean()),
             float(np.quantile(took_us, 0.99, method="higher")),
             busy / sum(part.workers for part in parts),
@@ -141,15 +142,16 @@ class Judge:
             *_tiers(parts),
         )
 
-    def _accuracy_at_least(self, mixes: Sequence[tuple[Points, np.ndarray]]) -> float:
-        """Mean accuracy of the mix of points, less its sampling error on the examples."""
+    def _accuracy_at_least(self, mixes: Sequence[tuple[Points, np.ndarray]], accuracy: float) -> float:
+        """Mean accuracy of the mix of points, or of the answers in time where that is lower, less its sampling error on
+        the examples."""
         if not any(mix.any() for _, mix in mixes):
             return 0.0
         if self._outcomes is None or not self.promise.accuracy:
             return float(sum(mix @ grid.accuracy for grid, mix in mixes))
         each = np.sum([self._correct(grid, self._outcomes) @ mix for grid, mix in mixes], axis=0)
         margin = _margin(each, self.promise.significance)
-        return float(each.mean() - margin)
+        return min(float(each.mean()), accuracy) - margin
 
     def _correct(self, grid: Points, outcomes: OutcomeTable) -> np.ndarray:
         """float64 [examples, points]."""

@@ -43,7 +43,7 @@ def answered(
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
     outside_us = random.choice(front_end.outside_us, len(arrival_s))
     took_us: np.ndarray = _took_us(part) + (read_us - 1e6 * arrival_s) + outside_us
-    return took_us, part.result.grid.accuracy[part.result.row]
+    return took_us, part.result.right
 
 
 def with_bursts(search: FleetSearch, pool: Pool, front_end: FrontEnd, bursts: RequestLog) -> FrontEnd:

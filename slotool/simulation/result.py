@@ -44,6 +44,12 @@ class SimulationResult:
     calls: int
 
     @property
+    def right(self) -> np.ndarray:
+        """float64 [n]: how accurate the answer to each query is expected to be; 0 where there is none."""
+        expected: np.ndarray = np.where(self.row >= 0, self.grid.accuracy[self.row], 0.0)
+        return expected
+
+    @property
     def utility(self) -> float:
         """Sum of the accuracies of the answers in time (superserve, Eq. 1 and 2)."""
         return float(self.grid.accuracy[self.row[self.status == IN_TIME]].sum())

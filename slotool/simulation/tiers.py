@@ -33,8 +33,8 @@ class Ensembles:
 
     ``versions``: names, V of them, all that any consults. ``asks``: int16 [P, 4], which are asked, in turn; −1 behind
     the last. ``at_once``: bool [P], the first two begin together. ``taken``: int8 [P, examples], how many of them an
-    example takes. ``accuracy``: float64 [P], mean over the examples. ``worst_us``: float64 [P], all consulted, as a
-    server plans; 0 where ``space`` does not know.
+    example takes. ``correct``: float32 [P, examples], 1 less the answer's error; ``accuracy``: float64 [P], its mean.
+    ``worst_us``: float64 [P], all consulted, as a server plans; 0 where ``space`` does not know.
     Raises ``InputError`` for versions that ``outcomes`` lack.
     """
 
@@ -47,7 +47,8 @@ class Ensembles:
             self.asks[row, : len(policy.versions)] = [self.versions.index(version) for version in policy.versions]
         self.at_once = np.array([policy.kind == Conc.kind for policy in policies])
         self.taken = np.array([policy.asked(outcomes) for policy in policies], dtype=np.int8)
-        self.accuracy = 1.0 - errors_at(points, outcomes).mean(axis=0)
+        correct = 1.0 - errors_at(points, outcomes)
+        self.accuracy, self.correct = correct.mean(axis=0), np.ascontiguousarray(correct.T, dtype=np.float32)
         self.worst_us = np.array([space.latency_us(point) or 0.0 for point in points])
 
 
@@ -63,11 +64,19 @@ class Asked:
 @dataclass(frozen=True)
 class TierResult(SimulationResult):
     """``row`` is of the ensembles, and ``calls`` are of ensembles. ``versions``: names; ``version_calls``: int64, how
-    often each was called. ``other_tier``: how many requests were answered by another ensemble than their tier's own."""
+    often each was called. ``other_tier``: how many requests were answered by another ensemble than their tier's own.
+    ``example``: int64 [n], as asked: an example that takes longer to answer is also answered wrong more often."""
 
     versions: tuple[str, ...]
     version_calls: np.ndarray
     other_tier: int
+    example: np.ndarray
+
+    @property
+    def right(self) -> np.ndarray:
+        assert isinstance(self.grid, Ensembles)
+        found: np.ndarray = np.where(self.row >= 0, self.grid.correct[self.row, self.example], 0.0).astype(np.float64)
+        return found
 
 
 class TieredService:
@@ -139,7 +148,7 @@ class TieredService:
         batch = (found.row >= 0).astype(np.int16)
         return TierResult(
             ensembles, scenario, found.status, found.started_us, found.done_us, found.row, batch, busy_us, calls,
-            ensembles.versions, found.version_calls, other_tier,
+            ensembles.versions, found.version_calls, other_tier, asked.example,
         )  # fmt: skip
 
 

@@ -128,6 +128,7 @@ def test_without_queues_a_request_takes_what_the_replay_says(policy: RoutingPoli
     np.testing.assert_allclose(found.done_us - arrival_us, 1e6 * replayed.response_time_s[requests.example])
     assert (found.status == 1).all()
     assert found.other_tier == 0
+    np.testing.assert_array_equal(found.right, 1 - replayed.error[requests.example])
     # From costs, which are machine time: what each version cost is what it was called.
     each = dict(zip(found.versions, found.version_calls.tolist(), strict=True))
     total_us = sum(VERSIONS[version] * calls for version, calls in each.items())
