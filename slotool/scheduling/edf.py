@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -48,6 +48,7 @@ class EdfQueue:
     of one query could begin now, each on a worker.
 
     A push that comes last in the order, as with equal times allowed, costs O(1); any other moves what lies behind.
+    The arrays are made when a policy first asks for one, and kept up from then on: most servers never ask.
     Source: superserve, §5 (the router's queue).
     """
 
@@ -56,11 +57,8 @@ class EdfQueue:
         self._entries: list[tuple[tuple[float, float, float], int, Query]] = []
         self._first = 0
         self._pushed = 0
-        self._deadlines, self._levels = np.empty(_FIRST_ROOM), np.empty(_FIRST_ROOM)
-        self._of_level: Counter[float] = Counter()
-        self._head = self._tail = 0
-        self._arrivals = np.empty(2 * RECENT)
-        self._arrived = 0
+        self._examples: _WaitingExamples | None = None
+        self._arrivals = _Arrivals()
 
     @property
     def free_us(self) -> np.ndarray:
@@ -71,20 +69,20 @@ class EdfQueue:
 
     @property
     def deadlines_us(self) -> np.ndarray:
-        return self._deadlines[self._head : self._tail]
+        return self._arrays().deadlines_us
 
     @property
     def levels(self) -> np.ndarray:
-        return self._levels[self._head : self._tail]
+        return self._arrays().levels
 
     @property
     def is_mixed(self) -> bool:
         """Whether queries of more than one priority wait."""
-        return len(self._of_level) > 1
+        return len(self._arrays().of_level) > 1
 
     @property
     def arrived_us(self) -> np.ndarray:
-        return self._arrivals[max(0, self._arrived - RECENT) : self._arrived]
+        return self._arrivals.recent_us()
 
     def push(self, query: Query, *, returning: bool = False) -> None:
         """Put ``query`` in its place. ``returning``: it was here before (its worker died), so it is no arrival."""
@@ -94,11 +92,10 @@ class EdfQueue:
             insort(self._entries, entry, lo=self._first)
         else:
             self._entries.append(entry)
-        level = entry[0][1]
-        self._insert_examples(query, level)
-        self._of_level[level] += 1
+        if self._examples is not None:
+            self._examples.add(query)
         if not returning:
-            self._note_arrival(query.arrival_us)
+            self._arrivals.note(query.arrival_us)
 
     def peek(self) -> Query | None:
         """The most urgent query, left where it is; None when the queue is empty."""
@@ -110,8 +107,8 @@ class EdfQueue:
             raise IndexError("pop from an empty queue")
         query = self._entries[self._first][2]
         self._first += 1
-        self._head += query.examples
-        self._forget_level(query)
+        if self._examples is not None:
+            self._examples.pop(query)
         if 2 * self._first > len(self._entries) + _FIRST_ROOM:
             del self._entries[: self._first]
             self._first = 0
@@ -139,11 +136,8 @@ class EdfQueue:
             self.pop()
             return True
         del self._entries[at]
-        self._forget_level(query)
-        place, tail = self._place(query, "left"), self._tail
-        for kept in (self._deadlines, self._levels):
-            kept[place : tail - query.examples] = kept[place + query.examples : tail].copy()
-        self._tail = tail - query.examples
+        if self._examples is not None:
+            self._examples.remove(query)
         return True
 
     def take(self, most_examples: int, serves: Callable[[Query], bool] = lambda query: True) -> list[Query]:
@@ -172,8 +166,37 @@ class EdfQueue:
         """Every query, most urgent first; the queue stays as it is."""
         return (self._entries[i][2] for i in range(self._first, len(self._entries)))
 
-    def _insert_examples(self, query: Query, level: float) -> None:
-        count = query.examples
+    def _arrays(self) -> _WaitingExamples:
+        if self._examples is None:
+            self._examples = _WaitingExamples()
+            for query in self:
+                self._examples.add(query)
+        return self._examples
+
+
+class _WaitingExamples:
+    """Deadlines and priorities of the examples that wait, as arrays in the queue's order.
+
+    ``of_level``: queries by priority.
+    """
+
+    def __init__(self) -> None:
+        self._deadlines, self._levels = np.empty(_FIRST_ROOM), np.empty(_FIRST_ROOM)
+        self._head = self._tail = 0
+        self.of_level: Counter[float] = Counter()
+
+    @property
+    def deadlines_us(self) -> np.ndarray:
+        return self._deadlines[self._head : self._tail]
+
+    @property
+    def levels(self) -> np.ndarray:
+        return self._levels[self._head : self._tail]
+
+    def add(self, query: Query) -> None:
+        """Put its examples behind those that are as urgent."""
+        count, level = query.examples, query.level
+        self.of_level[level] += 1
         if self._tail + count > len(self._deadlines):
             self._make_room(count)
         tail = at = self._tail
@@ -185,6 +208,19 @@ class EdfQueue:
         self._levels[at : at + count] = level
         self._tail = tail + count
 
+    def pop(self, query: Query) -> None:
+        """The most urgent query has gone."""
+        self._head += query.examples
+        self._forget_level(query.level)
+
+    def remove(self, query: Query) -> None:
+        """A query has gone from behind others."""
+        self._forget_level(query.level)
+        place, tail = self._place(query, "left"), self._tail
+        for kept in (self._deadlines, self._levels):
+            kept[place : tail - query.examples] = kept[place + query.examples : tail].copy()
+        self._tail = tail - query.examples
+
     def _place(self, query: Query, side: Literal["left", "right"]) -> int:
         """Before (left) or behind (right) the examples of equal deadline and priority."""
         waiting = self.deadlines_us
@@ -192,11 +228,10 @@ class EdfQueue:
         high = self._head + int(np.searchsorted(waiting, query.deadline_us, side="right"))
         return low + int(np.searchsorted(self._levels[low:high], query.level, side=side))
 
-    def _forget_level(self, query: Query) -> None:
-        level = query.level
-        self._of_level[level] -= 1
-        if not self._of_level[level]:
-            del self._of_level[level]
+    def _forget_level(self, level: float) -> None:
+        self.of_level[level] -= 1
+        if not self.of_level[level]:
+            del self.of_level[level]
 
     def _make_room(self, examples: int) -> None:
         count, size = self._tail - self._head, len(self._deadlines)
@@ -209,11 +244,26 @@ class EdfQueue:
             setattr(self, name, moved)
         self._head, self._tail = 0, count
 
-    def _note_arrival(self, arrival_us: float) -> None:
-        if self._arrived == len(self._arrivals):
-            self._arrivals[:RECENT] = self._arrivals[RECENT:]
-            self._arrived = RECENT
-        # A query read late from its socket must not turn the order round.
-        last = self._arrivals[self._arrived - 1] if self._arrived else arrival_us
-        self._arrivals[self._arrived] = max(last, arrival_us)
-        self._arrived += 1
+
+class _Arrivals:
+    """Instants of the last ``RECENT`` arrivals: a list to which they are appended, and for who reads them an array."""
+
+    def __init__(self) -> None:
+        self._unread_us: deque[float] = deque(maxlen=RECENT)
+        self._us = np.empty(2 * RECENT)
+        self._count = 0
+
+    def note(self, arrival_us: float) -> None:
+        self._unread_us.append(arrival_us)
+
+    def recent_us(self) -> np.ndarray:
+        """Ascending: a query that is read late from its socket does not turn the order round."""
+        while self._unread_us:
+            arrival_us = self._unread_us.popleft()
+            if self._count == len(self._us):
+                self._us[:RECENT] = self._us[RECENT:]
+                self._count = RECENT
+            last_us = self._us[self._count - 1] if self._count else arrival_us
+            self._us[self._count] = max(last_us, arrival_us)
+            self._count += 1
+        return self._us[max(0, self._count - RECENT) : self._count]
