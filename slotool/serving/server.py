@@ -151,6 +151,7 @@ class Server(uvicorn.Server):
         front: FrontEnd = app.state.front
         fast = partial(
             HttpProtocol,
+            app=app,
             front=front,
             fast_path=app.state.fast_path,
             keep_alive_s=KEEP_ALIVE_S,

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
-from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.server import ServerState
+from starlette.types import ASGIApp
 
+from slotool.serving.http.asgi import AsgiCycle
 from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.fast_path import FastPath
-from slotool.serving.http.transport import CoalescingTransport
+from slotool.serving.http.transport import FlowControl
 from slotool.serving.reply import Reply
+
+
+class ServerState(Protocol):
+    """What a server knows of its connections: it ends once these and the tasks have ended."""
+
+    total_requests: int
+    connections: set[Any]
+    tasks: set[asyncio.Task[None]]
 
 
 class AnsweringProtocol(asyncio.Protocol, ABC):
@@ -24,15 +31,14 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
     """
 
     _transport: asyncio.Transport
-    _coalescing: CoalescingTransport
     _flow: FlowControl
     # The address of the client.
     _peer: str | None = None
 
     def __init__(
-        self, config: Config, server_state: ServerState, loop: asyncio.AbstractEventLoop, fast_path: FastPath
+        self, app: ASGIApp, server_state: ServerState, loop: asyncio.AbstractEventLoop, fast_path: FastPath
     ) -> None:
-        self._config, self._server_state, self._loop, self._fast_path = config, server_state, loop, fast_path
+        self._app, self._server_state, self._loop, self._fast_path = app, server_state, loop, fast_path
         # The request that is being answered, those that wait for it, and the one whose body is arriving: it may be one
         # of these. Bytes that came meanwhile are not fed yet.
         self._exchange: Exchange | None = None
@@ -82,21 +88,20 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
             self._begin_asgi(exchange)
 
     def _begin_asgi(self, exchange: Exchange) -> None:
-        cycle = exchange.begin_cycle(
-            self._coalescing,
+        assert exchange.scope is not None
+        exchange.cycle = AsgiCycle(
+            exchange.request,
+            exchange.scope,
+            self._transport,
             self._flow,
-            self._server_state.default_headers,
+            body=exchange.take_body(),
             keep_alive=exchange.request.keep_alive and not (self._stops and not self._waiting),
-            on_response=self._asgi_answered,
+            close=self._linger,
+            on_response=self._answered,
         )
-        task = self._loop.create_task(cycle.run_asgi(self._config.loaded_app))
-        tasks: set[Any] = self._server_state.tasks
-        task.add_done_callback(tasks.discard)
-        tasks.add(task)
-
-    def _asgi_answered(self) -> None:
-        self._coalescing.flush()
-        self._answered()
+        task = self._loop.create_task(exchange.cycle.run(self._app))
+        task.add_done_callback(self._server_state.tasks.discard)
+        self._server_state.tasks.add(task)
 
     def _reply(self, reply: Reply) -> None:
         """Answer the current request, as its last word if more of it is to come."""

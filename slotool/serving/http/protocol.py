@@ -6,26 +6,24 @@ import asyncio
 import math
 from typing import Any, cast
 
-from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr
-from uvicorn.server import ServerState
+from starlette.types import ASGIApp
 
 from slotool.serving import rejections
 from slotool.serving.admission import REJECTION
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.http.answering import AnsweringProtocol
+from slotool.serving.http.answering import AnsweringProtocol, ServerState
+from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
 from slotool.serving.http.deadline import Deadline
-from slotool.serving.http.exchange import Exchange, scope_of
+from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.fast_path import FastPath
 from slotool.serving.http.requests import Request, RequestReader
-from slotool.serving.http.transport import CoalescingTransport, Lingering
+from slotool.serving.http.transport import FlowControl, Lingering
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 
 # A request that is not for the fast path, or is rejected, is answered once it is complete if its body is no longer. A
 # longer body is read by the application itself; a rejection of it goes out at once, and the connection closes.
-MAX_AWAITED_BYTES = HIGH_WATER_LIMIT
+MAX_AWAITED_BYTES = HIGH_WATER_BYTES
 # So much is parsed at once: a packet of 256 KiB may hold 14,000 requests, and others want the event loop, too.
 MAX_FED_BYTES = 8_192
 # Lengths of chunks and trailers: so many beyond eight a byte of body, which is what the smallest chunks need.
@@ -49,17 +47,18 @@ class HttpProtocol(AnsweringProtocol):
 
     def __init__(
         self,
-        config: Config,
+        config: object,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
+        app: ASGIApp,
         front: FrontEnd,
         fast_path: FastPath,
         keep_alive_s: float,
         max_connections: int | None = None,
     ) -> None:
-        super().__init__(config, server_state, _loop or asyncio.get_running_loop(), fast_path)
+        super().__init__(app, server_state, _loop or asyncio.get_running_loop(), fast_path)
         self._app_state, self._front, self._limits = app_state, front, front.limits
         self._bulk_rejector = fast_path.bulk_rejector
         self._keep_alive_s = keep_alive_s
@@ -78,24 +77,22 @@ class HttpProtocol(AnsweringProtocol):
         # As asyncio has it for streams; uvloop's has the methods without the base class.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
-        self._coalescing = CoalescingTransport(transport, self._linger)
         self._flow = FlowControl(transport)
         self._lingering = Lingering(transport, self._deadline, self._loop.time)
-        addresses = {"server": get_local_addr(transport), "client": get_remote_addr(transport)}
+        addresses = {side: _address(transport, name) for side, name in (("server", "sockname"), ("client", "peername"))}
         self._peer = addresses["client"][0] if addresses["client"] else None
         self._addresses: dict[str, Any] = {
             **addresses,
             "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
         }
-        connections: set[Any] = self._server_state.connections
+        connections = self._server_state.connections
         connections.add(self)
         if len(connections) > self._max_connections:
             self._reject(rejections.too_many_connections(self._max_connections))
         self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        connections: set[Any] = self._server_state.connections
-        connections.discard(self)
+        self._server_state.connections.discard(self)
         self._deadline.cancel()
         self._reader.close()
         self._drop_incoming()
@@ -146,10 +143,7 @@ class HttpProtocol(AnsweringProtocol):
             if exchange.body is not None:
                 exchange.body.grow(len(data))
             return
-        exchange.cycle.body += data
-        if len(exchange.cycle.body) > HIGH_WATER_LIMIT:
-            self._flow.pause_reading()
-        exchange.cycle.message_event.set()
+        exchange.cycle.add(data)
 
     def request_complete(self, request: Request) -> None:
         exchange, self._incoming = self._incoming, None
@@ -157,8 +151,7 @@ class HttpProtocol(AnsweringProtocol):
             return
         exchange.finish_body()
         if exchange.cycle is not None:
-            exchange.cycle.more_body = False
-            exchange.cycle.message_event.set()
+            exchange.cycle.finish_body()
         elif not exchange.is_queued:
             self._enqueue(exchange)
 
@@ -364,3 +357,9 @@ def _fault(request: Request) -> Rejection | None:
     if request.encodings not in (b"", b"chunked"):
         return Rejection(501, "bad-request", "of transfer encodings only chunked is known here")
     return None
+
+
+def _address(transport: asyncio.Transport, name: str) -> tuple[str, int] | None:
+    """Host and port of one side of the connection; None for a socket that has no such address."""
+    address = transport.get_extra_info(name)
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

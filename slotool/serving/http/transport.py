@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any
 
 from slotool.serving.http.deadline import Deadline
 
@@ -13,37 +12,37 @@ from slotool.serving.http.deadline import Deadline
 LINGER_S = 2.0
 
 
-class CoalescingTransport:
-    """A transport that sends the head of a response together with the body that its length promises: one packet.
+class FlowControl:
+    """Which directions of a connection are paused: reading by the server, writing by a client that does not read."""
 
-    ``close`` calls ``on_close`` instead, once everything is written.
-    """
-
-    def __init__(self, transport: asyncio.Transport, on_close: Callable[[], None]):
+    def __init__(self, transport: asyncio.Transport):
         self._transport = transport
-        self._on_close = on_close
-        self._held = b""
+        self._is_read_paused = False
+        self.write_paused = False
+        self._writable = asyncio.Event()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+    def pause_reading(self) -> None:
+        if not self._is_read_paused:
+            self._is_read_paused = True
+            self._transport.pause_reading()
 
-    def write(self, data: bytes) -> None:
-        if self._held:
-            data, self._held = self._held + data, b""
-        elif data.endswith(b"\r\n\r\n") and b"\r\ncontent-length: " in data:
-            self._held = data
-            return
-        self._transport.write(data)
+    def resume_reading(self) -> None:
+        if self._is_read_paused:
+            self._is_read_paused = False
+            self._transport.resume_reading()
 
-    def flush(self) -> None:
-        """There was no body, as with HEAD."""
-        if self._held:
-            held, self._held = self._held, b""
-            self._transport.write(held)
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._writable.clear()
 
-    def close(self) -> None:
-        self.flush()
-        self._on_close()
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._writable.set()
+
+    async def drained(self) -> None:
+        """Returns once the client has read most of what it was sent, or the connection is gone."""
+        if self.write_paused:
+            await self._writable.wait()
 
 
 class Lingering:

@@ -39,7 +39,12 @@ def _fast_on_uvloop(application: Any, port: int) -> None:
 
     state = application.state
     protocol: Any = partial(
-        HttpProtocol, front=state.front, fast_path=state.fast_path, keep_alive_s=75, max_connections=4_096
+        HttpProtocol,
+        app=application,
+        front=state.front,
+        fast_path=state.fast_path,
+        keep_alive_s=75,
+        max_connections=4_096,
     )
     uvicorn.run(application, port=port, loop="uvloop", http=protocol, log_level="error", access_log=False,
                 server_header=False, date_header=False, proxy_headers=False, ws="none")  # fmt: skip
