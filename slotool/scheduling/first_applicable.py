@@ -28,6 +28,9 @@ class FirstApplicable(Policy):
             tuple(policy for policy in self._policies if getattr(type(policy), method) is not getattr(Policy, method))
             for method in ("shed_candidate", "planned_us", "observe")
         )
+        self._sharing = {
+            point: tuple(policy for policy in self._policies if point in policy.points) for point in self.points
+        }
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         for policy in self._policies:
@@ -47,7 +50,7 @@ class FirstApplicable(Policy):
         return max([policy.planned_us(point, examples) for policy in self._planning], default=0.0)
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
-        return any(policy.serves(point, query) for policy in self._policies if point in policy.points)
+        return any(policy.serves(point, query) for policy in self._sharing.get(point, ()))
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
         for policy in self._observing:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
 # Answers considered, and their maximum age.
 REMEMBERED, FORGOTTEN_US = 400, 2e6
-# Share of them that the headroom covers; it is recomputed after ``EVERY`` answers.
+# Share of them that the headroom covers; it is recomputed after ``EVERY`` answers, when it is asked for.
 QUANTILE, EVERY = 0.99, 25
 # Largest share of a request's timeout that the headroom takes.
 MAX_SHARE = 0.5
@@ -33,14 +34,14 @@ class LatencyHeadroom:
         self._excess_us.append(excess_us)
         self._seen_at_us = now_us
         self._since += 1
-        if self._since >= EVERY:
-            self._since = 0
-            self._needed_us = max(0.0, _quantile(self._excess_us, QUANTILE))
 
     def of(self, timeout_us: float, now_us: float) -> float:
         """µs by which to bring forward the deadline of a request that has ``timeout_us``."""
-        if now_us - self._seen_at_us > FORGOTTEN_US:
+        if math.isinf(timeout_us) or now_us - self._seen_at_us > FORGOTTEN_US:
             return 0.0
+        if self._since >= EVERY:
+            self._since = 0
+            self._needed_us = max(0.0, _quantile(self._excess_us, QUANTILE))
         return min(self._needed_us, MAX_SHARE * timeout_us)
 
 

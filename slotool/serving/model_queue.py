@@ -61,7 +61,7 @@ class InferenceResult(NamedTuple):
         if name == CONFIDENCE and scored.confidence is not None:
             return scored.confidence.astype(np.float32)
         classified = isinstance(scored, Scores) or isinstance(scored.task, Classification)
-        return scored.answers.astype(np.int64) if name == LABEL and classified else None
+        return scored.answers.astype(np.int64, copy=False) if name == LABEL and classified else None
 
 
 # Takes what became of a request.

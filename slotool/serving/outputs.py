@@ -19,29 +19,29 @@ Rows = slice | np.ndarray
 class Scores:
     """Of a model without a signature.
 
-    ``logits``: float32 [n, classes]; ``confidence``: float64 [n], NaN where the scores are not numbers.
+    ``logits``: float32 [n, classes]; ``confidence``: float64 [n], NaN where the scores are not numbers; ``answers``:
+    int64 [n], the class of the highest score.
     """
 
     logits: np.ndarray
     confidence: np.ndarray
+    answers: np.ndarray
+
+    @classmethod
+    def of(cls, logits: np.ndarray, confidence: np.ndarray) -> Scores:
+        return cls(logits, confidence, logits.argmax(axis=1).astype(np.int64, copy=False))
 
     def __len__(self) -> int:
         return len(self.logits)
 
     @property
-    def answers(self) -> np.ndarray:
-        """int64 [n]: the class of the highest score."""
-        answers: np.ndarray = self.logits.argmax(axis=1).astype(np.int64)
-        return answers
-
-    @property
     def first(self) -> object:
         """The answer to the first example, which is often the only one."""
-        return int(self.logits[0].argmax())
+        return int(self.answers[0])
 
     def take(self, rows: Rows) -> Scores:
         """Those examples."""
-        return Scores(self.logits[rows], self.confidence[rows])
+        return Scores(self.logits[rows], self.confidence[rows], self.answers[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def combined(first: Computed, unsure: np.ndarray, second: Computed) -> Computed:
     confidence = _replaced(first.confidence, rows, second.confidence[better])
     if isinstance(first, Scores):
         assert isinstance(second, Scores)
-        return Scores(_replaced(first.logits, rows, second.logits[better]), confidence)
+        return Scores.of(_replaced(first.logits, rows, second.logits[better]), confidence)
     assert isinstance(second, Outputs)
     for name, array in first.tensors.items():
         if array.shape[1:] != second.tensors[name].shape[1:] and len(rows):
@@ -127,7 +127,8 @@ def gathered(parts: Sequence[tuple[np.ndarray, Computed | None]], own: np.ndarra
     first = answers[0]
     if isinstance(first, Scores):
         assert confidence is not None
-        return Scores(np.concatenate([part.logits for part in answers if isinstance(part, Scores)])[order], confidence)
+        logits = np.concatenate([part.logits for part in answers if isinstance(part, Scores)])[order]
+        return Scores.of(logits, confidence)
     named = [part.tensors for part in answers if isinstance(part, Outputs)]
     for name, array in first.tensors.items():
         for other in named:

@@ -40,7 +40,8 @@ def of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
         return of_bfloat16_bits(np.frombuffer(raw, dtype="<u2")).reshape(shape)
     if datatype == "BOOL" and raw.translate(None, b"\0\1"):
         raise bad_request(f"input {spec.name}: a BOOL is a byte of 0 or 1")
-    return np.frombuffer(raw, dtype=_LITTLE_ENDIAN[datatype]).reshape(shape).astype(spec.dtype)
+    # The model's own to write to, as bytes are not.
+    return np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw)).astype(spec.dtype, copy=False)
 
 
 def _texts_of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:

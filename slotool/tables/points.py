@@ -45,6 +45,13 @@ class OperatingPoint:
             if isinstance(value, str) and not _TEXT.fullmatch(value):
                 raise InputError(f"operating point: {value!r} cannot be a value of {name} (one line of text)")
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.settings)
+
     @classmethod
     def of(cls, settings: Mapping[str, Setting] | None = None, /, **more: Setting) -> OperatingPoint:
         """``OperatingPoint.of(k=0.25)``."""

@@ -105,7 +105,7 @@ def _tier(point: OperatingPoint) -> Callable[[], object]:
     return lambda: policy.decide(0.0, queue)
 
 
-ANSWERS = [Scores(np.eye(10, dtype=np.float32)[[3]], np.array([0.9 + at / 100])) for at in range(4)]
+ANSWERS = [Scores.of(np.eye(10, dtype=np.float32)[[3]], np.array([0.9 + at / 100])) for at in range(4)]
 
 
 def _run(cascade: Cascade) -> object:

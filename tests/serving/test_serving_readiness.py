@@ -51,7 +51,7 @@ class Puppet(InferenceEngine):
         self.calls[worker] = done
 
     def answer(self, worker: int = 0) -> None:
-        self.calls.pop(worker)(Scores(np.zeros((1, 4), np.float32), np.ones(1)))
+        self.calls.pop(worker)(Scores.of(np.zeros((1, 4), np.float32), np.ones(1)))
 
     def ready_in_s(self) -> float:
         return 7.3

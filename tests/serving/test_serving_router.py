@@ -316,7 +316,7 @@ def test_a_tier_may_be_a_cascade(three: ThreeLinear) -> None:
 
 def test_a_version_that_gives_no_answer_is_passed_over(three: ThreeLinear) -> None:
     x, cascade = batch(50), CASCADES[0]
-    scores = [Scores(logits, confidence(logits)) for logits in (three.forward(x, point) for point in POINTS)]
+    scores = [Scores.of(logits, confidence(logits)) for logits in (three.forward(x, point) for point in POINTS)]
     run = cascade_run(cascade, x)
     run.missing()
     run.given(scores[1])

@@ -470,7 +470,7 @@ class RayInferenceEngine(InferenceEngine):
 
 
 def _computed(model: ElasticModel, said: list[Any]) -> Computed:
-    return Scores(*said) if model.signature is None else outputs_of_tensors(unpack(said[0]), model)
+    return Scores.of(*said) if model.signature is None else outputs_of_tensors(unpack(said[0]), model)
 
 
 def _entry(name: str, served: ServedModel) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from slotool.errors import RunError
 from slotool.models.packing import Packed, unpack
-from slotool.serving.outputs import Scores
 
 _ALIGN = 64
 # Before the tensors: whether the call in progress is cancelled, and by what factor calls are slowed.
@@ -59,13 +58,14 @@ class SharedTensors:
         count = self._shapes[model].inputs * examples
         return np.frombuffer(self._memory, np.float32, count, _HEADER_BYTES).reshape(examples, -1)
 
-    def outputs(self, model: str, examples: int) -> Scores:
-        """The same memory every time: copy what is to outlive the call."""
+    def outputs(self, model: str, examples: int) -> tuple[np.ndarray, np.ndarray]:
+        """Logits, float32 [examples, classes], and confidences, float64 [examples]. The same memory every time: copy
+        what is to outlive the call."""
         shape = self._shapes[model]
         at = _HEADER_BYTES + _aligned(4 * shape.inputs * examples)
         logits = np.frombuffer(self._memory, np.float32, shape.classes * examples, at).reshape(examples, -1)
         sure = np.frombuffer(self._memory, np.float64, examples, at + _aligned(4 * shape.classes * examples))
-        return Scores(logits, sure)
+        return logits, sure
 
     def pack(self, tensors: Mapping[str, np.ndarray], after: int = 0) -> int:
         """Write named tensors behind the first ``after`` bytes, and return how many bytes they take.

@@ -126,9 +126,9 @@ def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: Sha
         return tensors.pack(tensors_of_outputs(computed), after=size)
     computed = runner.run(tensors.inputs(name, size).reshape(size, *model.input_shape), point)
     assert isinstance(computed, Scores)
-    outputs = tensors.outputs(name, size)
-    outputs.logits[:] = computed.logits
-    outputs.confidence[:] = computed.confidence
+    logits, confidence = tensors.outputs(name, size)
+    logits[:] = computed.logits
+    confidence[:] = computed.confidence
     return 0
 
 

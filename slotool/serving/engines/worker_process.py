@@ -154,8 +154,8 @@ class WorkerProcess:
         """A copy of what the worker left."""
         model = self.models[call.model].model
         if model.signature is None:
-            left = self._tensors.outputs(call.model, call.size)
-            return Scores(left.logits.copy(), left.confidence.copy())
+            logits, confidence = self._tensors.outputs(call.model, call.size)
+            return Scores.of(logits.copy(), confidence.copy())
         try:
             return outputs_of_tensors(self._tensors.unpack(length, after=call.size, copy=True), model)
         except RunError as error:
