@@ -19,7 +19,7 @@ from slotool.serving.statistics import Statistics
 
 # Answers, and bytes of their inputs, that wait to be counted: fewer, and each costs more; more, and the request behind
 # them waits for longer.
-MAX_UNCOUNTED, MAX_UNCOUNTED_BYTES = 16, 2**20
+MAX_UNCOUNTED, MAX_UNCOUNTED_BYTES = 64, 2**20
 # The longest that one waits.
 MAX_WAIT_S = 0.1
 
@@ -131,9 +131,7 @@ class Accounts:
         late = sum(answer.slack_us < 0 for _, answer in answers)
         self._metrics.answered(name, point, latencies_us, late=late)
         self._statistics[name].answered([answer for _, answer in answers], [asked.read_us for asked, _ in answers])
-        feedback = self._feedback[name]
-        for asked, answer in answers:
-            feedback.answered(asked.x, answer, asked.options.group)
+        self._feedback[name].answered([(asked.x, answer, asked.options.group) for asked, answer in answers])
         first, answer = answers[0]
         accuracy = first.served.expected_accuracy.get(answer.decision.point)
         self._live.answered(latencies_us, late, point if len(self._statistics) == 1 else f"{name}: {point}", accuracy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,9 @@ class Feedback:
     """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, Remembered] = OrderedDict()
+        # The oldest first: answers that nobody has asked about, and those that somebody may have.
+        self._unread: deque[tuple[str, Inputs, np.ndarray, bool, str]] = deque()
+        self._remembered: OrderedDict[str, Remembered] = OrderedDict()
         self._bytes = 0
         self._right: deque[tuple[bool, bool]] = deque(maxlen=MAX_LABELLED)
         self._answered = self._rejected = self._labelled = 0
@@ -46,17 +48,30 @@ class Feedback:
         """Tiers whose guarantee labels violate."""
         return self.guarantees.alarms
 
-    def answered(self, x: Inputs, answer: InferenceResult, group: str = "") -> None:
-        """Remember the answer to ``x`` until its label comes. ``group``: that the request named."""
-        self._answered += 1
-        self._waiting[answer.request] = Remembered(x, answer.labels, answer.slack_us >= 0, group)
-        self._bytes += x.nbytes
-        while len(self._waiting) > MAX_REMEMBERED or self._bytes > MAX_BYTES:
-            self._forget(next(iter(self._waiting)))
+    def answered(self, answers: Iterable[tuple[Inputs, InferenceResult, str]]) -> None:
+        """Remember answers until their labels come: each input, its answer, and the group that the request named."""
+        unread = self._unread
+        for x, answer, group in answers:
+            self._answered += 1
+            self._bytes += x.nbytes
+            unread.append((answer.request, x, answer.labels, answer.slack_us >= 0, group))
+        while len(self._remembered) + len(unread) > MAX_REMEMBERED or self._bytes > MAX_BYTES:
+            if self._remembered:
+                self._forget(next(iter(self._remembered)))
+            else:
+                self._bytes -= unread.popleft()[1].nbytes
 
     def remembers(self, request: str) -> bool:
         """Whether its labels may still come."""
         return request in self._waiting or self._choice.remembered(request) is not None
+
+    @property
+    def _waiting(self) -> OrderedDict[str, Remembered]:
+        """By request. Most servers get no labels, so answers are filed when somebody asks for one."""
+        while self._unread:
+            request, x, labels, in_time, group = self._unread.popleft()
+            self._remembered[request] = Remembered(x, labels, in_time, group)
+        return self._remembered
 
     def rejected(self) -> None:
         """A request ended without an answer."""

@@ -17,9 +17,9 @@ MAX_SHARE = 0.5
 class LatencyHeadroom:
     """By how much deadlines are brought forward, to make room for what plans do not know.
 
-    Plans know the latency profile only. ``observe`` receives for every answer how much later than planned it left, in
-    µs; the headroom is the ``QUANTILE`` of the recent values. It is 0 before any answer, and after ``FORGOTTEN_US``
-    without.
+    Plans know the latency profile only. ``observe`` receives how much later than planned, in µs, answers left
+    together; the headroom is the ``QUANTILE`` of the recent values. It is 0 before any answer, and after
+    ``FORGOTTEN_US`` without.
     """
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class LatencyHeadroom:
         self._since = 0
         self._needed_us = 0.0
 
-    def observe(self, excess_us: float, now_us: float) -> None:
+    def observe(self, excess_us: float, now_us: float, answers: int = 1) -> None:
         if now_us - self._seen_at_us > FORGOTTEN_US:
             self._excess_us.clear()
-        self._excess_us.append(excess_us)
+        self._excess_us.extend([excess_us] * answers)
         self._seen_at_us = now_us
-        self._since += 1
+        self._since += answers
 
     def of(self, timeout_us: float, now_us: float) -> float:
         """µs by which to bring forward the deadline of a request that has ``timeout_us``."""

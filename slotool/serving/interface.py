@@ -112,7 +112,8 @@ class Interface:
                     columns[name] = np.full(len(columns[self.inputs[0].name]), number, dtype=np.int32)
             return Columns.unchecked(columns)
         x = arrays[INPUT]
-        if not _are_finite(x):
+        # Counting takes a third of the time of ``all``.
+        if np.count_nonzero(np.isfinite(x)) < x.size:
             raise bad_request(f"input {INPUT}: it holds NaN or infinity")
         return x
 
@@ -136,12 +137,6 @@ class Interface:
             "output": [_triton_tensor(tensor) for tensor in self.outputs],
             **({"parameters": {READING: {"string_value": reading}}} if stated else {}),
         }
-
-
-def _are_finite(x: np.ndarray) -> bool:
-    values = x.ravel()
-    # The sum of squares is finite only where every value is, and one call; it may overflow where all are.
-    return math.isfinite(values.dot(values)) or bool(np.isfinite(values).all())
 
 
 def whole_number(name: str, value: Any, most: int) -> int:

@@ -104,7 +104,7 @@ class Live:
         room = MAX_SAMPLES - len(kept)
         kept.extend(latencies_us[:room])
         for latency_us in latencies_us[room:]:
-            if (at := self._random.randrange(second.in_time + second.late)) < MAX_SAMPLES:
+            if (at := int(self._random.random() * (second.in_time + second.late))) < MAX_SAMPLES:
                 kept[at] = latency_us
 
     def _figures(self, second: _Second, span_s: float, now_s: float) -> dict[str, Any]:

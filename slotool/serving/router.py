@@ -95,6 +95,8 @@ class Router:
         }
         # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
         self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
+        # Called when all requests of a call have their answers.
+        self.batch_listener: Callable[[], None] = _nothing
         # Called when other models serve than before.
         self.models_listener: Callable[[], None] | None = None
         self._max_queue = max_queue
@@ -394,7 +396,7 @@ class Router:
         done_us: float,
         fallback: str,
     ) -> None:
-        took_us, examples = done_us - batch.begun_us, len(scored)
+        took_us, examples, version = done_us - batch.begun_us, len(scored), model_queue.served.version
         # Nothing is to be learnt of a call that another point answered.
         planned_us = 0.0 if fallback else batch.planned_us
         if not fallback:
@@ -404,9 +406,9 @@ class Router:
         self.metrics.computed(model_queue.served.name, examples)
         for query in batch.queries:
             del model_queue.pending[query.id]
-        first = 0
+        first = answered = 0
         for request in wanted:
-            query, last = request.query, first + len(request.x)
+            query, last = request.query, first + request.query.examples
             part = scored if len(wanted) == 1 else scored.take(slice(first, last))
             first = last
             sure = None if part.confidence is None else lowest(part.confidence)
@@ -414,12 +416,13 @@ class Router:
                 request.end(rejections.no_confidence(finite=isinstance(part, Scores)))
             elif not request.is_over:
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + request.headroom_us
-                version = model_queue.served.version
                 request.end(InferenceResult(part, batch.decision, *timing, examples, query.id, fallback, version, sure))
-                # When it has left, which may be long after it was there.
-                now_us = self.now_us()
-                overrun_us = took_us - planned_us if planned_us else 0.0
-                self.headroom.observe(now_us - done_us + overrun_us, now_us)
+                answered += 1
+        self.batch_listener()
+        # When they have left, which may be long after they were there.
+        now_us = self.now_us()
+        overrun_us = took_us - planned_us if planned_us else 0.0
+        self.headroom.observe(now_us - done_us + overrun_us, now_us, answered)
 
     def _retry_or_fail(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
         """The batch of a lost worker waits again, except requests that were in too many such calls."""
@@ -468,6 +471,10 @@ class Router:
         if not math.isinf(soonest_us):
             wait_s = max(0.0, soonest_us - self.now_us()) * 1e-6
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)
+
+
+def _nothing() -> None:
+    """What listeners do that there are none of."""
 
 
 def _expected(model: ElasticModel, x: Inputs) -> dict[OperatingPoint, float] | None:

@@ -25,8 +25,8 @@ def test_most_of_the_recent_answers_would_have_been_in_time(excesses: list[float
     headroom = LatencyHeadroom()
     for at, excess_us in enumerate(excesses):
         headroom.observe(excess_us, float(at))
-    told = headroom.of(np.inf, float(len(excesses)))
-    counted = excesses[: len(excesses) // EVERY * EVERY][-REMEMBERED:]
+    told = headroom.of(1e12, float(len(excesses)))
+    counted = excesses[-REMEMBERED:]
     assert told >= 0.0
     assert np.mean(np.array(counted) <= told + 1e-6) >= 0.95, "of 25 all but one"
 
@@ -36,4 +36,4 @@ def test_it_is_the_quantile_of_numpy(excesses: list[float]) -> None:
     headroom = LatencyHeadroom()
     for at, excess_us in enumerate(excesses):
         headroom.observe(excess_us, float(at))
-    assert headroom.of(np.inf, EVERY) == pytest.approx(np.quantile(excesses, QUANTILE))
+    assert headroom.of(1e12, EVERY) == pytest.approx(np.quantile(excesses, QUANTILE))

@@ -112,7 +112,10 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
             return
         request = exchange.request
         last = not (request.complete and request.keep_alive) or self._is_last()
-        self._transport.write(reply.http(close=last))
+        if last or reply.answer is None:
+            self._transport.write(reply.http(close=last))
+        else:
+            self._fast_path.outbox.add(self._transport, reply.http())
         if last:
             self._linger()
         self._answered()

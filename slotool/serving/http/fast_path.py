@@ -13,6 +13,7 @@ from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.bulk_rejection import INFERENCE, BulkRejector
 from slotool.serving.http.requests import Request
+from slotool.serving.http.transport import Outbox
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
@@ -47,6 +48,9 @@ class FastPath:
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
         self._front, self._inference, self._compute = front, inference, compute
         self.bulk_rejector = BulkRejector(front)
+        # Answers of one call leave together.
+        self.outbox = Outbox()
+        front.router.batch_listener = self.outbox.flush
         # A client that stays sends the same head again and again.
         self._remembered = lru_cache(maxsize=256)(_read)
 

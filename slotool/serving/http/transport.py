@@ -45,6 +45,26 @@ class FlowControl:
             await self._writable.wait()
 
 
+class Outbox:
+    """Answers on their way to the connections of many clients, written one right after the other.
+
+    A client on the same machine wakes up for an answer, and sleeps again before the next has been made: to wake it
+    costs the server more than to write.
+    """
+
+    def __init__(self) -> None:
+        self._answers: list[tuple[asyncio.Transport, bytes]] = []
+
+    def add(self, transport: asyncio.Transport, answer: bytes) -> None:
+        """Write ``answer`` at the next ``flush``."""
+        self._answers.append((transport, answer))
+
+    def flush(self) -> None:
+        answers, self._answers = self._answers, []
+        for transport, answer in answers:
+            transport.write(answer)
+
+
 class Lingering:
     """The end of a connection after its last answer: nothing more is said, but what the client sends is still read.
 
