@@ -255,20 +255,21 @@ def _with_candidates(given: Sources, candidates: Mapping[str, tuple[Path | None,
     from slotool.serving.candidates import candidate_name
     from slotool.serving.sources import CombinedSources
 
-    parts = [given]
+    parts: list[Sources] = []
     for role, (artifact, share) in candidates.items():
         if artifact is None:
             refuse_without_effect((f"{role}_share",), f"without --{role}")
             continue
-        if len(given.names) != 1 or len(given.artifacts) != 1:
+        if len(given.artifacts) != 1 or len(given.names) > 1:
             raise typer.BadParameter(
-                "a candidate is for the place of one artifact under one --name; those of several models are listed in a"
-                " file: --config service.toml",
+                "a candidate is for the place of one artifact; those of several models are listed in a file:"
+                " --config service.toml",
                 param_hint=f"--{role}",
             )
+        given = replace(given, names=given.names or (given.artifacts[0].resolve().name,))
         named = (candidate_name(given.names[0], role),)
         parts.append(replace(given, artifacts=(artifact,), names=named, role=role, share=share))
-    return CombinedSources(tuple(parts)) if len(parts) > 1 else given
+    return CombinedSources((given, *parts)) if parts else given
 
 
 def _described(

@@ -177,12 +177,12 @@ def test_a_candidate_has_what_its_model_has_unless_it_says_otherwise(folder: Pat
 
 def test_candidates_are_stated_on_the_command_line_too(folder: Path) -> None:
     candidates = ("--canary", "v1", "--canary-share", "0.5", "--shadow", "v2")
-    with serving(folder, "v0", "--name", "net", *candidates) as (_, ready):
+    with serving(folder, "v0", *candidates) as (_, ready):
         url = ready["url"]
-        answers = Counter(label(HTTP.post(url + PATH, json=INFER)) for _ in range(60))
+        answers = Counter(label(HTTP.post(f"{url}/v2/models/v0/infer", json=INFER)) for _ in range(60))
         assert set(answers) == {0, 1}, "the shadow answers nobody"
-        until(lambda: HTTP.get(f"{url}/live").json()["shadows"]["net"]["compared"] > 0)
-        shadow = HTTP.get(f"{url}/live").json()["shadows"]["net"]
+        until(lambda: HTTP.get(f"{url}/live").json()["shadows"]["v0"]["compared"] > 0)
+        shadow = HTTP.get(f"{url}/live").json()["shadows"]["v0"]
         assert (shadow["share"], shadow["agreement"]) == (1.0, 0.0)
         described = HTTP.get(f"{url}/openapi.json").json()["components"]["schemas"]["Shadow"]
         assert set(described["properties"]) == set(shadow)
@@ -191,7 +191,7 @@ def test_candidates_are_stated_on_the_command_line_too(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("v0", "--canary", "v1"), "--canary"),
+        (("v0", "v2", "--canary", "v1"), "--canary"),
         (("v0", "v1", "--name", "a", "--name", "b", "--shadow", "v2"), "--shadow"),
         (("v0", "--name", "net", "--canary-share", "0.5"), "--canary-share"),
         (("--config", "service.toml", "--canary", "v1"), "--canary"),
