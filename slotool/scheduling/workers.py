@@ -55,6 +55,14 @@ class Workers:
             heappop(self._idle)
         return None
 
+    def alive(self) -> int:
+        """How many are not dead."""
+        return int(np.isfinite(self.free_us).sum())
+
+    def is_alive(self, worker: int) -> bool:
+        """Whether ``worker`` is there, busy or not."""
+        return worker < len(self.free_us) and math.isfinite(self.free_us[worker])
+
     def second_idle(self, worker: int) -> int | None:
         """Of the others the one that has been idle for longest, None when there is none."""
         others = [rest for rest in self._idle if rest[1] != worker and self._is_idle(*rest)]

@@ -51,6 +51,8 @@ class Calls:
         self.waiting: deque[Callable[[int], None]] = deque()
         self._remote = RemoteEndpoints(metrics, events)
         self._lost: set[int] = set()
+        # By worker, whose call it has or had last.
+        self.models: dict[int, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -152,6 +154,7 @@ class Calls:
             report(outcome, now_us)
             self._on_idle()
 
+        self.models[worker] = model_queue.served.name
         try:
             self._engine.begin(worker, model_queue.served.name, point, x, done)
         except Exception as error:

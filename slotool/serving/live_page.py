@@ -181,6 +181,7 @@ class LivePage:
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),
+            "worker_states": front.router.worker_states(),
             "threads": runtime_settings.workers[1] if runtime_settings else None,
             "can_reconfigure": runtime_settings is not None and front.router.engine.can_reconfigure,
             "unready": None if unready is None else str(unready),

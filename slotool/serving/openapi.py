@@ -246,6 +246,7 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
 def _live(models: Mapping[str, ServedModel], tolerance: Document) -> Document:
     """What the live page shows."""
     perhaps: Document = {"type": ["string", "null"]}
+    worker: Document = {"type": "string", "enum": ["idle", "busy", "starting", "dead"]}
     properties: Document = {
         "version": _TEXT,
         "up_s": {"type": "number", "minimum": 0},
@@ -255,6 +256,7 @@ def _live(models: Mapping[str, ServedModel], tolerance: Document) -> Document:
         "workers": _WHOLE,
         "all_workers": _WHOLE,
         "busy": _WHOLE,
+        "worker_states": _list(_object(["state", "model"], state=worker, model=perhaps)),
         "threads": {"type": ["integer", "null"]},
         "can_reconfigure": {"type": "boolean"},
         "unready": perhaps,

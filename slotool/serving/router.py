@@ -130,7 +130,7 @@ class Router:
 
     def alive(self) -> int:
         """Number of live workers, busy or not."""
-        return int(np.isfinite(self._workers.free_us).sum())
+        return self._workers.alive()
 
     def workers(self) -> int:
         """Number of workers, those included that are dead or not warm yet."""
@@ -139,6 +139,21 @@ class Router:
     def busy(self) -> int:
         """Number of workers with a call in progress."""
         return len(self._workers.running)
+
+    def worker_states(self) -> list[dict[str, Any]]:
+        """Of each worker ``state``: idle, busy, starting (its models load) or dead; ``model``: of the call it has, None
+        without one."""
+        states = []
+        for worker in range(self.engine.workers):
+            model = self._calls.models.get(worker) if worker in self._workers.running else None
+            if model is None and self._workers.is_alive(worker):
+                state = "idle"
+            elif model is None:
+                state = "starting" if self.engine.is_starting(worker) else "dead"
+            else:
+                state = "busy"
+            states.append({"state": state, "model": model})
+        return states
 
     def unready(self) -> Rejection | None:
         """Why the server is not ready; None while some worker has every model warm."""

@@ -332,6 +332,7 @@ def test_several_models_are_shown_together_or_one_by_one() -> None:
         stranger = HTTP.get(f"{live.url}/live", params={"model": "none"})
         assert stranger.status_code == 404
         assert (figures()["workers"], figures()["all_workers"], figures()["unready"]) == (1, 1, None)
+        assert figures()["worker_states"] == [{"state": "idle", "model": None}]
 
         with browser_at(f"{live.url}/") as page:
             page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
@@ -339,6 +340,7 @@ def test_several_models_are_shown_together_or_one_by_one() -> None:
             page.call("Emulation.setEmulatedMedia", features=[scheme])
             page.until("document.querySelectorAll('#model option').length === 3")
             assert page.value("document.documentElement.scrollWidth") == 390
+            assert page.value("document.querySelector('#workers li').innerText") == "0: idle"
             assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 27)"
             assert page.value("getComputedStyle(document.body).margin") == "0px"
             page.value("const m = document.querySelector('#model'); m.value = 'two';"

@@ -67,6 +67,10 @@ class InferenceEngine(ABC):
         """That there are for workers: of this process, by default."""
         return len(os.sched_getaffinity(0))
 
+    def is_starting(self, worker: int) -> bool:
+        """Of a worker that is not alive: whether another is loading the models in its place. By default one is."""
+        return True
+
     def ready_in_s(self) -> float:
         """Seconds until one of the workers that were lost is expected to be ready again: an estimate, for clients."""
         return 1.0

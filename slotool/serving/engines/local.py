@@ -133,6 +133,10 @@ class LocalInferenceEngine(InferenceEngine):
         if loop is not self._loop:
             self._listen_in(loop)
 
+    def is_starting(self, worker: int) -> bool:
+        process = self._processes[worker] if worker < len(self._processes) else None
+        return process is not None and process.is_open and not process.was_warm
+
     def ready_in_s(self) -> float:
         """A replacement is expected to take as long to start as the last worker that did."""
         now_s = time.monotonic()
