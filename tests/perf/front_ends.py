@@ -1,7 +1,8 @@
-"""What speaks HTTP in front of slotool, and what it costs: today's, uvicorn as it comes, granian's RSGI.
+"""What speaks HTTP in front of slotool, and what it costs: today's, uvicorn as it comes, granian's RSGI; and today's
+without each of its shortcuts.
 
 One example of 64 floats as a binary tensor to the shipped MLP, the servers on one core in turn, ``wrk`` (in C) on
-the other with one connection and with 32, in interleaved rounds; CPU time is that of the server's process. Then the
+the other with one connection and with 32, in rounds of random order; CPU time is that of the server's process. Then the
 greatest share of the rate with 32 connections, offered by Poisson arrivals, whose p99 is 25 ms at most. Beside them a
 FastAPI route around ONNX Runtime with a network of the same shape, raw bytes in, and llhttp on uvloop that answers
 without a model. ``python -m tests.perf front_ends`` makes an environment with uvloop, granian and FastAPI
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import site
@@ -34,12 +36,14 @@ from slotool.data import load_dataset
 from slotool.errors import RunError
 from slotool.process import bound_to, cores_by_preference
 from tests.perf.open_loop import OpenLoop
+from tests.perf.peers.front_end import SHORTCUTS
 from tests.perf.served_request import _onnx_family
 from tests.perf.serving_peers import HERE, ROOT, _end, _free_port
 
 ROUNDS, SECONDS, OPEN_SECONDS, P99_S = 5, 1, 3.0, 0.025
 SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)
 PATH = "/v2/models/mlp/infer"
+WITHOUT = "slotool without "
 PACKAGES = ("uvloop", "granian", "uvicorn", "httptools", "fastapi", "onnxruntime")
 _LATENCY, _TOTAL = re.compile(r"50%\s+([\d.]+)(us|ms|s)"), re.compile(r"(\d+) requests in ([\d.]+)s")
 _UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -57,14 +61,18 @@ def main() -> None:
                 script = _script(folder, kind)
                 runs: dict[str, list[dict[str, float]]] = {"1": [], "32": []}
                 rows[kind] = {"runs": runs, "script": script, "port": port, "pid": process.pid}
+            order = random.Random(0)
             for _ in range(ROUNDS):
-                for row in rows.values():
+                for row in order.sample(list(rows.values()), len(rows)):
                     for connections, measured in row["runs"].items():
                         measured.append(_wrk(row["port"], row["pid"], int(connections), row["script"]))
             found = {kind: _medians(row["runs"]) for kind, row in rows.items()}
-            for kind, row in rows.items():
-                found[kind]["goodput_per_s"] = _goodput(row["port"], _request(kind), found[kind]["32"]["per_s"])
-                _tell(kind, found[kind])
+            for kind in order.sample(list(rows), len(rows)):
+                if not kind.startswith(WITHOUT):
+                    rate_per_s = found[kind]["32"]["per_s"]
+                    found[kind]["goodput_per_s"] = _goodput(rows[kind]["port"], _request(kind), rate_per_s)
+            for kind, figures in found.items():
+                _tell(kind, figures)
     print(json.dumps({"benchmark": "front_ends", "p99_bound_s": P99_S, "found": found}))
 
 
@@ -79,6 +87,7 @@ def _commands(folder: Path) -> dict[str, list[str]]:
     return {
         "slotool": serve,
         "slotool, uvloop": [python, script, "fast-uvloop", artifact],
+        **{WITHOUT + name: [sys.executable, script, name, artifact] for name in SHORTCUTS},
         "slotool, --http uvicorn": [*serve, "--http", "uvicorn"],
         "uvicorn, asyncio": [python, script, "asyncio", artifact],
         "uvicorn, uvloop": [python, script, "uvloop", artifact],
@@ -196,8 +205,9 @@ def _goodput(port: int, request: bytes, closed_per_s: float) -> float:
 def _tell(kind: str, found: dict[str, Any]) -> None:
     one, many = found["1"], found["32"]
     spent, p50 = (" / ".join(f"{each[name] * 1e6:4.0f}" for each in (one, many)) for name in ("cpu_s", "p50_s"))
-    print(f"{kind:24} CPU {spent} µs a request, p50 {p50} µs, {one['per_s']:5.0f} / {many['per_s']:5.0f}/s with 1 / 32 "
-          f"connections, {found['goodput_per_s']:5.0f}/s within {P99_S * 1e3:g} ms", flush=True)  # fmt: skip
+    in_time = f", {found['goodput_per_s']:5.0f}/s within {P99_S * 1e3:g} ms" if "goodput_per_s" in found else ""
+    print(f"{kind:48} CPU {spent} µs a request, p50 {p50} µs, {one['per_s']:5.0f} / {many['per_s']:5.0f}/s with 1 / 32 "
+          f"connections{in_time}", flush=True)  # fmt: skip
 
 
 def _environment() -> Path:

@@ -4,7 +4,7 @@ Kinds: ``asyncio`` and ``uvloop``, uvicorn as it comes on that event loop in fro
 ``fast-uvloop``, today's protocol on uvloop, which measures no idle time and so admits everything; ``granian``,
 granian's RSGI in front of the same handler that the fast path calls; ``fastapi``, a route of FastAPI around a session
 of ONNX Runtime, raw bytes in and JSON out, on uvicorn and uvloop; ``echo``, llhttp on uvloop alone, which answers every
-request with the same bytes: the floor.
+request with the same bytes: the floor. One of ``SHORTCUTS``: slotool's own server without it.
 """
 
 import sys
@@ -122,12 +122,60 @@ def _echo(port: int) -> None:
     uvloop.run(serve())
 
 
+def _one_by_one(application: Any) -> None:
+    outbox = application.state.fast_path.outbox
+    outbox.add = lambda transport, answer: transport.write(answer)
+
+
+def _read_each_time(application: Any) -> None:
+    from slotool.serving.http import fast_path
+
+    application.state.fast_path._remembered = fast_path._read
+    for reader in application.state.fast_path._inference._readers.values():
+        reader._remembered = reader._read
+
+
+def _dispatch_later(application: Any) -> None:
+    application.state.front._arrives_alone = lambda: False
+
+
+def _alone_in_calls(application: Any) -> None:
+    from slotool.scheduling import fixed
+
+    fixed.SHARED_US = 0.0
+
+
+def _count_each(application: Any) -> None:
+    from slotool.serving import accounts
+
+    accounts.MAX_UNCOUNTED = 1
+
+
+SHORTCUTS = {
+    "answers written together": _one_by_one,
+    "heads remembered": _read_each_time,
+    "lone requests dispatched at once": _dispatch_later,
+    "calls shared": _alone_in_calls,
+    "answers counted together": _count_each,
+}
+
+
+def _without(application: Any, shortcut: str, port: int) -> None:
+    from slotool.serving.server import bind, serve_until_signalled
+
+    SHORTCUTS[shortcut](application)
+    listener = bind("127.0.0.1", port)
+    serve_until_signalled(application, listener, lambda: None, drain_s=1.0, warn=print)
+
+
 def main() -> None:
     kind, port, artifact = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     if kind == "echo":
         _echo(port)
     elif kind == "fastapi":
         _fastapi(port, artifact)
+    elif kind in SHORTCUTS:
+        _without(_application(artifact), kind, port)
     elif kind == "granian":
         _granian(_application(artifact), port)
     elif kind == "fast-uvloop":
