@@ -49,6 +49,10 @@ class FirstApplicable(Policy):
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
         return max([policy.planned_us(point, examples) for policy in self._planning], default=0.0)
 
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({size for policy in self._policies for size in policy.batch_sizes}))
+
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         return any(policy.serves(point, query) for policy in self._sharing.get(point, ()))
 

@@ -64,6 +64,11 @@ class Policy(ABC):
         """µs that a call is expected to take; 0 when this policy does not know."""
         return 0.0
 
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Examples of the batches that it forms, ascending, as far as it says; a server warms them."""
+        return ()
+
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         """Whether ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
         return False

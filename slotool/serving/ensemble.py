@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.data.columns import Columns, Inputs
+from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel, confidence
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
@@ -23,6 +24,9 @@ from slotool.rules.policies import Conc, consults_second
 from slotool.serving.cascade_run import cascade_run
 from slotool.serving.outputs import Computed, Outputs, Scores, combined
 from slotool.tables import OperatingPoint
+
+# For batches, at a start: a slow model is ready not much later, and its first batches are the slower.
+BATCHES_WARMED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +122,12 @@ class PointRunner:
             for unneeded in runs:
                 unneeded.cancel()
 
-    def warm(self, pool: Executor | None = None) -> None:
+    def warm(self, pool: Executor | None = None, batch_sizes: Sequence[int] = ()) -> None:
         """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate.
 
-        A model that leaves sizes of its inputs open and keeps no examples may not take the smallest: its first call is
-        then not warm.
+        Then one of every batch size at each point, as far as ``BATCHES_WARMED_S`` allow, the largest first: a first
+        call of more examples allocates memory, and may take several times as long. A model that leaves sizes of its
+        inputs open and keeps no examples may not take the smallest: its first call is then not warm.
         """
         x = warm_up_example(self.model)
         with suppress(*([Exception] if self.model.examples is None and _has_open_sizes(self.model) else [])):
@@ -135,6 +140,18 @@ class PointRunner:
                     self._compute(x, point)
                     if pool is not None:
                         pool.submit(self._compute, x, point).result()
+            self._warm_batches(x, sorted({size for size in batch_sizes if size > 1}, reverse=True))
+
+    def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:
+        until_s = time.monotonic() + BATCHES_WARMED_S
+        points = dict.fromkeys(point for plan in self._plans.values() for point in plan.points)
+        for size in sizes:
+            batch = concatenate([x] * size)
+            for point in points:
+                if time.monotonic() > until_s:
+                    return
+                if point not in self.model.remote_points:
+                    self._compute(batch, point)
 
     def _compute(self, x: Inputs, point: OperatingPoint) -> Computed:
         return compute(self.model, x, point)

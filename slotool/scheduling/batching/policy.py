@@ -111,6 +111,10 @@ class BatchingPolicy(Policy):
             return False
         return query.min_accuracy is None or query.min_accuracy <= self.grid.accuracy[self.grid.index(point)]
 
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        return tuple(self.grid.sizes.tolist())
+
     def _serve_alone(self, query: Query, slack_us: float, points: tuple[OperatingPoint, ...]) -> Decision | CannotMeet:
         """A query of more examples than any profiled batch: the most accurate point that fits it, by itself."""
         for point in reversed(points):

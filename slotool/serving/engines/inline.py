@@ -59,7 +59,7 @@ class InlineInferenceEngine(InferenceEngine):
             if any(runner.model is model for model in serving):
                 continue
             try:
-                runner.warm(self._pool)
+                runner.warm(self._pool, models[name].policy.batch_sizes)
             except Exception as error:
                 raise RunError(f"{name} cannot run: {error}") from error
         return runners

@@ -113,7 +113,7 @@ class Worker:
 
         model = load_served(instead or entry["path"])
         runner = PointRunner(model, map(decode_point, entry["points"]))
-        runner.warm()
+        runner.warm(batch_sizes=entry["batch_sizes"])
         model.set_cancellation_check(self._check_cancelled)
         self._runners[entry["name"]] = runner
 
@@ -481,4 +481,5 @@ def _entry(name: str, served: ServedModel) -> dict[str, Any]:
         "manifest": (served.path / MANIFEST).read_bytes(),
         "allows_code": factories.is_allowed(),
         "points": [encode_point(point) for point in served.policy.points],
+        "batch_sizes": served.policy.batch_sizes,
     }

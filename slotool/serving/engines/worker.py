@@ -97,7 +97,7 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
     for entry in options["models"]:
         model = load_served(entry["path"])
         runner = PointRunner(model, [decode_point(text.encode()) for text in entry["points"]])
-        runner.warm()
+        runner.warm(batch_sizes=entry["batch_sizes"])
         runners.append((entry["name"], runner))
     return runners
 

@@ -201,4 +201,5 @@ def _options(served: ServedModel, shapes: Shapes | None) -> dict[str, Any]:
         "path": str(served.path),
         "shapes": shapes and [shapes.inputs, shapes.classes],
         "points": [encode_point(point).decode() for point in served.policy.points],
+        "batch_sizes": served.policy.batch_sizes,
     }

@@ -1,0 +1,61 @@
+"""Before a server is ready every batch size has been computed once: a first call of more examples is a slow one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slotool.artifacts.shipped import shipped_artifact
+from slotool.elastic import ElasticModel, load_served
+from slotool.scheduling import ControlSpace, FirstApplicable, FixedPoint, Policy
+from slotool.scheduling.batching import ControlGrid, SlackFit
+from slotool.serving import ensemble
+from slotool.serving.engines import InlineInferenceEngine
+from slotool.serving.ensemble import PointRunner
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+SIZES = (1, 4, 16)
+
+
+@pytest.fixture
+def family(monkeypatch: pytest.MonkeyPatch) -> tuple[ElasticModel, list[tuple[str, int]]]:
+    """The shipped family, and what it computes: version and number of examples of each call."""
+    model, calls = load_served(str(shipped_artifact("family").path)), []
+    forward = model.forward
+
+    def counted(x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        calls.append((str(point.get("version")), len(x)))
+        return forward(x, point)
+
+    monkeypatch.setattr(model, "forward", counted)
+    return model, calls
+
+
+def slack_fit(model: ElasticModel) -> Policy:
+    times = {(point, size): 1e3 * size for point in model.points for size in SIZES}
+    accuracy = {point: 0.8 + 0.01 * at for at, point in enumerate(model.points)}
+    return SlackFit(ControlGrid(ControlSpace(list(model.points), times, accuracy)))
+
+
+def test_an_engine_warms_the_batches_of_its_policy(family: tuple[ElasticModel, list[tuple[str, int]]]) -> None:
+    model, calls = family
+    policy = FirstApplicable([slack_fit(model)])
+    assert policy.batch_sizes == slack_fit(model).batch_sizes
+    engine = InlineInferenceEngine()
+    engine.open({"family": ServedModel("family", model, policy)}, lambda worker, alive: None)
+    engine.close()
+    versions = {str(point.get("version")) for point in model.points}
+    assert set(calls) == {(version, size) for version in versions for size in policy.batch_sizes}
+    assert max(policy.batch_sizes) > 1
+
+
+def test_a_slow_model_is_not_kept_from_serving(
+    family: tuple[ElasticModel, list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = family
+    monkeypatch.setattr(ensemble, "BATCHES_WARMED_S", -1.0)
+    PointRunner(model, []).warm(batch_sizes=SIZES)
+    assert {size for _, size in calls} == {1}
+    space = ControlSpace(list(model.points), {}, {})
+    assert FixedPoint(space).batch_sizes == ()
