@@ -227,7 +227,7 @@ def loadtest(
     form, shares = _form(protocol, endpoint), _shares(priority)
     _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.data import DataOptions, DataSource, has_many_labels, load_multilabel, open_dataset
+    from slotool.data import DataOptions, DataSource, has_many_labels, load_multilabel, numbered, open_dataset
     from slotool.data.registry import locate
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
     from slotool.workloads.channels import TargetServer, ask_first_model
@@ -254,11 +254,12 @@ def loadtest(
     terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
     server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout_s).described()
     source = DataSource.of(data)
-    dataset: Any = (
-        load_multilabel(data)
-        if has_many_labels(source)
-        else open_dataset(source, server.data_options(source), stored=True)
-    )
+    dataset: Any
+    if has_many_labels(source):
+        dataset = load_multilabel(data)
+    else:
+        dataset = open_dataset(source, server.data_options(source), stored=True)
+        dataset = dataset if server.class_count is None else numbered(dataset, server.class_count)
     plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares).loaded()
     server.examples(plan.split.x)
     injection = None if faults is None else _injection(address, faults, duration_s)

@@ -3,6 +3,7 @@ Hugging Face, module:factory; of many labels: the Extreme Classification Reposit
 
 from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit, Split
+from slotool.data.numbering import numbered
 from slotool.data.options import DataOptions, DataSource, ImageOptions
 from slotool.data.registry import (
     ADAPTERS,
@@ -32,5 +33,6 @@ __all__ = [
     "has_many_labels",
     "load_dataset",
     "load_multilabel",
+    "numbered",
     "open_dataset",
 ]

@@ -144,13 +144,15 @@ def dataset_of(model: ElasticModel, data: Any, *, needs_labels: bool = True) -> 
     """The data set ``data``, as ``load_dataset`` takes it: of one class per example, or of many labels where the model
     takes flat inputs; read as the model says, where it does (``data_options``), and then left in its files.
 
-    ``needs_labels``: as of ``DataOptions``. Raises ``DataError`` when there is none, or it does not fit the model.
+    ``needs_labels``: as of ``DataOptions``. Raises ``DataError`` when there is none, or it does not fit the model, and
+    ``InputError`` where labels are needed that are no classes of the model.
     """
-    from slotool.data import DataOptions, has_many_labels, load_multilabel, open_dataset
+    from slotool.data import DataOptions, has_many_labels, load_multilabel, numbered, open_dataset
 
     if model.data_options is not None:
         asked = model.data_options if needs_labels else model.data_options.or_unlabelled()
         return open_dataset(data, asked, stored=True)
     if (model.sparse or len(model.input_shape) == 1) and has_many_labels(data):
         return load_multilabel(data)
-    return open_dataset(data, DataOptions(needs_labels=needs_labels))
+    found = open_dataset(data, DataOptions(needs_labels=needs_labels))
+    return numbered(found, model.classes) if needs_labels else found

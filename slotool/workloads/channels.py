@@ -21,7 +21,7 @@ from slotool.workloads.endpoint import Channel, Endpoint, Example, Terms
 from slotool.workloads.http_channel import HttpChannel, ask_parameter, ask_signature, first_model
 from slotool.workloads.infer import InferEndpoint
 from slotool.workloads.named_infer import NamedInferEndpoint
-from slotool.workloads.served_signature import ServedSignature, is_plain
+from slotool.workloads.served_signature import ServedSignature, classes_scored, is_plain
 from slotool.workloads.target import ANSWER_WITHIN_S
 
 GRPC, COMPUTE = "grpc", "compute"
@@ -34,7 +34,8 @@ class TargetServer:
     """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request. ``signature``: of a model
     whose inputs are sent by name (``described``); without it examples are one FP32 tensor ``input``. ``binary``:
     whether such tensors go in binary form over HTTP. ``reading``: how a data set is read for the model, as its server
-    says in the model's configuration; None where it says nothing of it.
+    says in the model's configuration; None where it says nothing of it. ``class_count``: how many classes a network
+    scores that answers as slotool's own do; None where that is not known.
 
     ``$SLOTOOL_TOKEN``, where it is set, is shown to the server.
     """
@@ -47,9 +48,10 @@ class TargetServer:
     signature: Signature | None = None
     binary: bool = True
     reading: DataOptions | None = None
+    class_count: int | None = None
 
     def described(self) -> TargetServer:
-        """With ``reading``, and the signature that the server states of the model.
+        """With ``reading``, the signature that the server states of the model, and ``class_count``.
 
         Without a signature where it states none, or the one that examples are sent by anyhow; unchanged where no
         server answers: what is sent then fails."""
@@ -58,9 +60,10 @@ class TargetServer:
             reading = None if signature is not None and is_plain(signature) else self._ask_reading()
         except RunError:
             return self
-        plain = signature is None or is_plain(signature)
-        described = self if plain else replace(self, signature=signature, binary=binary)
-        return replace(described, reading=reading)
+        if signature is None or not is_plain(signature):
+            described = self if signature is None else replace(self, signature=signature, binary=binary)
+            return replace(described, reading=reading)
+        return replace(self, reading=reading, class_count=classes_scored(signature))
 
     def data_options(self, source: DataSource) -> DataOptions:
         """How ``source`` is read for the model: as its server says, else with any kind of labels or none."""

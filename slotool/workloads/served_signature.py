@@ -14,7 +14,7 @@ from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, make_task
 from slotool.workloads.endpoint import ServerAnswer
 
-LABEL, CONFIDENCE = "label", "confidence"
+LABEL, CONFIDENCE, LOGITS = "label", "confidence", "logits"
 
 
 class ServedSignature:
@@ -87,3 +87,9 @@ def is_plain(signature: Signature) -> bool:
     """Whether it is what slotool's own models have: one FP32 tensor ``input``, and an output ``label``."""
     inputs = [(spec.name, spec.datatype) for spec in signature.inputs]
     return inputs == [("input", "FP32")] and {LABEL, CONFIDENCE} <= {spec.name for spec in signature.outputs}
+
+
+def classes_scored(signature: Signature) -> int | None:
+    """How many classes the output ``logits`` of a plain signature scores; None where it says nothing of it."""
+    scores = next((spec for spec in signature.outputs if spec.name == LOGITS), None)
+    return scores.shape[1] if scores is not None and len(scores.shape) == 2 and scores.shape[1] > 0 else None

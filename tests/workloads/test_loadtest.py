@@ -348,6 +348,23 @@ def test_both_protocols_and_any_number_of_processes_send_the_same_plan(
         "grpc" if protocol == "grpc" else "infer", processes)  # fmt: skip
 
 
+def test_labels_are_numbered_as_the_network_does_where_the_data_lack_some(
+    slotool: Any, served: LiveServer, tmp_path: Path
+) -> None:
+    digits = load_dataset("digits")
+    high = digits.train.y >= 5
+    np.savez(tmp_path / "high.npz", x=digits.train.x[high], y=digits.train.y[high])
+    np.savez(tmp_path / "named.npz", x=digits.train.x[high], y=np.char.add("digit ", digits.train.y[high].astype(str)))
+    asked = ["loadtest", served.url, "--rate", 60, "--duration", 1, "-o", tmp_path / "requests.parquet", "--force"]
+    run = slotool(*asked, "--data", tmp_path / "high.npz")
+    assert run.exit_code == 0, run.stderr
+    log = RequestLog.load(tmp_path / "requests.parquet")
+    assert set(log.rows["label"]) <= set(range(5, 10)), "the classes 0 to 4 are not there, and keep their numbers"
+    refused = slotool(*asked, "--data", tmp_path / "named.npz")
+    assert refused.exit_code == 2
+    assert "the network has 10 classes, and" in refused.stderr
+
+
 def test_a_token_is_shown(network: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     token = "a-token-for-the-test"
     monkeypatch.setenv("SLOTOOL_TOKEN", token)

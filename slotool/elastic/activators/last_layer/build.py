@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.data import Dataset
+from slotool.data import numbered
 from slotool.elastic.activators.assessment import (
     QUERIES,
     PointPredictions,
@@ -139,26 +138,6 @@ class LastLayerSource:
             "accuracy_targets": aclo_sweep(head, test.x, answers.correct),
             "ideal_mean_k": ideal_k(head, answers.correct),
         }
-
-
-def numbered(data: Any, classes: int) -> Any:
-    """``data`` with labels that number ``classes`` classes, as they are where there are as many. Raises ``InputError``
-    for labels that are no such numbers."""
-    if data.classes == classes:
-        return data
-    if not isinstance(data, Dataset) or data.target != "class":
-        raise InputError(f"the network knows {classes} classes, and {data.name} has {data.classes}")
-    numbers = [int(name) if re.fullmatch(r"\d{1,9}", name) else -1 for name in data.labels]
-    if not all(0 <= number < classes for number in numbers):
-        strange = next(name for name, number in zip(data.labels, numbers, strict=True) if not 0 <= number < classes)
-        raise InputError(
-            f"the network has {classes:,} classes, and {data.name} has {data.classes:,} labels, not all of them "
-            f"numbers from 0 to {classes - 1:,}: {strange[:40]!r}"
-        )
-    of = np.array(numbers, dtype=np.int64)
-    splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    made = {name: replace(split, y=of[split.y]) for name, split in splits.items()}
-    return replace(data, **made, classes=classes, labels=tuple(map(str, range(classes))))
 
 
 @contextmanager
