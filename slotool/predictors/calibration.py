@@ -19,7 +19,7 @@ from slotool.predictors.residuals import Residuals
 
 # Held-out trainings learn from so many networks at most, and are asked so many of each kind.
 MAX_NETWORKS, MAX_ASKED = 1500, 250
-# With fewer kinds no quantile of them says much of a new one; Student's t of their spread stands in.
+# With fewer kinds no quantile of them bounds a new one; Student's t of their spread stands in.
 MIN_KINDS = 9
 LEVELS = 199
 # What few errors are drawn towards: the root mean square score on kinds held out from random networks.
@@ -51,11 +51,10 @@ class Calibration:
     likelihood to the errors on held-out kinds. ``residuals``: of |log(measured ÷ predicted)| ÷ s. ``kinds``: what was
     held out, by whom (``surrogate``: a cheaper predictor where training this one so often would take too long).
 
-    A new network is taken to be of a new kind, exchangeable with those held out, which all weigh the same. The quantile
-    of their scores is that level at which each kind, left out of the quantile in turn, is covered as often as asked, in
-    the mean over kinds. Hierarchical conformal prediction (Lee, Barber and Willett 2023) gives the share 1 ÷ (K + 1) to
-    what no kind shows instead: a guarantee, which with a dozen kinds covers 95 % where 90 were asked. This is an
-    estimate.
+    A new network is taken to be of a new kind, exchangeable with those held out: each of K kinds weighs the same,
+    1 ÷ (K + 1), and the last share is beyond them all (Lee, Barber and Willett 2023, hierarchical conformal
+    prediction). With a dozen kinds that covers 95 % of kinds left out where 90 were asked; a quantile that covers these
+    as asked, in the mean, covered 76 % of real networks, which differ more from random kinds.
     """
 
     scale: np.ndarray
@@ -189,9 +188,7 @@ def _grid(scores: Sequence[np.ndarray]) -> np.ndarray:
     if k < MIN_KINDS:
         spread = np.sqrt(np.mean([np.mean(own**2) for own in scores]) * (1 + 1 / k))
         return np.asarray(stdtrit(k - 1, 0.5 + levels / 2) * spread)
-    # The least level of the other kinds' quantiles that covers a score; beyond them all none does.
-    needed = [_level(_Pooled.of([*scores[:i], *scores[i + 1 :]]), own) for i, own in enumerate(scores)]
-    return _Pooled.of(scores).quantile(np.minimum(_Pooled.of(needed).quantile(levels), 1.0))
+    return _Pooled.of(scores).quantile(np.minimum(levels * (k + 1) / k, 1.0))
 
 
 @dataclass(frozen=True)
@@ -212,13 +209,6 @@ class _Pooled:
     def quantile(self, levels: np.ndarray) -> np.ndarray:
         at = np.searchsorted(self.shares, levels - 1e-9)
         return np.asarray(self.values[np.minimum(at, len(self.values) - 1)])
-
-
-def _level(pooled: _Pooled, scores: np.ndarray) -> np.ndarray:
-    """Level of each score's least quantile that covers it, 0 to 1; 2 where it lies beyond all."""
-    at = np.searchsorted(pooled.values, scores)
-    ends = np.append(np.append(0.0, pooled.shares)[: len(pooled.values)] + 2e-9, 2.0)
-    return np.asarray(ends[at])
 
 
 def _shrunk_grid(scores: Sequence[np.ndarray]) -> np.ndarray:

@@ -118,7 +118,7 @@ def test_held_out_networks_of_the_same_kinds_keep_the_narrow_interval(labelled, 
     assert np.median((predictions.high_s / predictions.low_s)[near]) < 1.5
 
 
-def test_a_new_kind_is_covered_as_often_as_said_where_kinds_differ() -> None:
+def test_a_new_kind_is_covered_as_often_as_said_or_more_where_kinds_differ() -> None:
     """Networks of a kind err together: an interval from all of them pooled would cover far too few of a new kind."""
     rng, covered = np.random.default_rng(0), []
     nowhere = Distance(0.0, 0.0, 0.0, 0.0)
@@ -129,7 +129,7 @@ def test_a_new_kind_is_covered_as_often_as_said_where_kinds_differ() -> None:
         _, high = calibration.residuals.interval(0.9)
         new = rng.normal(rng.normal(0, 0.3, 200), 0.03)
         covered.append(np.mean(np.abs(new) <= high * calibration.widths([nowhere])[0]))
-    assert 0.87 < np.mean(covered) < 0.93
+    assert 0.9 < np.mean(covered) < 0.96, "a share of 1 in 21 is of what no kind shows"
 
 
 def test_the_scale_grows_with_what_makes_errors_grow() -> None:
