@@ -88,7 +88,8 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
 def entry(served: ServedModel, **other: Any) -> dict[str, Any]:
     assert served.path is not None
     manifest = (served.path / "manifest.json").read_bytes()
-    return {"name": NAME, "path": str(served.path), "manifest": manifest, "allows_code": False, "points": [], **other}
+    known = {"name": NAME, "path": str(served.path), "manifest": manifest, "allows_code": False}
+    return {**known, "points": [], "batch_sizes": (2,), **other}
 
 
 @pytest.mark.parametrize("other", [{"path": "/nowhere"}, {"manifest": b"of another model"}])
