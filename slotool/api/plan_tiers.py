@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ def mixes(rules: RuleSet, tolerance: Tolerance, objective: str | None) -> list[T
     shares = tolerance if tolerance is None or isinstance(tolerance, Mapping) else {tolerance: 1.0}
     if shares is not None:
         stated = ",".join(f"{each:g}={share:g}" for each, share in shares.items())
-        if not shares or min(shares) < 0 or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-6:
+        meant = all(0 <= each < math.inf and share > 0 for each, share in shares.items())
+        if not (meant and abs(sum(shares.values()) - 1) <= 1e-6):  # nothing of this holds for NaN
             raise ArgumentError(
                 "tolerance",
                 f"{stated!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1",
