@@ -10,11 +10,11 @@ import numpy as np
 from slotool.planning.fleet import Fleet, FleetSearch, Traffic
 from slotool.planning.promise import Part, Verdict
 from slotool.scheduling.autoscaler import Autoscaler
-from slotool.scheduling.recent_rates import RATE_S
+from slotool.scheduling.recent_rates import LOOK_S, RATE_S
 from slotool.simulation import SimulationResult
 
-# Seconds between two looks, as of the server, and until a worker that is added serves.
-LOOK_S, START_S = 1.0, 5.0
+# Seconds until a worker that is added serves.
+START_S = 5.0
 # Of what each worker of the whole fleet gets at the peak: how many requests one is said to be good for.
 SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
 # Fewer workers on average than this share of the fleet are worth their coming and going.
@@ -86,8 +86,7 @@ def _workers_by_second(autoscaler: Autoscaler, arrival_s: np.ndarray) -> np.ndar
     seconds = int(np.ceil((arrival_s[-1] - first_s) / LOOK_S)) + 1
     first_rate = float(_rates_per_s(arrival_s)[0])
     asked = int(min(autoscaler.most, max(autoscaler.least, np.ceil(first_rate / autoscaler.per_worker_per_s))))
-    serves = np.full(seconds, autoscaler.most)
-    serves[:] = asked
+    serves = np.full(seconds, asked)
     for second, arrived in _looks(arrival_s, first_s, seconds):
         change = autoscaler.look(second * LOOK_S, arrived, asked)
         if change is None:

@@ -49,7 +49,7 @@ class OperatorRows:
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
         numbers: dict[str, int] = {}
-        # Networks of a kind share most of their operators, which are told apart by what they are, not by equality.
+        # Networks of a kind share most of their operators, looked up by identity: comparing them takes longer.
         known: dict[int, tuple[int, int, int, int, int]] = {}
         found = []
         for graph in graphs:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+# Seconds between two looks at it.
+LOOK_S = 1.0
 # A rate is that of so many seconds: a burst shorter than this is for the queue.
 RATE_S = 2.0
 # What holds for so many seconds may decide that fewer, or other, workers are enough.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from slotool.scheduling.autoscaler import Autoscaler
+from slotool.scheduling.recent_rates import LOOK_S
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 
-LOOK_S = 1.0
 # Of what a worker can do in full batches, with arrivals at random and in time.
 USABLE_SHARE = 0.8
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from slotool.errors import SlotoolError
+from slotool.scheduling.recent_rates import LOOK_S
 from slotool.scheduling.worker_choice import WorkerChoice
 from slotool.serving.events import warn
 from slotool.serving.router import Router
 from slotool.serving.runtime_settings import ReloadableSettings
-
-LOOK_S = 1.0
 
 
 class WorkerSwitching:
