@@ -638,7 +638,7 @@ fleets[].confirmed flag         whether also with latencies drawn anew
 fleets[].attainment number      share answered in time
 fleets[].attainment_at_least number at this confidence
 fleets[].accuracy number?       mean of those in time
-fleets[].accuracy_at_least number at this confidence
+fleets[].accuracy_at_least number? at this confidence; null where accuracies count as known
 fleets[].effective_accuracy number share answered correctly and in time
 fleets[].p99_us number?         latency of all requests, µs
 fleets[].utilisation number     share of the time that workers compute

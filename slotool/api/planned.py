@@ -80,7 +80,7 @@ class Plan(Result):
         more = [f"{left} more worker types and policies; --json lists all"] if left else []
         wrote = [f"wrote {path}" for path in (*self.services, *self.plots)]
         shown: list[Part] = [
-            table(title, _COLUMNS, map(_cells, holding[: RUNNERS_UP + 1])),
+            table(title, _columns(holding), map(_cells, holding[: RUNNERS_UP + 1])),
             *more,
             self.explanation,
             *(tier_lines(self.rows[0], facts) if self.holds and self.rows[0]["tiers"] else []),
@@ -172,23 +172,29 @@ def _shortfall(fleet: Fleet, promise: Promise) -> str:
     parts = []
     for what in verdict.misses(promise):
         shown, least = getattr(verdict, f"{what}_at_least"), getattr(promise, what)
-        parts.append(f"{what} of {getattr(verdict, what):.4f}, at least {shown:.4f} at this confidence, for {least:g}")
+        bound = "" if shown is None else f", at least {shown:.4f} at this confidence"
+        parts.append(f"{what} of {getattr(verdict, what):.4f}{bound}, for {least:g}")
     return f"{' and '.join(parts) or 'all of it kept by chance'}; {busy}"
 
 
 _VERIFIED = ("", "in time", "accuracy", "p99")
-_COLUMNS = ("workers", "type", "policy", "cost", "in time ≥", "accuracy ≥", "p99", "busy", "with fewer, short of")
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of a table of fleets, all of whose accuracies are bounded or known."""
+    accuracy = "accuracy" if rows[0]["accuracy_at_least"] is None else "accuracy ≥"
+    return ["workers", "type", "policy", "cost", "in time ≥", accuracy, "p99", "busy", "with fewer, short of"]
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    fewer = row["fewer"]
+    fewer, bound = row["fewer"], row["accuracy_at_least"]
     return [
         f"{row['replicas']:,}",
         row["worker"],
         row["policy"],
         f"{row['cost']:g}",
         f"{row['attainment_at_least']:.4f}",
-        f"{row['accuracy_at_least']:.4f}",
+        f"{row['accuracy'] if bound is None else bound:.4f}",
         duration(row["p99_us"] / 1e6) if row["p99_us"] < float("inf") else "never",
         f"{row['utilisation']:.0%}",
         "–" if fewer is None else f"{fewer['replicas']:,}: {' and '.join(fewer['misses']) or 'by chance'}",

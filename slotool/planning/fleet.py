@@ -186,7 +186,8 @@ class FleetSearch:
         max_workers: int = 1_000,
         seed: int = 0,
     ):
-        promise.require_enough(len(arrival_s))
+        self._judge = Judge(promise, outcomes)
+        self._judge.require_enough(len(arrival_s))
         if not promise.deadline_us > reserve_us:
             raise InputError(
                 f"a deadline of {promise.deadline_us / 1e3:g} ms leaves nothing for computing: {reserve_us / 1e3:g} ms "
@@ -194,7 +195,6 @@ class FleetSearch:
             )
         self.promise, self.max_workers, self.seed = promise, max_workers, seed
         self._arrival_s = np.asarray(arrival_s, dtype=np.float64)
-        self._judge = Judge(promise, outcomes)
         self._made: dict[tuple[str, str], Service] = {}
         self._deadline_us = promise.deadline_us - reserve_us
 

@@ -26,7 +26,7 @@ class Promise:
     """``attainment``: least share of requests answered within ``deadline_us``; ``accuracy``: least mean accuracy of
     these answers, 0 for none; ``confidence``: with which both are to hold.
 
-    Raises ``ArgumentError`` for shares that are not within 0 and 1.
+    Raises ``ArgumentError`` for shares that cannot be meant.
     """
 
     deadline_us: float
@@ -37,31 +37,22 @@ class Promise:
     def __post_init__(self) -> None:
         for name in ("attainment", "confidence"):
             if not 0 < getattr(self, name) < 1:
-                raise ArgumentError(name, f"{getattr(self, name):g} is not between 0 and 1")
+                raise ArgumentError(name, f"{getattr(self, name):g} is not above 0 and below 1")
         if not 0 <= self.accuracy <= 1:
-            raise ArgumentError("min_accuracy", f"{self.accuracy:g} is not within 0 and 1")
+            raise ArgumentError("min_accuracy", f"{self.accuracy:g} is not from 0 to 1")
         if not self.deadline_us > 0:
             raise ArgumentError("deadline_ms", f"{self.deadline_us / 1e3:g} is not above 0")
 
-    @property
-    def significance(self) -> float:
-        """Of each part of the promise, so that all hold together (Bonferroni)."""
-        return (1 - self.confidence) / (2 if self.accuracy else 1)
-
-    def require_enough(self, requests: int) -> None:
-        """Raises ``InputError`` where not even traffic without a miss would show the attainment."""
-        least = math.ceil(math.log(self.significance) / math.log(self.attainment))
-        if requests < least:
-            raise InputError(
-                f"{requests:,} arrivals cannot show an attainment of {self.attainment:g} at confidence "
-                f"{self.confidence:g}, even without a miss; {least:,} can"
-            )
+    def significance(self, claims: int) -> float:
+        """Of each of so many claims, so that all hold together (Bonferroni)."""
+        return (1 - self.confidence) / claims
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Of one fleet under the traffic: means, and what holds at the promise's confidence (``…_at_least``).
 
+    ``accuracy_at_least``: None where accuracies count as known; ``accuracy`` then is what the promise is held against.
     ``p99_us``: of all requests, infinite where more than a hundredth are never answered. ``version_calls``: of
     tolerance tiers, how often a request calls each version, on average over all that arrive; ``other_tier``: the share
     that is answered by a stricter tier or the best version, as its own tier's could have been late.
@@ -70,7 +61,7 @@ class Verdict:
     attainment: float
     attainment_at_least: float
     accuracy: float
-    accuracy_at_least: float
+    accuracy_at_least: float | None
     effective_accuracy: float
     p99_us: float
     utilisation: float
@@ -79,18 +70,23 @@ class Verdict:
     version_calls: Mapping[str, float] = field(default_factory=dict)
     other_tier: float = 0.0
 
+    @property
+    def shown_accuracy(self) -> float:
+        """What a promised accuracy is held against."""
+        return self.accuracy if self.accuracy_at_least is None else self.accuracy_at_least
+
     def misses(self, promise: Promise) -> list[str]:
         """What of the promise is not shown to hold; empty when all is."""
         found = []
         if self.attainment_at_least < promise.attainment:
             found.append("attainment")
-        if self.accuracy_at_least < promise.accuracy:
+        if self.shown_accuracy < promise.accuracy:
             found.append("accuracy")
         return found
 
     def shortfall(self, promise: Promise) -> float:
         """By how much what is shown lies below the promise; 0 where it holds."""
-        in_time, right = promise.attainment - self.attainment_at_least, promise.accuracy - self.accuracy_at_least
+        in_time, right = promise.attainment - self.attainment_at_least, promise.accuracy - self.shown_accuracy
         return max(0.0, in_time) + max(0.0, right)
 
 
@@ -105,11 +101,23 @@ class Part:
 
 class Judge:
     """Says what simulations show of a promise. ``outcomes``: examples that the accuracies were estimated on, whose
-    own sampling error then counts; None: the accuracies count as known."""
+    own sampling error then counts, with that of the attainment; None: the accuracies count as known."""
 
     def __init__(self, promise: Promise, outcomes: OutcomeTable | None = None):
         self.promise, self._outcomes = promise, outcomes
+        # Of each bound that is stated, also of one that nothing is promised of: it is read as one.
+        self._significance = promise.significance(1 if outcomes is None else 2)
         self._known: dict[tuple[OperatingPoint, ...], np.ndarray] = {}
+
+    def require_enough(self, requests: int) -> None:
+        """Raises ``InputError`` where not even traffic without a miss would show the attainment."""
+        promise = self.promise
+        least = math.ceil(math.log(self._significance) / math.log(promise.attainment))
+        if requests < least:
+            raise InputError(
+                f"{requests:,} arrivals cannot show an attainment of {promise.attainment:g} at confidence "
+                f"{promise.confidence:g}, even without a miss; {least:,} can"
+            )
 
     def __call__(self, parts: Sequence[Part], counted: np.ndarray) -> Verdict:
         """The verdict over the requests that ``counted``, bool [n], names."""
@@ -127,11 +135,13 @@ class Judge:
         calls = sum(part.result.calls for part in parts)
         took_us = np.where(np.isnan(took_us), np.inf, took_us)[counted]
         accuracy = float(right[counted].sum()) / total
+        if self._outcomes is None:  # without the rounding of a sum, so that one that is promised as known holds
+            accuracy = float(sum(mix @ grid.accuracy for grid, mix in mixes))
         busy = sum(part.workers * part.result.summary()["utilisation"] for part in parts if len(part.at))
         served = sum(int((part.result.batch > 0).sum()) for part in parts)
         return Verdict(
             float(in_time[counted].mean()),
-            attainment_at_least(in_time[counted], self.promise.significance),
+            attainment_at_least(in_time[counted], self._significance),
             accuracy,
             self._accuracy_at_least(mixes, accuracy),
             float(right[counted].mean()),
@@ -142,16 +152,15 @@ class Judge:
             *_tiers(parts),
         )
 
-    def _accuracy_at_least(self, mixes: Sequence[tuple[Points, np.ndarray]], accuracy: float) -> float:
-        """Mean accuracy of the mix of points, or of the answers in time where that is lower, less its sampling error on
-        the examples."""
+    def _accuracy_at_least(self, mixes: Sequence[tuple[Points, np.ndarray]], accuracy: float) -> float | None:
+        """Lower bound of the mean accuracy of the mix of points, from the examples; the answers in time may be worse
+        than the mix, and then count. None where accuracies count as known."""
+        if self._outcomes is None:
+            return None
         if not any(mix.any() for _, mix in mixes):
             return 0.0
-        if self._outcomes is None or not self.promise.accuracy:
-            return float(sum(mix @ grid.accuracy for grid, mix in mixes))
         each = np.sum([self._correct(grid, self._outcomes) @ mix for grid, mix in mixes], axis=0)
-        margin = _margin(each, self.promise.significance)
-        return min(float(each.mean()), accuracy) - margin
+        return mean_at_least(each, self._significance, min(float(each.mean()), accuracy))
 
     def _correct(self, grid: Points, outcomes: OutcomeTable) -> np.ndarray:
         """float64 [examples, points]."""
@@ -187,6 +196,21 @@ def attainment_at_least(in_time: np.ndarray, significance: float) -> float:
     means = np.array([block.mean() for block in np.array_split(in_time, BLOCKS)])
     margin = _margin(means, significance)
     return min(exact, float(in_time.mean()) - margin)
+
+
+def mean_at_least(values: np.ndarray, significance: float, mean: float) -> float:
+    """Lower bound, from 0 on, of the ``mean`` of float64 ``values`` [n], none of them above 1.
+
+    The lesser of Student's and Clopper and Pearson's of as many right answers, which also bounds values that are all
+    alike; it is wide for values between 0 and 1, as none vary more than those that are one of the two.
+    """
+    count, right = len(values), mean * len(values)
+    if right <= 0:
+        return 0.0
+    exact = float(betaincinv(right, count - right + 1, significance))
+    if count < 2:
+        return exact
+    return max(0.0, min(exact, mean - _margin(values, significance)))
 
 
 def attainment_at_most(in_time: np.ndarray, significance: float) -> float:

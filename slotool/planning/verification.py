@@ -121,7 +121,7 @@ def _judged(what: str, met: np.ndarray, least: float, promise: Promise) -> Verdi
     share = float(met.mean())
     if share >= least:
         return Verdict(True, f"{what} {share:.4f} for {least:.4g}")
-    most = attainment_at_most(met, promise.significance)
+    most = attainment_at_most(met, promise.significance(2 if promise.accuracy else 1))
     return Verdict(
         False if most < least else None, f"{what} {share:.4f}, at most {most:.4f} by chance, for {least:.4g}"
     )

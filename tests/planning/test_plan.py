@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken
 from slotool.planning.fleet import FleetSearch, Pool, Traffic, WorkerType
-from slotool.planning.promise import Promise, attainment_at_least
+from slotool.planning.promise import Promise, attainment_at_least, mean_at_least
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import LatencyTable, OutcomeTable
@@ -173,6 +174,44 @@ def test_the_bound_of_attainment_lies_below_the_truth_as_often_as_it_says(share:
     assert np.mean(below) > 0.855
 
 
+def test_the_accuracy_that_is_stated_is_a_bound_also_where_none_is_promised() -> None:
+    """One point, so that its right answers among all examples say the bound."""
+    common = {"outcomes": OUTCOMES, "rate": 100.0, "deadline_ms": 20.0, "policies": "fixed", "progress": None}
+    rows = api.plan(LATENCY, **common).rows
+    promised = api.plan(LATENCY, min_accuracy=0.5, **common).rows
+    table = OutcomeTable.load(OUTCOMES)
+    for row, same in zip(rows, promised, strict=True):
+        right = 1 - table.matrix("error")[:, table.versions.index(row["policy"].partition("@")[2])]
+        exact = binomtest(int(right.sum()), len(right), alternative="greater").proportion_ci(0.975).low
+        assert 0 < row["accuracy_at_least"] <= exact + 1e-12 < row["accuracy"] == pytest.approx(right.mean())
+        assert (row["attainment_at_least"], row["accuracy_at_least"]) == (
+            same["attainment_at_least"], same["accuracy_at_least"]
+        )  # fmt: skip
+
+
+def test_accuracies_that_count_as_known_are_shown_as_such() -> None:
+    slow, _ = _two_kinds()
+    found = api.plan(slow, rate=100.0, deadline_ms=60, min_accuracy=0.9, policies="maxacc", progress=None)
+    assert found.holds
+    assert (found.rows[0]["accuracy"], found.rows[0]["accuracy_at_least"]) == (0.9, None)
+    assert "accuracy ≥" not in repr(found)
+    too_much = api.plan(slow, rate=100.0, deadline_ms=60, min_accuracy=0.95, policies="maxacc", progress=None)
+    assert not too_much.holds
+    assert "at this confidence" not in too_much.explanation
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.98, 60), (0.9, 200), (0.5, 30)])
+def test_the_bound_of_accuracy_lies_below_the_truth_as_often_as_it_says(share: float, count: int) -> None:
+    generator = np.random.default_rng(3)
+    drawn = [(generator.random(count) < share).astype(float) for _ in range(400)]
+    bounds = [mean_at_least(each, 0.1, float(each.mean())) for each in drawn]
+    # By chance 400 tries at .9 come to less than .855 once in a thousand times.
+    assert np.mean(np.array(bounds) <= share) > 0.855
+    assert all(0 <= bound <= each.mean() for bound, each in zip(bounds, drawn, strict=True))
+    assert mean_at_least(np.ones(1), 0.1, 1.0) == pytest.approx(0.1), "one example says little"
+    assert mean_at_least(np.zeros(9), 0.1, 0.0) == 0
+
+
 def test_an_accuracy_that_no_point_has_is_not_searched_for_among_more_workers(traffic: ArrivalTable) -> None:
     found = api.plan(
         LATENCY, outcomes=OUTCOMES, arrivals=traffic, deadline_ms=20, min_accuracy=0.999, policies="slackfit",
@@ -229,7 +268,8 @@ def test_a_promise_that_nothing_keeps_ends_with_1(traffic: ArrivalTable) -> None
     [
         ({"rate": 3.0}, InputError, "arrivals cannot show an attainment of 0.99"),
         ({"rate": 100.0, "arrivals": "a.parquet"}, ArgumentError, "either arrivals or a rate"),
-        ({"rate": 100.0, "attainment": 1.0}, ArgumentError, "attainment: 1 is not between 0 and 1"),
+        ({"rate": 100.0, "attainment": 1.0}, ArgumentError, "attainment: 1 is not above 0 and below 1"),
+        ({"rate": 100.0, "confidence": 0.0}, ArgumentError, "confidence: 0 is not above 0 and below 1"),
         ({"rate": 100.0, "deadline_ms": 0.01, "reserve_ms": 0.0}, InputError, "is shorter than the fastest point"),
         ({"rate": 100.0, "deadline_ms": 1.0}, InputError, "leaves nothing for computing"),
         ({"rate": 100.0, "prices": {"gpu": 1.0}}, ArgumentError, "no worker type 'gpu'; there are 1 thread"),
