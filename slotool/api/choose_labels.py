@@ -38,8 +38,8 @@ def choose_labels(
         rules: Rules, or their file.
         answers: Answers of all versions that the rules consult: an outcome table, whose errors are not looked at, or a
             file (CSV or Parquet) of example, version, answer, confidence and the columns that the rules know.
-        out: CSV file to write: example; differs, the number of ensembles that answer otherwise, 0: needs no label; and
-            truth, empty, to be filled in for ``evaluate_drift``.
+        out: CSV file to write: example; order, its place in the random order; differs, the number of ensembles that
+            answer otherwise, 0: needs no label; and truth, empty, to be filled in for ``evaluate_drift``.
         labels: How many labels there may be; None: as many as are useful.
         seed: Of the random order in which requests are taken, which keeps them a random sample.
         force: Replace ``out`` if it exists.
@@ -74,8 +74,9 @@ def choose_labels(
     taken = sample_to_label(differ, labels, seed)
     rows = pd.DataFrame({"example": [given.examples[at] for at in taken], "differs": differ[taken]})
     if out is not None:
+        written = rows.assign(order=range(1, len(rows) + 1), truth="")
         with whole_file(Path(out)) as partial:
-            rows.assign(truth="").to_csv(partial, index=False)
+            written[["example", "order", "differs", "truth"]].to_csv(partial, index=False)
     return LabelsChosen(rows, len(differ), int((differ > 0).sum()), None if out is None else Path(out))
 
 

@@ -34,8 +34,8 @@ def evaluate_drift(
         rules: Rules, or their file.
         feedback: Outcome table of labelled requests, or its file, in the order of arrival. With ``labels`` the answers
             that labels were chosen of, as ``choose_labels`` takes them.
-        labels: File of ``choose_labels``, in whose column truth there are labels. Requests count in its order, up to
-            the first that still needs one.
+        labels: File of ``choose_labels``, in whose column truth there are labels. Requests count in the order that its
+            column order says, however its rows are sorted, up to the first that still needs one.
         confidence: Probability of no alarm while all guarantees hold; and that none is confirmed that does not.
 
     Returns:
@@ -44,7 +44,7 @@ def evaluate_drift(
 
     Raises:
         ArgumentError: ``confidence`` does not lie between 0 and 1.
-        InputError: The feedback lacks a version that the rules consult.
+        InputError: The feedback lacks a version that the rules consult, or holds an error beyond theirs.
         TableError: The outcome table cannot be used, or lacks the column of the rules' groups; or the labels cannot be
             read, or the first request that needs one has none.
     """
@@ -88,7 +88,7 @@ class DriftVerdict(Result):
 
     @property
     def confirmed(self) -> int:
-        """How many guarantees the feedback alone shows to hold."""
+        """How many guarantees the feedback alone shows to hold, and does not violate."""
         return sum(w.confirmed_at is not None for w in self.watched)
 
     @property

@@ -31,8 +31,9 @@ def choose_labels(
 ) -> None:
     """Name the requests whose label tells something about a guarantee.
 
-    Where every tier answers as the best version does, a request counts without a label. Writes example,differs,truth
-    in random order: 0 needs no label, the others get their truth there, for evaluate-drift --labels.
+    Where every tier answers as the best version does, a request counts without a label. Writes
+    example,order,differs,truth in random order: 0 needs no label, the others get their truth there, for
+    evaluate-drift --labels.
 
     Example: slotool choose-labels rules.json answers.csv --labels 200 -o to-label.csv
     """

@@ -36,8 +36,9 @@ class Watched:
     """One ensemble at its tightest tolerance: mean observed excess (points), greatest evidence, and the alarm.
 
     ``alarm_at``: number of labelled requests after which the guarantee was found violated, None when it never was.
-    ``confirmed_at``: the number after which these labels alone showed it to hold. ``group``: whose requests are
-    counted; empty: all.
+    ``confirmed_at``: the number after which these labels alone showed it to hold; None where they violate it, before or
+    since: then they are not the sample of one distribution that confirming takes them for. ``group``: whose requests
+    are counted; empty: all.
     """
 
     point: OperatingPoint
@@ -80,7 +81,7 @@ class _Standing:
 
     def watched(self) -> Watched:
         own, mean = self._watch, self._excess_sum / max(1, self._against.seen)
-        found = (self._alarm_at, self._confirmed_at, own.group)
+        found = (self._alarm_at, self._confirmed_at if self._alarm_at is None else None, own.group)
         return Watched(own.point, own.tolerance, mean, self._greatest, *found)
 
 
@@ -129,7 +130,8 @@ class Watcher:
 
 def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:
     """Every ensemble of ``rules`` watched over ``feedback``; see ``Watcher``. Raises ``TableError`` when the feedback
-    lacks the column of the rules' groups."""
+    lacks the column of the rules' groups, ``InputError`` when it holds an error beyond the rules'."""
+    rules.require_errors(feedback)
     if "group" in rules.config:
         feedback.text(rules.config["group"])
     watcher = Watcher(rules, confidence)

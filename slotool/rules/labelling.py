@@ -89,11 +89,18 @@ def _as_answers(truths: Mapping[str, str], answers: OutcomeTable) -> dict[str, s
 
 def _require_random(taken: np.ndarray, all_answers: np.ndarray) -> None:
     """bool [taken], bool [answers]: whether ensembles answer otherwise. Raises ``TableError`` where so many or so few
-    among those taken would be drawn at random less than once in a million times."""
+    among those taken would be drawn at random less than once in a million times, or all of them stand together at
+    either end."""
+    from scipy.special import comb
     from scipy.stats import hypergeom
 
     drawn = hypergeom(len(all_answers), int(all_answers.sum()), len(taken))
     count = int(taken.sum())
+    if (taken[:count].all() or taken[len(taken) - count :].all()) and 2 / comb(len(taken), count) < MIN_CHANCE:
+        raise TableError(
+            f"the labelled requests are sorted: the {count:,} that ensembles differ on stand together among "
+            f"{len(taken):,}; keep all rows of choose-labels in their random order, which its column order says"
+        )
     if min(drawn.cdf(count), drawn.sf(count - 1)) < MIN_CHANCE:
         raise TableError(
             f"the labelled requests are no random sample: ensembles differ on {count:,} of {len(taken):,}, and on "

@@ -113,6 +113,16 @@ class RuleSet:
         """What no loss of ``losses`` exceeds."""
         return 1.0 if self.tolerance_kind == "quantile" else float(self.config.get("max_error", 1.0))
 
+    def require_errors(self, outcomes: OutcomeTable) -> None:
+        """Raises ``InputError`` for an error above all that the rules were made for."""
+        errors, greatest = outcomes.matrix("error"), float(self.config.get("max_error", 1.0))
+        if (worst := float(errors.max())) > greatest:
+            example, version = (int(at) for at in np.argwhere(errors == worst)[0])
+            raise InputError(
+                f"{outcomes.source}: error {worst:g} of version {outcomes.versions[version]!r} on example "
+                f"{outcomes.examples[example]!r} is above {greatest:g}; the rules were made for errors up to that"
+            )
+
     def losses(self, outcomes: OutcomeTable) -> OutcomeTable:
         """``outcomes`` with what tolerances limit the mean of as errors. Raises ``InputError`` when they lack the best
         version."""

@@ -45,9 +45,7 @@ class TierVerdict:
 def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
     """Every rule evaluated on ``outcomes``. Raises ``InputError`` when these lack a version that the rules consult, and
     ``TableError`` when they lack the column of the rules' groups."""
-    max_error = float(rules.config.get("max_error", 1.0))
-    if (worst := float(outcomes.matrix("error").max())) > max_error:
-        raise InputError(f"the outcomes hold an error of {worst:g}; the rules were made for errors up to {max_error:g}")
+    rules.require_errors(outcomes)
     outcomes = rules.losses(outcomes)
     best = OSFA(rules.best_version).replay(outcomes)
     replayed = {rule.point: from_point(rule.point).replay(outcomes) for rule in rules.rules}

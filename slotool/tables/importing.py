@@ -21,6 +21,8 @@ from slotool.tables.outcomes import ANSWER, OutcomeTable
 from slotool.tables.schema import require_commas
 
 TRUTH = "truth"
+# Of a file of choose-labels: the place of an example in its random order, from 1 on.
+ORDER = "order"
 # What a table of answers may hold, and what it is called there unless said.
 KEYS = ("example", "version", "error", "confidence", "latency_s", "cost", ANSWER, TRUTH)
 _OF_ANSWER = ("error", "confidence", "latency_s", "cost", ANSWER)
@@ -125,13 +127,34 @@ def read_answers(path: Path) -> OutcomeTable:
 
 
 def read_truths(path: Path) -> dict[str, str]:
-    """The truth of each example, in the order of the rows, empty where it is not known: columns example and truth.
-    Raises ``TableError``, also for an example given twice."""
+    """The truth of each example, empty where it is not known: columns example and truth. They come in the order of the
+    column ``order``, which counts from 1 without a gap; without it in that of the rows. Raises ``TableError``, also for
+    an example given twice."""
     found = _read(path)
     _require(found, ["example", TRUTH], path)
     if (twice := found["example"].duplicated()).any():
         raise TableError(f"{path}: example {found['example'][twice].iloc[0]!r} is there twice")
+    if ORDER in found:
+        found = found.iloc[_places(found, path)]
     return dict(zip(found["example"], found[TRUTH].str.strip(), strict=True))
+
+
+def _places(found: pd.DataFrame, path: Path) -> np.ndarray:
+    """The rows in their order: int64 [rows]. Raises ``TableError`` where it is not 1, 2, 3 and so on."""
+    stated = pd.to_numeric(found[ORDER].str.strip(), errors="coerce").to_numpy(dtype=np.float64)
+    if (bad := ~(np.isfinite(stated) & (stated == np.floor(stated)))).any():
+        row = found[bad].iloc[0]
+        raise TableError(f"{path}: order {row[ORDER]!r} of example {row['example']!r} is no whole number")
+    places = np.argsort(stated, kind="stable")
+    wrong = np.flatnonzero(stated[places] != np.arange(1, len(stated) + 1))
+    if len(wrong):
+        missing = f"no row has order {wrong[0] + 1}"
+        if wrong[0] and stated[places[wrong[0]]] == wrong[0]:
+            missing = f"two rows have order {wrong[0]}"
+        raise TableError(
+            f"{path}: {missing}: keep all rows of choose-labels, which count from 1 on, and label from the top of them"
+        )
+    return places
 
 
 def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:

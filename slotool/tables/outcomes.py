@@ -115,11 +115,11 @@ class OutcomeTable(Table):
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
         """The table of these examples only; ``indices``: int [any] into ``examples``, none twice."""
         kept = np.isin(self._cells[0], indices)
-        return OutcomeTable(self.rows[kept].reset_index(drop=True), self.provenance)
+        return OutcomeTable(self.rows[kept].reset_index(drop=True), self.provenance, self.source)
 
     def with_errors(self, errors: np.ndarray) -> OutcomeTable:
         """The table with other errors, float64 [examples, versions]."""
-        return OutcomeTable(self.rows.assign(error=errors[self._cells]), self.provenance)
+        return OutcomeTable(self.rows.assign(error=errors[self._cells]), self.provenance, self.source)
 
     def priced(self, per_second: Mapping[str, float]) -> OutcomeTable:
         """The table with costs of its latencies times a price per second of each version.
@@ -136,7 +136,7 @@ class OutcomeTable(Table):
             if not 0 <= per_second[version] < np.inf:
                 raise TableError(f"price {per_second[version]:g} of version {version!r} must be a number from 0 up")
         prices = self.rows["version"].map(dict(per_second)).to_numpy(dtype=np.float64)
-        return OutcomeTable(self.rows.assign(cost=self.rows["latency_s"] * prices), self.provenance)
+        return OutcomeTable(self.rows.assign(cost=self.rows["latency_s"] * prices), self.provenance, self.source)
 
     def priced_by_call(self, per_call: Mapping[str, float]) -> OutcomeTable:
         """The table with the price of a call as the cost of each answer; of other versions prices may be there too.
@@ -151,7 +151,7 @@ class OutcomeTable(Table):
             if not 0 <= per_call[version] < np.inf:
                 raise TableError(f"price {per_call[version]:g} of version {version!r} must be a number from 0 up")
         prices = self.rows["version"].map(dict(per_call)).to_numpy(dtype=np.float64)
-        return OutcomeTable(self.rows.assign(cost=prices), self.provenance)
+        return OutcomeTable(self.rows.assign(cost=prices), self.provenance, self.source)
 
     @cached_property
     def sha256(self) -> str:

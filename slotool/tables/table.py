@@ -12,7 +12,7 @@ from slotool.tables.schema import Schema
 
 
 class Table:
-    """Rows of ``schema``, checked; ``provenance`` says how they came to be.
+    """Rows of ``schema``, checked; ``provenance`` says how they came to be, ``source`` what errors call the table.
 
     Build one with ``load`` (Parquet or CSV) or ``of`` (rows as mappings). A subclass that requires more than its
     schema can says so in ``_checked``. Raises ``TableError`` naming source, row and column.
@@ -21,8 +21,8 @@ class Table:
     schema: ClassVar[Schema]
 
     def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str | None = None):
-        source = source or f"{self.schema.name} table"
-        self.rows = self._checked(self.schema.validate(rows, source), source)
+        self.source = source or f"{self.schema.name} table"
+        self.rows = self._checked(self.schema.validate(rows, self.source), self.source)
         self.provenance = dict(provenance or {})
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:

@@ -142,6 +142,36 @@ def test_a_file_with_the_chosen_labels_alone_tells_what_all_labels_tell(slotool,
     assert (wrong.exit_code, "is there twice" in wrong.stderr) == (2, True), wrong.stderr
 
 
+def test_rows_sorted_otherwise_say_the_same_and_rows_left_out_are_refused(slotool, tmp_path: Path) -> None:
+    rules, fresh = _made()
+    rules.save(tmp_path / "rules.json")
+    answers, chosen = tmp_path / "answers.csv", tmp_path / "to-label.csv"
+    fresh.rows.drop(columns=["error", "latency_s", "cost"]).to_csv(answers, index=False)
+    slotool("choose-labels", tmp_path / "rules.json", answers, "-o", chosen)
+    rows = pd.read_csv(chosen, dtype=str, keep_default_na=False)
+    assert rows["order"].tolist() == [str(at) for at in range(1, 901)]
+    rows["truth"] = np.where(rows["differs"] == "0", "", "a")
+
+    def found(labelled: pd.DataFrame) -> Any:
+        labelled.to_csv(chosen, index=False)
+        return slotool("evaluate-drift", tmp_path / "rules.json", answers, "--labels", chosen, "--json")
+
+    as_chosen = found(rows)
+    assert as_chosen.exit_code in (0, 1), as_chosen.stderr
+    for column in ("differs", "example", "truth"):
+        assert found(rows.sort_values(column, kind="stable")).document == as_chosen.document
+    for wrong, sentence in (
+        (rows[rows["differs"] != "0"], "no row has order 1: keep all rows of choose-labels"),
+        (rows.drop(index=4), "no row has order 5: keep all rows"),
+        (rows.assign(order=["1", "2", "2", *rows["order"][3:]]), "two rows have order 2"),
+        (rows.assign(order=["x", *rows["order"][1:]]), "is no whole number"),
+        (rows.drop(columns="order").sort_values("differs", kind="stable"), "the labelled requests are sorted"),
+        (rows.drop(columns="example"), "no column 'example'"),
+    ):
+        done = found(wrong)
+        assert (done.exit_code, sentence in done.stderr) == (2, True), done.stderr
+
+
 def test_truths_that_are_no_answers_and_a_sample_that_is_not_random_are_refused() -> None:
     rules, fresh = _made()
     rows = slotool.choose_labels(rules, fresh, seed=0).differs

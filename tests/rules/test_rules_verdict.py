@@ -59,7 +59,7 @@ def test_a_tolerance_far_exceeded_is_no_accident() -> None:
 
 def test_outcomes_beyond_what_the_rules_were_made_for_are_refused() -> None:
     outcomes = family_outcomes(50)
-    with pytest.raises(InputError, match="error of 3; the rules were made for errors up to 1"):
+    with pytest.raises(InputError, match="error 3 of version 'small' on example 'e0' is above 1; the rules"):
         verdicts(_rules(0.1), OutcomeTable(outcomes.rows.assign(error=3.0)))
     with pytest.raises(InputError, match="no version 'large'"):
         verdicts(_rules(0.1), OutcomeTable(outcomes.rows[outcomes.rows["version"] != "large"]))
@@ -182,6 +182,28 @@ def test_drift_is_found_from_python_too() -> None:
     assert 50 < drifted.document["ensembles"][0]["alarm_at"] < 300
     with pytest.raises(ArgumentError, match="confidence: must lie between 0 and 1"):
         slotool.evaluate_drift(_rules(0.3), family_outcomes(300), confidence=1.0)
+
+
+def test_what_is_violated_later_is_no_longer_called_confirmed() -> None:
+    rules = _rules(0.3)
+    confirmed_at = slotool.evaluate_drift(rules, family_outcomes(2600)).document["ensembles"][0]["confirmed_at"]
+    assert confirmed_at < 2000
+    drifted = slotool.evaluate_drift(rules, _shifted(2000, 600))
+    assert (drifted.alarms, drifted.confirmed) == (1, 0)
+    assert drifted.document["ensembles"][0]["alarm_at"] > 2000
+    assert "1 of 1 guarantees are violated" in str(drifted)
+
+
+def test_errors_beyond_those_the_rules_were_made_for_are_refused(slotool, tmp_path) -> None:
+    rules, feedback = tmp_path / "rules.json", tmp_path / "feedback.parquet"
+    _rules(0.3).save(rules)
+    rows = family_outcomes(300).rows
+    rows.loc[7, "error"] = 1.25
+    OutcomeTable(rows).save(feedback)
+    for command in ("evaluate-drift", "evaluate-rules"):
+        done = slotool(command, rules, feedback)
+        assert done.exit_code == 2
+        assert "feedback.parquet: error 1.25 of version 'small' on example 'e7' is above 1" in done.stderr
 
 
 def test_a_mean_above_the_tolerance_is_no_verdict_by_itself(slotool, tmp_path) -> None:
