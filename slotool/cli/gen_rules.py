@@ -30,7 +30,7 @@ def gen_rules(
         str,
         _method(
             "--tolerance-kind",
-            help="relative: share of the best version's error; absolute: points of error (0.01 = 1 %); "
+            help="relative: share of the best version's error; absolute: points of error (0.01 = 1 point); "
             "quantile: share of requests worse by more than --loss-limit.",
         ),
     ] = "relative",
@@ -51,8 +51,9 @@ def gen_rules(
     policies: Annotated[str, _ensembles("--policies", help="Some of osfa,seq,conc,cascade.")] = "osfa,seq,conc,cascade",
     thresholds: Annotated[int, _ensembles("--thresholds", min=1, help="Thresholds to try per pair.")] = 50,
     price: Annotated[
-        str, _ensembles("--price", help="Price per second: a number, or VERSION=PRICE,…", show_default="machine time")
-    ] = "",
+        list[str] | None,
+        _ensembles("--price", help="Price per second: a number, or VERSION=PRICE,…", show_default="machine time"),
+    ] = None,
     prices: Annotated[
         Path | None, _ensembles("--prices", help="Price of a call: a list as of import-outcomes; in place of --price.")
     ] = None,
@@ -80,6 +81,7 @@ def gen_rules(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
 
+    refuse_existing(out, force)
     if method == "naive":
         refuse_without_effect(("confidence", "policies", "thresholds", "seed"), "with --method naive")
     if dry_run:
@@ -93,7 +95,6 @@ def gen_rules(
         "thresholds": thresholds,
         "max_error": max_error,
     }
-    refuse_existing(out, force)
     output = Output(as_json=json)
     if dry_run:
         output.show(estimate_rules(outcomes, **common))
@@ -107,7 +108,7 @@ def gen_rules(
         confidence=confidence,
         objective=objective,
         group=group,
-        price=_price(price),
+        price=_price(",".join(price or [])),
         prices=prices,
         budgets=parse_numbers(budgets, "--budgets") if budgets else (),
         explain=explain,
@@ -127,7 +128,15 @@ def _price(text: str) -> float | dict[str, float] | None:
         if "=" not in text:
             return float(text)
         # Names of versions may hold "=" and "," themselves (k=0.5), so the price is what follows the last "=".
-        pairs = [(version, float(price)) for version, _, price in (part.rpartition("=") for part in text.split(","))]
+        pairs = [
+            (version.strip(), float(price)) for version, _, price in (part.rpartition("=") for part in text.split(","))
+        ]
+        prices = dict(pairs)
+        if "" in prices:
+            raise ValueError
     except ValueError:
         raise typer.BadParameter(f"{text!r} is neither a number nor VERSION=PRICE,…", param_hint="--price") from None
-    return {version.strip(): price for version, price in pairs}
+    if len(prices) < len(pairs):
+        twice = next(version for version, _ in pairs if [name for name, _ in pairs].count(version) > 1)
+        raise typer.BadParameter(f"{twice} has two prices; give one", param_hint="--price")
+    return prices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -101,8 +102,13 @@ def plots_folder(plots: Path | None) -> Path | None:
     return drawable(plots)
 
 
+# Of one option.
+MAX_NUMBERS = 10_000
+
+
 def parse_numbers(text: str, option: str) -> list[float]:
-    """``0:0.1:0.001`` (start:stop:step, stop included; a step left out is 1) and comma lists, also mixed."""
+    """``0:0.1:0.001`` (start:stop:step, stop included; a step left out is 1, which must fit) and comma lists, also
+    mixed."""
     numbers: list[float] = []
     for part in text.split(","):
         pieces = part.strip().split(":")
@@ -110,14 +116,23 @@ def parse_numbers(text: str, option: str) -> list[float]:
             values = [float(piece) for piece in pieces]
         except ValueError:
             raise typer.BadParameter(f"{part!r} is neither a number nor start:stop:step", param_hint=option) from None
+        if len(values) == 2 and values[0] <= values[1] < math.inf and (values[1] - values[0]) % 1:
+            such = f"{part.strip()}:{(values[1] - values[0]) / 10:g}"
+            raise typer.BadParameter(
+                f"{part!r} names no step; start:stop:step is expected, such as {such}", param_hint=option
+            )
         if len(values) == 2:
             values.append(1.0)
         if len(values) == 1:
             numbers += values
-        elif len(values) == 3 and values[2] > 0 and values[1] >= values[0]:
+        elif len(values) == 3 and values[2] > 0 and -math.inf < values[0] <= values[1] < math.inf:
             start, stop, step = values
-            count = int((stop - start) / step + 1e-9) + 1
-            numbers += [round(start + i * step, 12) for i in range(count)]
+            steps = (stop - start) / step + 1e-9
+            if steps >= MAX_NUMBERS:
+                raise typer.BadParameter(
+                    f"{part!r} are {steps + 1:,.0f} numbers; at most {MAX_NUMBERS:,} are taken", param_hint=option
+                )
+            numbers += [round(start + i * step, 12) for i in range(int(steps) + 1)]
         else:
             raise typer.BadParameter(f"{part!r} is not start:stop:step with step > 0", param_hint=option)
     return numbers

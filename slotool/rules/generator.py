@@ -25,6 +25,7 @@ from slotool.tables import OutcomeTable
 METHODS: dict[str, type[RuleGenerator]] = {g.name: g for g in (Certified, Bootstrap, NaiveOSFA)}
 registry: Registry[type[RuleGenerator]] = Registry("rule_generators", METHODS, RuleGenerator)
 MIN_EXAMPLES = 20
+MAX_TIERS = 1_000
 
 
 def method_class(name: str) -> type[RuleGenerator]:
@@ -217,6 +218,8 @@ def _check_settings(
         if unknown or not given:
             problem = f"no {what} {unknown[0]!r}" if unknown else f"no {what} given"
             raise InputError(f"{problem}; there are {', '.join(known)}")
+    if len(tiers) > MAX_TIERS:
+        raise InputError(f"{len(tiers):,} tolerances; at most {MAX_TIERS:,} tiers are made")
     if not tiers or not all(0 <= tier < np.inf for tier in tiers):
         raise InputError(f"tolerances must be numbers from 0 up, not {', '.join(f'{t:g}' for t in tiers) or 'none'}")
     greatest = {"absolute": max_error, "quantile": 1.0}.get(tolerance_kind, np.inf)
@@ -239,19 +242,26 @@ def _check_settings(
 def check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> None:
     """Raises ``TableError`` for a table that no rules can be made from."""
     if len(outcomes.versions) < 2:
-        raise TableError(f"the outcome table has only version {outcomes.versions[0]!r}; rules choose between several")
+        raise TableError(
+            f"{outcomes.source}: there is only version {outcomes.versions[0]!r}; rules choose between several"
+        )
     examples = len(outcomes.examples)
     if examples < MIN_EXAMPLES:
-        raise TableError(f"the outcome table has {examples} examples; rules need at least {MIN_EXAMPLES}")
+        said = "1 example" if examples == 1 else f"{examples} examples"
+        raise TableError(f"{outcomes.source}: it has {said}; rules need at least {MIN_EXAMPLES}")
     above = outcomes.rows[outcomes.rows["error"] > max_error]
     if len(above):
-        row = above.iloc[0]
+        row, more = above.iloc[0], len(above) - 1
+        others = f" (and {more:,} more)" if more else ""
         raise TableError(
-            f"error {row['error']:g} of version {row['version']!r} on example {row['example']!r} is above "
-            f"{max_error:g} (and {len(above) - 1} more); --max-error states what no error can exceed"
+            f"{outcomes.source}: error {row['error']:g} of version {row['version']!r} on example {row['example']!r} is "
+            f"above {max_error:g}{others}; --max-error states what no error can exceed"
         )
+    if Cascade.kind in policies:
+        for name in outcomes.features:
+            outcomes.feature(name)
     if set(policies) & {*PAIRS, Cascade.kind} and len(constant_versions(outcomes)) == len(outcomes.versions):
         raise TableError(
-            "every version has one constant confidence, so no threshold separates its requests; "
+            f"{outcomes.source}: every version has one constant confidence, so no threshold separates its requests; "
             "--policies osfa needs no confidence"
         )

@@ -15,16 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from slotool.errors import TableError
-from slotool.tables.outcomes import ANSWER, OutcomeTable
-from slotool.tables.schema import require_commas
+from slotool.tables.outcomes import ANSWER, TRUTH, OutcomeTable
+from slotool.tables.schema import read_csv, require_commas, require_distinct
 
-TRUTH = "truth"
 # Of a file of choose-labels: the place of an example in its random order, from 1 on.
 ORDER = "order"
 # What a table of answers may hold, and what it is called there unless said.
 KEYS = ("example", "version", "error", "confidence", "latency_s", "cost", ANSWER, TRUTH)
+_AMOUNTS = ("error", "latency_s", "cost")
 _OF_ANSWER = ("error", "confidence", "latency_s", "cost", ANSWER)
 
 
@@ -89,8 +90,11 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
 
     Raises ``TableError`` naming file, row and column.
     """
+    if taken := [name for name in layout.keep if name in KEYS]:
+        raise TableError(f"{taken[0]!r} is no further column to keep: the table of outcomes has one of this name")
     found = _read(path)
     long = _by_answer(found, layout, path) if layout.versions else _renamed(found, layout, path)
+    _require_one_truth(long, path)
     rows = pd.DataFrame({"example": long["example"], "version": long["version"]})
     missing = _missing(long, layout)
     rows["error"] = np.where(missing, layout.wrong, _errors(long, missing, path))
@@ -108,7 +112,23 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
         rows[name] = numbers = _numbers(long, name, path)
         if (unknown := np.isnan(numbers)).any():
             raise TableError(f"{path}: {_where(long, unknown)} has no {name}; what is kept is known of every example")
-    return OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
+    made = OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
+    for name in layout.keep:
+        made.feature(name)
+    return made
+
+
+def _require_one_truth(long: pd.DataFrame, path: Path) -> None:
+    """Raises ``TableError`` for an example of which versions' rows state different truths."""
+    if TRUTH not in long:
+        return
+    first = long.groupby("example", sort=False)[TRUTH].transform("first")
+    if (differs := (long[TRUTH] != first).to_numpy()).any():
+        row, other = long[differs].iloc[0], first[differs].iloc[0]
+        raise TableError(
+            f"{path}: column truth of example {row['example']!r} is {row[TRUTH]!r} for version {row['version']!r} and "
+            f"{other!r} for another; one value is expected"
+        )
 
 
 def read_answers(path: Path) -> OutcomeTable:
@@ -168,8 +188,11 @@ def _read(path: Path) -> pd.DataFrame:
     """All cells as text, missing ones empty."""
     try:
         if path.suffix == ".parquet":
+            require_distinct(pq.read_schema(path).names, path)
             return pd.read_parquet(path).astype(object).map(lambda cell: "" if pd.isna(cell) else f"{cell}")
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+        frame = read_csv(path, encoding="utf-8")
+    except TableError:
+        raise
     except (OSError, ValueError, EOFError, zlib.error) as error:
         raise TableError(f"{path}: not a readable table ({' '.join(str(error).split())[:160]})") from None
     if len(frame.columns) == 1:
@@ -261,10 +284,11 @@ def _numbers(long: pd.DataFrame, key: str, path: Path) -> np.ndarray:
         return np.full(len(long), np.nan)
     text = long[key].str.strip()
     numbers = pd.to_numeric(text.where(text != ""), errors="coerce").to_numpy(dtype=np.float64)
-    if (bad := ~np.isfinite(numbers) & (text != "").to_numpy()).any():
-        raise TableError(
-            f"{path}: {_where(long, bad)}, column {key}: {text[bad].iloc[0][:40]!r} is not a finite number"
-        )
+    given, unlike = (text != "").to_numpy(), ~np.isfinite(numbers)
+    negative = (numbers < 0) & (key in _AMOUNTS)
+    for wrong, problem in ((unlike & given, "is not a finite number"), (negative, "must not be negative")):
+        if wrong.any():
+            raise TableError(f"{path}: {_where(long, wrong)}, column {key}: {text[wrong].iloc[0][:40]!r} {problem}")
     return numbers
 
 

@@ -11,37 +11,39 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import TableError
-from slotool.tables.schema import FINITE, NOT_NEGATIVE, Column, Schema
+from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema
 from slotool.tables.table import Table
 
 OUTCOME_SCHEMA = Schema(
     "outcome",
     1,
     (
-        Column("example", "text", "the example's name or number"),
-        Column("version", "text", "service version, or operating point key"),
-        Column("error", "number", "0 or 1, or a continuous error such as WER", rule=NOT_NEGATIVE),
-        Column("confidence", "number", "the version's own confidence in its answer", rule=FINITE),
-        Column("latency_s", "number", "seconds the version took for this example", rule=NOT_NEGATIVE),
+        Column("example", "text", "the example's name or number", rule=NOT_EMPTY),
+        Column("version", "text", "service version, or operating point key", rule=NOT_EMPTY),
+        Column("error", "number", "0 or 1, or a continuous error such as WER", rule=AMOUNT),
+        Column("confidence", "number", "the version's own confidence in its answer", rule=MODERATE),
+        Column("latency_s", "number", "seconds the version took for this example", rule=AMOUNT),
         Column(
             "cost",
             "number",
             "price of this answer; machine time in seconds by default",
             optional=True,
-            rule=NOT_NEGATIVE,
+            rule=AMOUNT,
         ),
     ),
 )
 
-# A column that may be there too: what the version answered.
-ANSWER = "answer"
+# Columns that may be there too: what the version answered, and what would have been right.
+ANSWER, TRUTH = "answer", "truth"
+_OWN = frozenset([*(column.name for column in OUTCOME_SCHEMA.columns), ANSWER, TRUTH])
 
 
 class OutcomeTable(Table):
     """Rows of ``OUTCOME_SCHEMA``: every version answered every example exactly once.
 
     ``versions``: names in order of first appearance. ``matrix(column)``: float64 [examples, versions].
-    Raises ``TableError`` naming the first example and version that are missing or given twice.
+    Raises ``TableError`` naming the first example and version that are missing or given twice, or the first example
+    whose ``truth`` differs between its versions.
     """
 
     schema = OUTCOME_SCHEMA
@@ -51,11 +53,13 @@ class OutcomeTable(Table):
         self.versions: list[str] = list(dict.fromkeys(self.rows["version"]))
         self.examples: list[str] = list(dict.fromkeys(self.rows["example"]))
         self._matrices: dict[str, np.ndarray] = {}
+        self._known: dict[str, np.ndarray] = {}
         self._check_complete(source or "outcome table")
+        if TRUTH in self.rows:
+            self.text(TRUTH)
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
-        own = {column.name for column in OUTCOME_SCHEMA.columns} | {ANSWER}
-        numbers = {str(name): _as_numbers(rows[name]) for name in rows if name not in own}
+        numbers = {str(name): _as_numbers(rows[name]) for name in rows if name not in _OWN}
         return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers)
 
     def matrix(self, column: str) -> np.ndarray:
@@ -87,16 +91,26 @@ class OutcomeTable(Table):
     @property
     def features(self) -> list[str]:
         """Names of the further columns that hold numbers: what is known of a request before any version is asked."""
-        own = {column.name for column in OUTCOME_SCHEMA.columns} | {ANSWER}
-        return [str(name) for name in self.rows if name not in own and pd.api.types.is_numeric_dtype(self.rows[name])]
+        return [str(name) for name in self.rows if name not in _OWN and pd.api.types.is_numeric_dtype(self.rows[name])]
 
     def feature(self, name: str) -> np.ndarray:
-        """A further column by example, of whichever version's row: float64 [examples]. Raises ``TableError`` for a
-        column that is not there or holds no numbers."""
+        """A further column by example: float64 [examples]. Raises ``TableError`` for a column that is not there, holds
+        no numbers, or in which versions of one example differ: that is known only after they were asked."""
+        if name in self._known:
+            return self._known[name]
         if name not in self.features:
             there = ", ".join(self.features) or "none"
             raise TableError(f"the outcome table has no column {name!r} of numbers; there are {there}")
-        return self.matrix(name)[:, 0]
+        values = self.matrix(name)
+        self._require_alike(name, values, "; rules may only look at what is known before: leave the column out")
+        if (beyond := ~(np.abs(values[:, 0]) <= MAX_NUMBER)).any():
+            at = int(beyond.argmax())
+            raise TableError(
+                f"{self.source}: column {name!r} of example {self.examples[at]!r} is {values[at, 0]:g}; "
+                f"{MODERATE.text.removeprefix('must be ')} is expected"
+            )
+        self._known[name] = values[:, 0]
+        return self._known[name]
 
     def text(self, name: str) -> np.ndarray:
         """A further column by example as text, whole numbers without a point: object [examples]. Raises ``TableError``
@@ -105,12 +119,17 @@ class OutcomeTable(Table):
             raise TableError(f"the outcome table has no column {name!r}; there are {', '.join(map(str, self.rows))}")
         values = np.empty((len(self.examples), len(self.versions)), dtype=object)
         values[self._cells] = [f"{own:g}" if isinstance(own, float) else str(own) for own in self.rows[name]]
+        self._require_alike(name, values)
+        return np.asarray(values[:, 0])
+
+    def _require_alike(self, name: str, values: np.ndarray, remedy: str = "") -> None:
+        """Raises ``TableError`` where versions of one example differ in a column, [examples, versions]."""
         if (differs := (values != values[:, :1]).any(axis=1)).any():
             example = self.examples[int(differs.argmax())]
             raise TableError(
-                f"column {name!r} differs between the versions of example {example!r}; one value is expected"
+                f"{self.source}: column {name!r} differs between the versions of example {example!r}; one value is "
+                f"expected{remedy}"
             )
-        return np.asarray(values[:, 0])
 
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
         """The table of these examples only; ``indices``: int [any] into ``examples``, none twice."""
@@ -126,13 +145,13 @@ class OutcomeTable(Table):
 
         Raises ``TableError`` for a version without a price, a price without a version, or one that is no price.
         """
-        for version in dict.fromkeys([*self.versions, *per_second]):
+        for version in dict.fromkeys([*per_second, *self.versions]):
+            if version not in self.versions:
+                raise TableError(f"a price for {version!r}, but the table has only {', '.join(self.versions)}")
             if version not in per_second:
                 raise TableError(
                     f"version {version!r} has no price; one is needed for each of {', '.join(self.versions)}"
                 )
-            if version not in self.versions:
-                raise TableError(f"a price for {version!r}, but the table has only {', '.join(self.versions)}")
             if not 0 <= per_second[version] < np.inf:
                 raise TableError(f"price {per_second[version]:g} of version {version!r} must be a number from 0 up")
         prices = self.rows["version"].map(dict(per_second)).to_numpy(dtype=np.float64)
@@ -175,9 +194,10 @@ class OutcomeTable(Table):
             if wrong.any():
                 example, version = (int(i) for i in np.argwhere(wrong)[0])
                 more = f" (and {int(wrong.sum()) - 1} more such cells)" if wrong.sum() > 1 else ""
-                raise TableError(
-                    f"{source}: example {self.examples[example]!r} of version {self.versions[version]!r} {what}{more}"
-                )
+                name = self.examples[example]
+                other = name.removesuffix(".0") if name.endswith(".0") else f"{name}.0"
+                hint = f"; examples {name!r} and {other!r} are two" if other in self.examples else ""
+                raise TableError(f"{source}: example {name!r} of version {self.versions[version]!r} {what}{more}{hint}")
 
 
 def _as_numbers(values: pd.Series) -> pd.Series:

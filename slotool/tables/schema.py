@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -44,9 +45,16 @@ class Constraint:
     holds: Callable[[np.ndarray], np.ndarray]
 
 
+# Above it a square is no longer a finite number, and with it no mean or spread of a column.
+MAX_NUMBER = 1e100
 POSITIVE = Constraint("must be greater than 0", lambda values: values > 0)
 NOT_NEGATIVE = Constraint("must not be negative", lambda values: values >= 0)
 FINITE = Constraint("must be a finite number", np.isfinite)
+AMOUNT = Constraint(
+    "must not be negative, infinite or above 1e100", lambda values: (values >= 0) & (values <= MAX_NUMBER)
+)
+MODERATE = Constraint("must be a finite number of at most 1e100", lambda values: np.abs(values) <= MAX_NUMBER)
+NOT_EMPTY = Constraint("must not be empty", lambda texts: np.array([text.strip() != "" for text in texts], dtype=bool))
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ class Schema:
         _require_columns(header.count(",") + 1, len(header) < MAX_HEADER_CHARACTERS, path)
         require_commas(header, path)
         try:
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+            frame = read_csv(path, skipinitialspace=True)
         except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
             raise TableError(f"{path}: not a CSV table ({_one_line(error)})") from error
         if frame.empty:
@@ -159,7 +167,9 @@ class Schema:
 
     def _load_parquet(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         try:
-            _require_columns(len(pq.read_schema(path).names), True, path)
+            names = pq.read_schema(path).names
+            _require_columns(len(names), True, path)
+            require_distinct(names, path)
             table = pq.read_table(path)
             # Text that is not UTF-8 is noticed here, and not wherever it is first looked at.
             table.validate(full=True)
@@ -183,6 +193,28 @@ class Schema:
         with strict_json.assembling(path, f"a {self.name} table", error=TableError):
             frame = frame.rename(columns=dict(self.earlier.get(version, {})))
             return self.validate(frame, str(path)), dict(header.get("provenance", {}))
+
+
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """All cells of a CSV file as text, empty ones too, without columns that have no name, such as a frame's index.
+
+    Raises ``TableError`` for two columns of one name, which pandas would tell apart by itself, and for rows that are
+    longer than the header, of which pandas would take the first cells for names; else what pandas raises.
+    """
+    read = {"dtype": str, "keep_default_na": False, **options}
+    names = pd.read_csv(path, header=None, nrows=1, **read).iloc[0].str.strip().tolist()
+    require_distinct([name for name in names if name], path)
+    frame = pd.read_csv(path, **read)
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise TableError(f"{path}: rows have more cells than the header has columns, {len(names)}")
+    named: pd.DataFrame = frame.loc[:, [name != "" for name in names]]
+    return named
+
+
+def require_distinct(names: Sequence[str], path: Path) -> None:
+    """Raises ``TableError`` for two columns of one name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise TableError(f"{path}: {Counter(names)[twice[0]]} columns are called {twice[0]!r}; each needs its own name")
 
 
 def _require_columns(columns: int, whole: bool, path: Path) -> None:
@@ -232,7 +264,7 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
         bad, problem = (missing & (not column.optional)), "is missing or NaN"
         if not bad.any() and column.rule is not None:
             bad, problem = ~missing & ~column.rule.holds(series.fillna(1.0).to_numpy()), column.rule.text
-    elif not bad.any() and column.rule is not None and column.kind == "integer":
+    elif not bad.any() and column.rule is not None and column.kind in ("integer", "text"):
         bad, problem = ~column.rule.holds(series.to_numpy()), column.rule.text
     elif not bad.any() and column.rule is not None and column.kind == "numbers":
         bad = np.array([not bool(np.all(column.rule.holds(np.asarray(v)))) for v in series], dtype=bool)
@@ -240,7 +272,8 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         more = f" (and {int(bad.sum()) - 1} more rows)" if bad.sum() > 1 else ""
-        shown = repr(values.iloc[at])[:40]
+        given = values.iloc[at]
+        shown = repr(given.item() if isinstance(given, np.generic) else given)[:40]
         raise TableError(f"{source}: row {at + first_row}, column {column.name}: {shown} {problem}{more}")
     return series
 

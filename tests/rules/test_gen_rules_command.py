@@ -106,11 +106,29 @@ def _table(**changes):
         (_table(confidence=0.5), (), "constant confidence"),
         (_table(error=1.5), (), "--max-error states"),
         (_table(error=-1), (), "column error: '-1' must not be negative"),
-        (_table(version="one", example=range(90)), (), "only version 'one'"),
-        (lambda rows: rows[rows["example"] < "e2"], (), "rules need at least 20"),
+        (_table(version="one", example=range(90)), (), "o.csv: there is only version 'one'"),
+        (_table(cost="inf"), (), "column cost: 'inf' must not be negative, infinite or above 1e100"),
+        (_table(latency_s=1e308), (), "column latency_s: '1e+308' must not be negative, infinite or above"),
+        (_table(confidence=1e308), (), "column confidence: '1e+308' must be a finite number of at most 1e100"),
+        (_table(version=""), (), "row 2, column version: '' must not be empty"),
+        (_table(example=[f"{i % 30}{'.0' * (i < 30)}" for i in range(90)]), (), "examples '0.0' and '0' are two"),
+        (_table(tokens=range(90)), (), "o.csv: column 'tokens' differs between the versions of example 'e0'"),
+        (_table(words=1e200), (), "o.csv: column 'words' of example 'e0' is 1e+200"),
+        (
+            _table(truth=[f"{i % 30 + i // 90}" for i in range(1, 91)]),
+            (),
+            "column 'truth' differs between the versions",
+        ),
+        (lambda rows: rows[rows["example"] == "e0"], (), "o.csv: it has 1 example; rules need at least 20"),
+        (lambda rows: rows[rows["example"] < "e2"], (), "examples; rules need at least 20"),
         (lambda rows: rows.drop(columns="confidence"), (), "column confidence is missing"),
         (_table(), ("--tolerances", "-0.1"), "tolerances must be numbers from 0 up"),
         (_table(), ("--tolerances", "0:0.1:0"), "start:stop:step"),
+        (_table(), ("--tolerances", "0:inf:1"), "start:stop:step"),
+        (_table(), ("--tolerances", "0:0.1"), "'0:0.1' names no step; start:stop:step is expected, such as 0:0.1:0.01"),
+        (_table(), ("--tolerances", "0:1:1e-7"), "are 10,000,001 numbers; at most 10,000 are taken"),
+        (_table(), ("--tolerances", "0:1:0.0005"), "2,001 tolerances; at most 1,000 tiers are made"),
+        (_table(), ("--confidence", "1e308"), "confidence 1e+308 must lie between 0.5 and 1"),
         (_table(), ("--method", "guess"), "no method 'guess'"),
         (_table(), ("--objective", "speed"), "no objective 'speed'"),
         (_table(), ("--policies", "osfa,dance"), "no policy 'dance'"),
@@ -129,6 +147,32 @@ def test_what_cannot_be_used_is_one_sentence_and_writes_nothing(slotool, tmp_pat
     assert not out.exists()
 
 
+def test_columns_of_one_name_and_rows_longer_than_the_header_are_refused(slotool, tmp_path) -> None:
+    rows = family_outcomes(30).rows[COLUMNS]
+    rows.assign(more=rows["error"]).rename(columns={"more": "error"}).to_csv(tmp_path / "twice.csv", index=False)
+    text = rows.to_csv(index=False).splitlines()
+    (tmp_path / "longer.csv").write_text("\n".join([text[0], *(f"{line},1" for line in text[1:])]))
+    for command in ("gen-rules", "import-outcomes"):
+        twice = slotool(command, tmp_path / "twice.csv", "-o", tmp_path / "r.json")
+        assert (twice.exit_code, "twice.csv: 2 columns are called 'error'" in twice.stderr) == (2, True), twice.stderr
+        longer = slotool(command, tmp_path / "longer.csv", "-o", tmp_path / "r.json")
+        assert (longer.exit_code, "more cells than the header has columns, 6" in longer.stderr) == (2, True)
+
+
+def test_a_frames_index_and_columns_of_single_answers_are_no_features(slotool, tmp_path) -> None:
+    """What pandas writes by itself, and what is known only after versions were asked."""
+    rows = family_outcomes(60).rows[COLUMNS]
+    truth = rows["example"].str[1:]
+    rows.assign(truth=truth).to_csv(tmp_path / "o.csv")
+    assert (tmp_path / "o.csv").read_text().startswith(",example")
+    assert OutcomeTable.load(tmp_path / "o.csv").features == []
+    made = ("gen-rules", tmp_path / "o.csv", "-o", tmp_path / "r.json", "--tolerances", "0.1", "--objective", "cost")
+    assert slotool(*made).exit_code == 0
+    rows.assign(tokens=range(180)).to_csv(tmp_path / "o.csv")
+    pairs = slotool(*made, "--force", "--policies", "osfa,seq,conc")
+    assert pairs.exit_code == 0, pairs.stderr
+
+
 def test_files_that_are_not_there_or_already_are(slotool, outcomes, tmp_path) -> None:
     missing = slotool("gen-rules", tmp_path / "none.parquet", "-o", tmp_path / "r.json")
     assert (missing.exit_code, "no such file" in missing.stderr) == (2, True)
@@ -136,6 +180,8 @@ def test_files_that_are_not_there_or_already_are(slotool, outcomes, tmp_path) ->
     taken = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json")
     assert (taken.exit_code, "add --force" in taken.stderr) == (2, True)
     assert (tmp_path / "r.json").read_text() == "mine"
+    at_once = slotool("gen-rules", tmp_path / "none.parquet", "-o", tmp_path / "r.json", "--tolerances", "none")
+    assert (at_once.exit_code, "add --force" in at_once.stderr) == (2, True)
     assert slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", "--force").exit_code == 0
 
 

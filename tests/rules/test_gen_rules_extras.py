@@ -53,9 +53,18 @@ def test_prices_by_the_command(slotool, outcomes, tmp_path) -> None:
     plain, same = (slotool(*made, "-o", tmp_path / f"{i}.json", *more) for i, more in ((1, ()), (2, ("--price", "2"))))
     costs = [json.loads(done.stdout)["rules"]["config"]["best_cost"] for done in (plain, priced, same)]
     assert costs[1] == costs[2] == pytest.approx(2 * costs[0])
-    for text, sentence in (("small=2", "no price"), ("dear", "neither a number")):
-        wrong = slotool(*made, "-o", tmp_path / "w.json", "--price", text)
-        assert (wrong.exit_code, sentence in wrong.stderr) == (2, True)
+    apart = ("--price", "small=2", "--price", "medium=2", "--price", "large=2")
+    assert slotool(*made, "-o", tmp_path / "b.json", *apart).document["rules"] == priced.document["rules"]
+    for given, sentence in (
+        (["small=2"], "version 'medium' has no price"),
+        (["dear"], "neither a number"),
+        (["small=2,small=3"], "small has two prices"),
+        (["small=2", "small=3"], "small has two prices"),
+        (["2", "small=3"], "neither a number"),
+        (["huge=3"], "a price for 'huge', but the table has only small, medium, large"),
+    ):
+        wrong = slotool(*made, "-o", tmp_path / "w.json", *(word for text in given for word in ("--price", text)))
+        assert (wrong.exit_code, sentence in wrong.stderr) == (2, True), wrong.stderr
 
 
 def test_tiers_are_judged_at_other_prices(slotool, outcomes, tmp_path) -> None:

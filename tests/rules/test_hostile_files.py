@@ -139,7 +139,7 @@ def test_tables_of_answers_that_are_wrong(tmp_path: Path) -> None:
         attempt(f"{name} as a table", lambda path=path: library.gen_rules(path, method="naive", objective="cost"))
     # An empty error is a missing answer; a confidence may be any number; seconds and cost need not be known.
     right = {"error-0", "error-1", "error-15", "confidence-6", "confidence-15", "latency_s-15", "cost-15"}
-    right |= {"without-latency_s", "without-cost", "doubled-header"}
+    right |= {"without-latency_s", "without-cost"}
     assert {name for name, was_refused in refused.items() if not was_refused} <= right
 
 

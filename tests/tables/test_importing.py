@@ -90,7 +90,11 @@ def test_a_table_of_outcomes_is_imported_as_it_is(tmp_path: Path) -> None:
         (("service", "kind"), "no column 'service'"),
         (("a,slow,cat,cat,0.8", "a,slow,cat,cat,"), "example 'a' of version 'slow' has no confidence"),
         (("a,slow,cat,cat,0.8", "a,slow,cat,cat,high"), "column confidence: 'high' is not a finite number"),
-        (("a,slow,cat,cat", "a,slow,cat,"), "example 'a' of version 'slow' has no truth"),
+        (
+            ("a,slow,cat,cat", "a,slow,cat,"),
+            "column truth of example 'a' is '' for version 'slow' and 'cat' for another",
+        ),
+        (("a,slow,cat,cat", "a,slow,cat,dog"), "column truth of example 'a' is 'dog' for version 'slow'"),
         (("truth", "told"), "neither a column 'error' nor both 'answer' and 'truth'"),
         (("a,slow", "z,slow"), "example 'a' of version 'slow' is missing"),
     ],
