@@ -625,6 +625,7 @@ rate_per_s      number          at which they arrive on average
 reserve_ms      number          of each deadline, for network and front end, ms
 rules           text?           rule set by which requests of a tolerance are answered
 best_version    text?           of the rules: degradations are relative to it
+cancels         flag?           with rules and artifact: whether a version that is not needed any more ends at once
 strictest       flag            whether the plan is for the strictest tier that holds
 seed            integer         of drawn arrivals and latencies
 verify_s        number?         seconds of traffic sent to the served plan
@@ -646,7 +647,7 @@ fleets[].mean_batch number      examples in one call
 fleets[].calls  integer         calls of a model
 fleets[].version_calls object   with rules: calls of each version for a request, on average
 fleets[].other_tier number      share of requests answered by a stricter tier, as their own could be late
-fleets[].tiers  list            with rules: tolerance, share, objective, rule, routing, bound, certified of each
+fleets[].tiers  list            with rules: tolerance, share, objective, tier, rule, routing, bound, certified of each
 fleets[].misses list            what of the promise is not shown to hold
 fleets[].fewer  object?         the same figures with fewer workers, which do not hold it
 fleets[].pools  list            worker, threads, policy, replicas, share, max_batch and max_queue of each pool

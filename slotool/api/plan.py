@@ -14,7 +14,7 @@ from slotool.api.outputs import writes
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.planned import Plan, explained, fleet_row
 from slotool.api.progress import Reporter, Reporting, reporter_of
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,13 +109,13 @@ def plan(
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
     Returns:
-        Fleets (``rows``, ``frame()``), the cheapest that holds first; ``judge()`` raises an error when none does, or
-        when what was served to verify it did not.
+        Fleets (``rows``, ``frame()``), the cheapest that holds first, none where not even a worker without a queue
+        could be in time; ``judge()`` raises an error when none holds, or when what was served to verify it did not.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or ``mixed`` has but one type of workers.
-        InputError: The traffic is too short to show the promise, no point can keep the deadline, no such policy, or the
-            latency table lacks a version of the rules.
+        InputError: The traffic is too short to show the promise, no such policy, or the latency table lacks a version
+            of the rules or has no call of one example of it.
         TableError: A table cannot be read.
         AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
@@ -137,15 +137,16 @@ def plan(
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     rule_set = None if rules is None else loaded(RuleSet, rules)
-    workers = _worker_types(latency, accuracies, rule_set, subject, prices or {}, quantile, reporter)
+    workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, subject=subject, quantile=quantile)
     if mixed and len(workers) == 1:
         raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
     arrival_s = _arrivals(arrivals, rate, seed)
     make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
-    search = make(accuracies, rule_set, tolerance, objective, artifact)
+    cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
+    search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
+    for remark in search.remarks:
+        reporter.warn(remark)
     names = as_list(policies)
-    found = _found(search, workers, names, mixed, reporter)
-    best = found[0]
     facts = {
         "subject": workers[0].profile.subject,
         "deadline_ms": deadline_ms,
@@ -158,10 +159,15 @@ def plan(
         "reserve_ms": reserve_ms,
         "rules": None if rules is None else name_of(rules),
         "best_version": None if rule_set is None else rule_set.best_version,
+        "cancels": cancels,
         "strictest": rule_set is not None and tolerance is None,
         "seed": seed,
         "verify_s": verify_s,
     }
+    found = _found(search, workers, names, mixed, reporter)
+    if not found:
+        return Plan([], facts, f"no fleet keeps the promise: {search.why_nothing_fits(workers)}")
+    best = found[0]
     rows = [fleet_row(each, promise, search) for each in found]
     explanation = explained(best, promise, found)
     if not best.holds:
@@ -186,7 +192,7 @@ def _search(
     rules: RuleSet | None,
     tolerance: Tolerance,
     objective: str | None,
-    artifact: FilePath | None,
+    cancels: bool,
     **settings: Any,
 ) -> MixedFleetSearch:
     """Of fleets under policies or, with ``rules``, of those that answer by them."""
@@ -196,9 +202,8 @@ def _search(
     if rules is None or outcomes is None:
         return MixedFleetSearch(arrival_s, promise, outcomes=outcomes, **settings)
     asked = mixes(rules, tolerance, objective)
-    ends_at_once = artifact is not None and _ends_at_once(artifact)
     return TierFleetSearch(
-        arrival_s, promise, rules, outcomes, asked, strictest=tolerance is None, cancels=ends_at_once, **settings
+        arrival_s, promise, rules, outcomes, asked, strictest=tolerance is None, cancels=cancels, **settings
     )
 
 
@@ -213,12 +218,16 @@ def _ends_at_once(artifact: FilePath) -> bool:
 def _found(
     search: MixedFleetSearch, workers: Sequence[WorkerType], names: Sequence[str], mixed: bool, reporter: Reporter
 ) -> list[Found]:
-    """The smallest fleet of each type and policy, and cheaper ones of two types if ``mixed``; the best first."""
+    """The smallest fleet of each type and policy, and cheaper ones of two types if ``mixed``; the best first. None
+    where no policy can answer in time, or is accurate enough, on any type."""
     from slotool.planning.fleet import confirm
 
     asked = [(worker, policy) for worker in workers for policy in search.policies(worker, names)]
     if not asked:
-        raise InputError(search.why_nothing_fits(workers))
+        return []
+    for worker in workers:
+        if not any(worker is each for each, _ in asked):
+            reporter.note(f"no fleet of {worker.name}: {search.why_nothing_fits([worker])}")
     found: list[Found] = []
     with reporter.progress(f"fleets for {search.requests:,} requests", total=len(asked)) as steps:
         for worker, policy in asked:
@@ -252,41 +261,19 @@ def _worker_types(
     latency: Any,
     outcomes: OutcomeTable | None,
     rules: RuleSet | None,
-    subject: str | None,
     prices: Mapping[str, float],
-    quantile: float,
     reporter: Reporter,
+    **conditions: Any,
 ) -> list[WorkerType]:
-    """One per number of threads of each table, named by them, and by the file where there are several."""
-    from slotool.planning.fleet import WorkerType
-    from slotool.planning.tiers import read_versions
-    from slotool.scheduling.batching import read_profile
+    from slotool.planning.worker_types import Named, worker_types
     from slotool.tables import LatencyTable
 
     sources = [latency] if isinstance(latency, str | Path | LatencyTable) else list(latency)
-    made: list[WorkerType] = []
-    for source in sources:
-        known = loaded(LatencyTable, source)
-        for threads in sorted(set(known.where(status="ok", co_runners="").rows["threads"])):
-            narrowed: dict[str, Any] = {"subject": subject, "quantile": quantile, "threads": threads}
-            if rules is None or outcomes is None:
-                profile = read_profile(known, outcomes, **narrowed)
-            else:
-                profile = read_versions(known, outcomes, rules, **narrowed)
-            of = f"{Path(str(source)).stem}, " if len(sources) > 1 else ""
-            name = f"{of}{threads} thread{'s' if threads > 1 else ''}"
-            price = prices.get(name, float(threads))
-            if not price > 0:
-                raise ArgumentError("prices", f"the price of {name} is {price:g}; one above 0 is expected")
-            if known.where(threads=threads).rows["predicted"].any():
-                reporter.warn(f"latencies of {name} are predicted: compare a measurement, or what --verify serves")
-            made.append(WorkerType(name, profile, int(threads), price, source))
-            for remark in profile.grid.remarks:
-                reporter.warn(remark)
-    if unknown := set(prices) - {worker.name for worker in made}:
-        there = "; ".join(worker.name for worker in made)
-        raise ArgumentError("prices", f"there is no worker type {min(unknown)!r}; there are {there}")
-    return made
+    tables = [Named(loaded(LatencyTable, source), source) for source in sources]
+    workers, remarks = worker_types(tables, outcomes, rules, prices=prices, **conditions)
+    for remark in remarks:
+        reporter.warn(remark)
+    return workers
 
 
 def _arrivals(arrivals: FilePath | ArrivalTable | None, rate: float | None, seed: int) -> np.ndarray:
@@ -334,7 +321,8 @@ def _services(
     for path, pool in zip(written, fleet.pools, strict=True):
         named = {"artifact": artifact, "latency": Path(str(pool.worker.source)), **tables}
         with whole_file(path) as file:
-            file.write_text(service_text(pool, search.promise, path.parent, named, search.terms(pool), limits))
+            terms, max_queue = search.terms(pool), search.max_queue(pool)
+            file.write_text(service_text(pool, search.promise, path.parent, named, terms, max_queue, limits))
     return written
 
 

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 # One tolerance of all requests, or the share of the requests by tolerance.
 Tolerance = float | Mapping[float, float] | None
-_OF = {"relative": " of its error", "absolute": "", "quantile": " of the requests"}
+_OF = {"relative": " of its error", "quantile": " of the requests"}
+
+_CANCELS = {
+    True: "of versions that are asked at once the second is cancelled where the first is sure enough",
+    False: "of versions that are asked at once the second runs to its end, as this model cannot be cancelled",
+    None: "of versions that are asked at once the second counts as running to its end; with the artifact the plan says "
+    "whether it is cancelled",
+}
 
 
 def mixes(rules: RuleSet, tolerance: Tolerance, objective: str | None) -> list[TierMix]:
@@ -49,7 +56,7 @@ def require_alike(
             if given is not None:
                 raise ArgumentError(name, "it says which tiers of rules requests ask for: give rules too")
     elif outcomes is None:
-        raise ArgumentError("outcomes", "are needed with rules: requests are simulated as examples of this table")
+        raise ArgumentError("outcomes", "with rules this table is needed: requests are simulated as its examples")
     elif mixed:
         raise ArgumentError("mixed", "fleets of two types are not planned with rules")
     elif verify_s is not None and isinstance(tolerance, Mapping) and len(tolerance) > 1:
@@ -67,20 +74,32 @@ def tier_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"{row['other_tier']:.2%} of the requests get a stricter tier or {best_version}, as their own could be late"
         )
+    if any(tier["at_once"] for tier in row["tiers"]):
+        lines.append(_CANCELS[facts["cancels"]])
     return lines
 
 
 def _promised(tier: Mapping[str, Any], best_version: str) -> str:
     share = "" if tier["share"] == 1 else f" ({tier['share']:.0%} of the requests)"
-    said = f"tier {tier['tolerance']:g}{share}: {tier['routing']}; "
+    own = tier["tier"]
+    named = f"tier {tier['tolerance']:g}{share}"
+    if own is None:
+        named = f"tolerance {tier['tolerance']:g}{share}, stricter than every tier"
+    elif own != tier["tolerance"]:
+        named = f"tolerance {tier['tolerance']:g}{share}, answered by tier {own:g}"
+    said = f"{named}: {tier['routing']}; "
     if tier["bound"] <= 0 and not tier["note"]:
         return f"{said}answers as {best_version}"
     if not tier["certified"]:
         return f"{said}{tier['note'] or 'no bound is proven'}"
-    return (
-        f"{said}at most {tier['bound']:.4f}{_OF.get(str(tier['tolerance_kind']), '')} worse than {best_version}, at "
-        f"confidence {tier['confidence']:g}"
-    )
+    return f"{said}at most {_bound(tier)} worse than {best_version}, at confidence {tier['confidence']:g}"
+
+
+def _bound(tier: Mapping[str, Any]) -> str:
+    """``0.02 of its error``, ``2 points of error``: as ``gen-rules`` counts them."""
+    if tier["tolerance_kind"] == "absolute":
+        return f"{100 * tier['bound']:.2f} points of error"
+    return f"{tier['bound']:.4f}{_OF.get(str(tier['tolerance_kind']), '')}"
 
 
 def strictest_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

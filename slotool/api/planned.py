@@ -45,7 +45,7 @@ class Plan(Result):
     @property
     def holds(self) -> bool:
         """Whether any fleet keeps the promise."""
-        return bool(self.rows[0]["holds"])
+        return bool(self.rows and self.rows[0]["holds"])
 
     def judge(self) -> None:
         """Raises ``PromiseBroken`` when no fleet keeps the promise, or the one that was served did not."""
@@ -80,7 +80,7 @@ class Plan(Result):
         more = [f"{left} more worker types and policies; --json lists all"] if left else []
         wrote = [f"wrote {path}" for path in (*self.services, *self.plots)]
         shown: list[Part] = [
-            table(title, _columns(holding), map(_cells, holding[: RUNNERS_UP + 1])),
+            *([table(title, _columns(holding), map(_cells, holding[: RUNNERS_UP + 1]))] if holding else []),
             *more,
             self.explanation,
             *(tier_lines(self.rows[0], facts) if self.holds and self.rows[0]["tiers"] else []),
@@ -124,7 +124,7 @@ def fleet_row(found: Found, promise: Promise, search: FleetSearch) -> dict[str, 
                 "replicas": pool.replicas,
                 "share": pool.share,
                 "max_batch": pool.max_batch,
-                "max_queue": pool.max_queue(promise.deadline_us),
+                "max_queue": search.max_queue(pool),
             }
             for pool in fleet.pools
         ],
@@ -133,10 +133,11 @@ def fleet_row(found: Found, promise: Promise, search: FleetSearch) -> dict[str, 
 
 def _limits(row: Mapping[str, Any]) -> str:
     """What a service of each pool of workers is to be started with."""
+    how = "by each request's own tier" if row["tiers"] else "at their fastest point"
     return "; ".join(
         (f"{pool['worker']} ({pool['share']:.1%} of the requests): " if len(row["pools"]) > 1 else "")
         + f"{_batches(pool)}a queue of up to {pool['max_queue']:,} requests, as many as "
-        "the workers can answer within a deadline at their fastest point"
+        f"the workers can answer within a deadline {how}"
         for pool in row["pools"]
     )
 
@@ -148,20 +149,23 @@ def _batches(pool: Mapping[str, Any]) -> str:
 def explained(best: Found, promise: Promise, found: Sequence[Found]) -> str:
     """Why not one worker fewer and, of the strictest tier that holds, why not a stricter one."""
     stricter = [each for each in found if best.holds and not each.holds and each.rank < best.rank]
-    said = _explained(best, promise)
+    said = _explained(best, promise, found)
     if not stricter:
         return said
     closest = max(stricter, key=lambda each: (each.rank, -each.tried.verdict.shortfall(promise)))
     return f"{said}; a stricter tier does not: {closest.tried}, {_shortfall(closest.tried, promise)}"
 
 
-def _explained(best: Found, promise: Promise) -> str:
+def _explained(best: Found, promise: Promise, found: Sequence[Found]) -> str:
     fleet = best.tried
     said = str(fleet)
     if not best.holds:
-        most = max(float(pool.worker.profile.grid.accuracy[-1]) for pool in fleet.pools)
-        why = f"; its most accurate point has {most:.4f}" if most < promise.accuracy else ""
-        return f"no fleet keeps the promise; closest: {said}, with {_shortfall(fleet, promise)}{why}"
+        reaches = [each.most for each in found if each.most is not None]
+        if len(reaches) == len(found):
+            most = max(reaches, key=lambda each: each.shown)
+            return f"no fleet keeps the promise: {most.short_of(promise)}"
+        limited = "; more workers would not change that" if best.limited else ""
+        return f"no fleet keeps the promise; closest: {said}, with {_shortfall(fleet, promise)}{limited}"
     if best.fewer is None:
         return f"the promise holds with {said}; there is no smaller fleet"
     return f"the promise holds with {said}, not with {best.fewer.replicas:,}: {_shortfall(best.fewer, promise)}"

@@ -150,7 +150,7 @@ def _option_of(command: Any, error: ArgumentError) -> str:
     """The option, or the argument, for an argument of the function that the command calls: ``--slo`` for ``slo_s``."""
     name = error.argument
     for param in command.params:
-        if param.name == name or param.name == _UNIT.sub("", name):
+        if param.name in (name, _UNIT.sub("", name), name.removesuffix("s")):  # several prices are a --price each
             return next((str(opt) for opt in param.opts if opt.startswith("--")), name.upper())
     return name
 

@@ -139,8 +139,11 @@ def _prices(given: list[str]) -> dict[str, float]:
     prices = {}
     for text in given:
         name, _, number = text.rpartition("=")
+        name = name.strip()
+        if name in prices:
+            raise typer.BadParameter(f"two prices are given for {name!r}", param_hint="--price")
         try:
-            prices[name.strip()] = float(number)
+            prices[name] = float(number)
         except ValueError:
             raise typer.BadParameter(
                 f"{text!r}: a price is a type of worker = a number", param_hint="--price"

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.planning.promise import Judge, Part, Promise, Verdict
+from slotool.planning.promise import Judge, Part, Promise, Reach, Verdict
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
+from slotool.simulation.result import Points
 from slotool.tables import OutcomeTable
 
 # Of longer traffic a search looks at so many requests, and confirms on so many, in stretches at even distances.
@@ -42,13 +43,13 @@ class WorkerType:
 
 class Service(Protocol):
     """What one kind of workers makes of requests under one policy. ``fastest_us``: below it no deadline lets a call
-    begin; ``best_accuracy``: of all it could answer with."""
+    begin; ``points``: all it could answer with."""
 
     @property
     def fastest_us(self) -> float: ...
 
     @property
-    def best_accuracy(self) -> float: ...
+    def points(self) -> Points: ...
 
     def run(self, scenario: Scenario, seed: int, call_us: float) -> SimulationResult:
         """``seed``: of the latencies drawn; ``call_us``: added to each call."""
@@ -61,7 +62,7 @@ class BatchingService:
         self._policy = policy
         self._times = ServiceTimes.sampled(policy.grid, profile.samples_us)
         self.fastest_us = policy.grid.fastest_us
-        self.best_accuracy = float(policy.grid.accuracy[-1])
+        self.points: Points = policy.grid
 
     def run(self, scenario: Scenario, seed: int, call_us: float) -> SimulationResult:
         times = ServiceTimes(self._times.values + call_us, self._times.starts, seed)
@@ -85,11 +86,6 @@ class Pool:
     def max_batch(self) -> int:
         """The most requests in a call."""
         return int(self.worker.profile.grid.sizes[-1])
-
-    def max_queue(self, deadline_us: float) -> int:
-        """Requests that may wait: what it can answer at its fastest point and best batch size within a deadline."""
-        best_rate_per_s = self.replicas * float(self.worker.profile.grid.best_rate_per_s.max())
-        return max(self.replicas, math.ceil(best_rate_per_s * deadline_us / 1e6))
 
     def __str__(self) -> str:
         workers = f"{self.replicas:,} worker{'s' if self.replicas > 1 else ''}"
@@ -159,7 +155,8 @@ class Traffic:
 class Found:
     """``tried``: the smallest fleet of its types and policies that ``holds`` the promise; where none does, the largest
     one tried. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on
-    more of long traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs.
+    more of long traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs. ``most``: where no
+    point has the promised accuracy, how near the nearest comes; ``limited``: more workers would come no closer.
     """
 
     tried: Fleet
@@ -167,6 +164,8 @@ class Found:
     fewer: Fleet | None = None
     confirmed: bool = False
     rank: float = 0.0
+    most: Reach | None = None
+    limited: bool = False
 
 
 class FleetSearch:
@@ -221,9 +220,17 @@ class FleetSearch:
     def _confirming(self) -> Traffic:
         return Traffic.sampled(self._arrival_s, MAX_CONFIRMED, self._deadline_us / 1e6)
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What is to be known before the search."""
+        return ()
+
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
-        """``names``, of which ``fixed`` stands for each point that is accurate enough."""
+        """``names``, of which ``fixed`` stands for each point that is accurate enough; none where no call of the worker
+        fits into the deadline."""
         grid = worker.profile.grid
+        if grid.fastest_us > self._deadline_us:
+            return []
         enough = [
             f"{FixedBatching.name}@{point.key}"
             for point, accuracy in zip(grid.points, grid.accuracy, strict=True)
@@ -235,22 +242,35 @@ class FleetSearch:
         """What requests to ``pool`` ask for besides their deadline, as ``slotool.loadtest`` takes it."""
         return {}
 
+    def max_queue(self, pool: Pool) -> int:
+        """Requests that may wait: what it can answer at its fastest point and best batch size within a deadline."""
+        best_rate_per_s = pool.replicas * float(pool.worker.profile.grid.best_rate_per_s.max())
+        return max(pool.replicas, math.ceil(best_rate_per_s * self.promise.deadline_us / 1e6))
+
     def promised(self, fleet: Fleet) -> list[dict[str, Any]]:
         """What each tolerance tier that ``fleet`` serves promises by itself; none without rules."""
         return []
 
     def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
         """Why ``policies`` names none for any of ``workers``."""
-        least = self.promise.accuracy
-        return f"no operating point has the accuracy {least:g} by itself; name a policy besides fixed"
+        fastest_us = min(worker.profile.grid.fastest_us for worker in workers)
+        if fastest_us > self._deadline_us:
+            return (
+                f"of {self._deadline_us / 1e3:.4g} ms left for computing the fastest call takes "
+                f"{fastest_us / 1e3:.4g} ms"
+            )
+        most = max((self._judge.most_accurate(worker.profile.grid) for worker in workers), key=lambda each: each.shown)
+        return most.short_of(self.promise)
 
     def cheapest(self, worker: WorkerType, policy: str) -> Found:
         """The least workers of this type, under this policy, that hold the promise on a sample of the traffic."""
         run = partial(self._alike, worker, policy, 0, self._searched)
         first = run(self._least(worker))
-        is_fixed = policy.startswith(FixedBatching.name) and "accuracy" in first.verdict.misses(self.promise)
-        if is_fixed or self._service(worker, policy).best_accuracy < self.promise.accuracy:
-            return Found(first, holds=False)  # more workers do not make points more accurate
+        most = self._judge.most_accurate(self._service(worker, policy).points)
+        if most.shown < self.promise.accuracy:  # more workers do not make points more accurate
+            return Found(first, holds=False, most=most, limited=True)
+        if policy.startswith(FixedBatching.name) and "accuracy" in first.verdict.misses(self.promise):
+            return Found(first, holds=False, limited=True)
         return self._smallest(run, first)
 
     def confirmed(self, found: Found) -> Found:
@@ -263,20 +283,24 @@ class FleetSearch:
 
     def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
         """By steps of 1, 2, 4 … from ``first`` to where the promise begins to hold, and bisection of the last step."""
-        holds, step = self._holds(first), 1
+        holds, step = self._enough(first), 1
         fewer, enough = (None, first) if holds else (first, None)
         while enough is None and fewer is not None:
             if fewer.replicas == self.max_workers:
                 return Found(fewer, holds=False)
             tried = run(min(fewer.replicas + step, self.max_workers))
-            fewer, enough, step = (fewer, tried, step) if self._holds(tried) else (tried, None, 2 * step)
+            if not self._enough(tried) and _served_alike(fewer, tried):
+                return Found(fewer, holds=False, limited=True)
+            fewer, enough, step = (fewer, tried, step) if self._enough(tried) else (tried, None, 2 * step)
         assert enough is not None
         while fewer is None and enough.replicas > 1:
             tried = run(max(1, enough.replicas - step))
-            fewer, enough, step = (None, tried, 2 * step) if self._holds(tried) else (tried, enough, step)
+            fewer, enough, step = (None, tried, 2 * step) if self._enough(tried) else (tried, enough, step)
         while fewer is not None and enough.replicas - fewer.replicas > 1:
             tried = run((fewer.replicas + enough.replicas) // 2)
-            fewer, enough = (fewer, tried) if self._holds(tried) else (tried, enough)
+            fewer, enough = (fewer, tried) if self._enough(tried) else (tried, enough)
+        if not self._holds(enough):
+            return Found(enough, holds=False, limited=True)
         return Found(enough, holds=True, fewer=fewer)
 
     def at(self, worker: WorkerType, policy: str, replicas: int, arrival_s: np.ndarray | None = None) -> Fleet:
@@ -345,11 +369,20 @@ class FleetSearch:
     def _holds(self, fleet: Fleet) -> bool:
         return not fleet.verdict.misses(self.promise)
 
+    def _enough(self, fleet: Fleet) -> bool:
+        """Whether more workers would not help: what a search grows a fleet to."""
+        return self._holds(fleet)
+
     def _least(self, worker: WorkerType) -> int:
         """Workers below which not even the mean rate is served at the fastest point."""
         rate_per_s = self.promise.attainment * self._searched.rate_per_s
         least: int = math.floor(rate_per_s / float(worker.profile.grid.best_rate_per_s.max()))
         return min(self.max_workers, max(1, least))
+
+
+def _served_alike(fewer: Fleet, more: Fleet) -> bool:
+    """Whether all is answered alike by more workers, as no request waits for one any more."""
+    return replace(fewer.verdict, utilisation=0.0) == replace(more.verdict, utilisation=0.0)
 
 
 def confirm(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> list[Found]:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import betaincinv, stdtrit
 
 from slotool.errors import ArgumentError, InputError
+from slotool.rules.points import from_point
 from slotool.scheduling.space import errors_at
 from slotool.simulation import SimulationResult
 from slotool.simulation.result import IN_TIME, Points
@@ -91,6 +92,27 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """The most accurate of some points: its mean, and its bound as of ``Verdict``."""
+
+    point: OperatingPoint
+    accuracy: float
+    at_least: float | None
+
+    @property
+    def shown(self) -> float:
+        """What a promised accuracy is held against."""
+        return self.accuracy if self.at_least is None else self.at_least
+
+    def short_of(self, promise: Promise) -> str:
+        """That the promised accuracy is out of reach."""
+        is_ensemble = any(self.point.get(name) is not None for name in ("policy", "tree"))
+        name = from_point(self.point).words if is_ensemble else str(self.point)
+        bound = "" if self.at_least is None else f", at least {self.at_least:.4f} at this confidence"
+        return f"nothing reaches an accuracy of {promise.accuracy:g}; the best, {name}, has {self.accuracy:.4f}{bound}"
+
+
+@dataclass(frozen=True)
 class Part:
     """Requests that one pool of workers served: ``at``: int64 [m], their places in the traffic."""
 
@@ -151,6 +173,14 @@ class Judge:
             calls,
             *_tiers(parts),
         )
+
+    def most_accurate(self, points: Points) -> Reach:
+        """How accurate the most accurate of these is."""
+        reaches = []
+        for at, (point, accuracy) in enumerate(zip(points.points, points.accuracy.tolist(), strict=True)):
+            only = (np.arange(len(points.points)) == at).astype(np.float64)
+            reaches.append(Reach(point, accuracy, self._accuracy_at_least([(points, only)], accuracy)))
+        return max(reaches, key=lambda each: each.shown)
 
     def _accuracy_at_least(self, mixes: Sequence[tuple[Points, np.ndarray]], accuracy: float) -> float | None:
         """Lower bound of the mean accuracy of the mix of points, from the examples; the answers in time may be worse

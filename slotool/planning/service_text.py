@@ -19,13 +19,14 @@ def service_text(
     folder: Path,
     files: Mapping[str, Path],
     terms: Mapping[str, Any],
+    max_queue: int,
     limits: ScalingLimits | None = None,
 ) -> str:
     """TOML with paths relative to ``folder``, where the file is to lie.
 
     ``files``: of the model, by key. ``terms``: what requests are to ask for, where it is they who choose; no policy is
-    named then. The queue holds what the workers can answer at their fastest point within a deadline: more could not be
-    in time. ``limits``: of workers that come with the load.
+    named then. ``max_queue``: what the workers can answer at their fastest point, or by the requests' own tiers, within
+    a deadline: more could not be in time. ``limits``: of workers that come with the load.
     """
     here = runs_here(pool)
     deadline_ms = promise.deadline_us / 1e3
@@ -42,8 +43,9 @@ def service_text(
         f"threads = {pool.worker.threads}",
         *(asking if terms else policy),
         f"default-deadline-ms = {deadline_ms!r}",
-        "# Of more waiting requests the last could not be answered in time, even at the fastest point.",
-        f"max-queue = {pool.max_queue(promise.deadline_us)}",
+        "# Of more waiting requests the last could not be answered in time"
+        f"{'' if terms else ', even at the fastest point'}.",
+        f"max-queue = {max_queue}",
         "",
         "[[models]]",
         *(f"{key} = {_quoted(_relative(path, folder))}" for key, path in files.items()),

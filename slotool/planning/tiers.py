@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,13 +14,13 @@ from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool, Traffic, WorkerType
 from slotool.planning.mixed import MixedFleetSearch
 from slotool.planning.promise import Promise
-from slotool.rules.points import from_point
+from slotool.rules.points import from_point, in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.batching import ControlGrid, Profile, read_samples
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.simulation import Scenario
 from slotool.simulation.tiers import Asked, TieredService, TierResult
-from slotool.tables import LatencyTable, OutcomeTable
+from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def read_versions(
     """Calls of one example at each version that the rules consult, as a profile whose grid leaves none of them out.
 
     ``conditions`` narrow the rows, as of ``read_profile``. Raises ``InputError`` as that does, and for a version of the
-    rules that the table lacks.
+    rules that the table lacks or has only in batches: a request of a tier is a call of one example.
     """
     subject, samples = read_samples(latency, subject=subject, **conditions)
     wanted = {*rules.versions, rules.best_version}
@@ -91,13 +92,19 @@ def read_versions(
     if missing := wanted - {version_name(point) for point in points}:
         there = ", ".join(dict.fromkeys(version_name(point) for point, _ in samples))
         raise InputError(f"the latency table has no version {min(missing)!r} of the rules; it has {there}")
+    for point in points:
+        if (point, 1) not in samples:
+            least = min(size for own, size in samples if own == point)
+            raise InputError(
+                f"latencies of {point} begin with batches of {least}; a request of a tier is a call of one example: "
+                "measure batch size 1"
+            )
     known = latency.where(co_runners="", **conditions)
     space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile)
     latency_us = {(point, 1): taken for point in points if (taken := space.latency_us(point)) is not None}
     accuracy = {point: mean for point in points if (mean := space.accuracy(point)) is not None}
     grid = ControlGrid(ControlSpace(points, latency_us, accuracy), all_points=True)
-    least = {point: min(size for own, size in samples if own == point) for point in points}
-    return Profile(subject, grid, {(point, 1): samples[point, least[point]] for point in points})
+    return Profile(subject, grid, {(point, 1): samples[point, 1] for point in points})
 
 
 def _promised(mix: TierMix, rules: RuleSet) -> list[dict[str, Any]]:
@@ -105,15 +112,25 @@ def _promised(mix: TierMix, rules: RuleSet) -> list[dict[str, Any]]:
     rows = []
     for (tolerance, share), rule in zip(mix.shares, mix.rules(rules), strict=True):
         by_rule = {
+            "tier": None if rule is None else rule.tolerance,
             "rule": "" if rule is None else rule.id,
             "routing": f"{rules.best_version} alone" if rule is None else from_point(rule.point).words,
             "bound": 0.0 if rule is None else rule.bound,
             "certified": rule is None or rule.certified,
             "note": "" if rule is None else rule.note,
+            "at_once": rule is not None and in_turn(rule.point) is not None,
         }
         stated = {"confidence": rules.confidence, "tolerance_kind": rules.tolerance_kind}
         rows.append({"tolerance": tolerance, "share": share, "objective": mix.objective, **by_rule, **stated})
     return rows
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """``Points`` that requests of a mix may be answered by."""
+
+    points: tuple[OperatingPoint, ...]
+    accuracy: np.ndarray
 
 
 class TierService:
@@ -123,7 +140,13 @@ class TierService:
     def __init__(self, service: TieredService, mix: TierMix, tiers: Sequence[int], examples: int):
         self._service, self._mix, self._tiers, self._examples = service, mix, np.array(tiers), examples
         self.fastest_us = max(service.fastest_us(tier) for tier in tiers)
-        self.best_accuracy = float(service.ensembles.accuracy.max())
+        rows = sorted({row for tier in tiers for row in service.rows(tier)})
+        ensembles = service.ensembles
+        self.points = _Answers(tuple(ensembles.points[row] for row in rows), ensembles.accuracy[rows])
+        # Of a request, on average.
+        self.worker_us = sum(
+            share * service.worker_us(tier) for tier, (_, share) in zip(tiers, mix.shares, strict=True)
+        )
         self.offered = tuple(service.offered[tier] for tier in tiers), tuple(share for _, share in mix.shares)
 
     def run(self, scenario: Scenario, seed: int, call_us: float) -> TierResult:
@@ -164,6 +187,19 @@ class TierFleetSearch(MixedFleetSearch):
         # Neighbouring tiers are often served by the same ensembles. The traffic is kept, so that its id stays its own.
         self._tried: dict[tuple[object, ...], tuple[Traffic, Fleet]] = {}
 
+    @property
+    def remarks(self) -> list[str]:
+        """Of tolerances that no tier is as wide as."""
+        found = {}
+        for tolerance, objective in self._tiers:
+            widest = max(rule.tolerance for rule in self._rules.rules if rule.objective == objective)
+            if tolerance > widest + 1e-12:
+                found[tolerance, widest] = (
+                    f"tolerance {tolerance:g} is wider than every tier: as in serve, the widest answers, {widest:g} "
+                    "(a tolerance is a share, so 1% is 0.01)"
+                )
+        return list(found.values())
+
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         return [name for name in self.mixes if self._service(worker, name).fastest_us <= self._deadline_us]
 
@@ -186,6 +222,15 @@ class TierFleetSearch(MixedFleetSearch):
     def cheapest(self, worker: WorkerType, policy: str) -> Found:
         found = super().cheapest(worker, policy)
         return replace(found, rank=self.mixes[policy].tolerances[0]) if self._strictest else found
+
+    def max_queue(self, pool: Pool) -> int:
+        """Requests that may wait: what it can answer by their tiers' own ensembles within a deadline."""
+        service = self._service(pool.worker, pool.policy)
+        return max(pool.replicas, math.ceil(pool.replicas * self.promise.deadline_us / service.worker_us))
+
+    def _enough(self, fleet: Fleet) -> bool:
+        """More workers than keep the deadline do not make answers more accurate: every request gets its own tier."""
+        return "attainment" not in fleet.verdict.misses(self.promise)
 
     def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
         key = worker.name, self._service(worker, policy).offered, draw, id(traffic), replicas

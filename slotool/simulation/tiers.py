@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,6 +120,19 @@ class TieredService:
     def fastest_us(self, tier: int) -> float:
         """The least deadline with which a server lets a request of this tier begin."""
         return float(min(self.ensembles.worst_us[row] for row in self._choices[tier, :, 1] if row >= 0))
+
+    def rows(self, tier: int) -> list[int]:
+        """Of ``ensembles``, those that a request of this tier may be answered by."""
+        return sorted({int(row) for row in self._choices[tier].ravel() if row >= 0})
+
+    def worker_us(self, tier: int) -> float:
+        """Worker time that a request of this tier takes by its own ensemble, on average over the examples: its versions
+        one after the other, as while other workers are busy."""
+        row = self._choices[tier, 0, 1]
+        values, starts = self._values, self._starts
+        mean_us = np.array([values[first:end].mean() for first, end in pairwise(starts)])
+        steps_us = np.cumsum(mean_us[self.ensembles.asks[row]])
+        return float(steps_us[self.ensembles.taken[row] - 1].mean())
 
     def simulate(self, scenario: Scenario, asked: Asked, *, seed: int = 0, call_us: float = 0.0) -> TierResult:
         """Requests in order of arrival, each by itself, on the workers of ``scenario``; ``call_us``: what a worker's

@@ -11,12 +11,13 @@ import pytest
 
 import slotool as api
 from slotool.artifacts.shipped import shipped_artifact
-from slotool.errors import ArgumentError, InputError, PromiseBroken
+from slotool.errors import ArgumentError, InputError, PromiseBroken, SlotoolWarning
 from slotool.planning.fleet import WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.tiers import TierFleetSearch, TierMix, read_versions
-from slotool.rules import RuleSet, from_point
-from slotool.tables import LatencyTable, OutcomeTable
+from slotool.rules import Conc, Rule, RuleSet, from_point
+from slotool.scheduling import ControlSpace, ToleranceTiers
+from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.testing.rules import family_outcomes
 from slotool.workloads import ArrivalTable, Bursty, Poisson
 from tests.conftest import Slotool
@@ -70,7 +71,8 @@ def test_the_load_of_each_version_is_that_of_the_replayed_rules(rules: RuleSet, 
     assert row["accuracy"] == pytest.approx(accuracy, abs=4 * np.sqrt(accuracy * (1 - accuracy) / 5_000))
     assert row["tiers"] == [
         {
-            "tolerance": 0.02, "share": 1.0, "objective": "cost", "rule": rule.id, "routing": policy.words,
+            "tolerance": 0.02, "share": 1.0, "objective": "cost", "tier": 0.02, "at_once": False, "rule": rule.id,
+            "routing": policy.words,
             "bound": rule.bound, "certified": rule.certified, "note": rule.note, "confidence": 0.95,
             "tolerance_kind": "absolute",
         }
@@ -170,7 +172,7 @@ def test_the_service_file_names_the_rules_and_a_server_keeps_the_promise(slotool
     ("other", "error", "says"),
     [
         ({"rules": None}, ArgumentError, "tolerance: it says which tiers of rules"),
-        ({"outcomes": None}, ArgumentError, "outcomes: are needed with rules"),
+        ({"outcomes": None}, ArgumentError, "outcomes: with rules this table is needed"),
         ({"mixed": True}, ArgumentError, "mixed: fleets of two types are not planned with rules"),
         ({"tolerance": {0.0: 0.5, 0.02: 0.4}}, ArgumentError, "shares like 0=0.2,0.05=0.8 that add up to 1"),
         ({"tolerance": {0.0: 0.5, 0.02: 0.5}, "verify_s": 1.0}, ArgumentError, "verify_s: the requests of a load test"),
@@ -180,7 +182,6 @@ def test_the_service_file_names_the_rules_and_a_server_keeps_the_promise(slotool
         ({"tolerance": {float("nan"): 0.5, 0.0: 0.5}}, ArgumentError, "tolerance: 'nan=0.5,0=0.5' is neither"),
         ({"tolerance": {0.0: float("nan"), 0.1: 1.0}}, ArgumentError, "tolerance: '0=nan,0.1=1' is neither"),
         ({"objective": "speed"}, InputError, "no rules for objective 'speed'; there are rules for"),
-        ({"deadline_ms": 3.0}, InputError, "no request could begin: its ensemble may take"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(
@@ -189,6 +190,76 @@ def test_what_cannot_be_planned_is_one_sentence(
     asked = {"outcomes": outcomes, "rules": rules, "tolerance": 0.0, "rate": 100.0, "deadline_ms": 50.0}
     with pytest.raises(error, match=says):
         api.plan(latencies(), **{**asked, **other})
+
+
+def test_a_deadline_that_no_ensemble_fits_into_is_kept_by_no_fleet(rules: RuleSet, outcomes: OutcomeTable) -> None:
+    asked = {"outcomes": outcomes, "rules": rules, "tolerance": 0.0, "rate": 100.0, "deadline_ms": 3.0}
+    found = api.plan(latencies(), **asked, progress=None)
+    with pytest.raises(PromiseBroken, match="no request could begin: its ensemble may take"):
+        found.judge()
+    assert not found.rows
+
+
+def test_a_tolerance_beyond_all_tiers_gets_the_widest_as_in_serve(rules: RuleSet, outcomes: OutcomeTable) -> None:
+    common = {"outcomes": outcomes, "rules": rules, "objective": "cost", "rate": 50.0, "deadline_ms": 100}
+    with pytest.warns(SlotoolWarning, match=r"tolerance 1 is wider than every tier: .*, the widest answers, 0.2"):
+        far = api.plan(latencies(), tolerance=1.0, **common)
+    widest = api.plan(latencies(), tolerance=0.2, progress=None, **common)
+    assert far.rows[0]["version_calls"] == widest.rows[0]["version_calls"]
+    assert "tolerance 1, answered by tier 0.2:" in repr(far)
+    space = ControlSpace([OperatingPoint.of(version=name) for name in CALL_S])
+    (served, _), *_ = ToleranceTiers(rules, space).choices(1.0, "cost")
+    assert rules.rule_for(0.2, "cost").point == served
+
+
+def test_an_accuracy_that_a_tier_does_not_have_takes_no_more_workers(rules: RuleSet, outcomes: OutcomeTable) -> None:
+    common = {"outcomes": outcomes, "rules": rules, "tolerance": 0.2, "objective": "cost", "rate": 50.0}
+    enough = api.plan(latencies(), deadline_ms=100, progress=None, **common).rows[0]
+    found = api.plan(
+        latencies(), deadline_ms=100, min_accuracy=enough["accuracy"] + 0.01, progress=None, **common
+    )  # fmt: skip
+    assert not found.holds
+    assert found.rows[0]["replicas"] == enough["replicas"]
+    assert "more workers would not change that" in found.explanation
+    beyond = api.plan(latencies(), deadline_ms=100, min_accuracy=0.9999, progress=None, **common)
+    assert "nothing reaches an accuracy of 0.9999; the best, large alone, has" in beyond.explanation
+
+
+def test_the_queue_holds_what_the_tiers_ensemble_can_answer(rules: RuleSet, outcomes: OutcomeTable) -> None:
+    def queue(tolerance: float) -> int:
+        found = api.plan(
+            latencies(), outcomes=outcomes, rules=rules, tolerance=tolerance, objective="cost", rate=50.0,
+            deadline_ms=200, progress=None,
+        )  # fmt: skip
+        (pool,) = found.rows[0]["pools"]
+        assert pool["replicas"] == 1
+        return int(pool["max_queue"])
+
+    # The best version answers the strictest tier: 200 ms hold twenty calls of about 10 ms.
+    assert queue(0.0) == pytest.approx(20, abs=1)
+    policy = from_point(rules.rule_for(0.2, "cost").point)
+    mean_s = np.cumsum([CALL_S[name] for name in policy.versions])[policy.asked(outcomes) - 1].mean()
+    assert queue(0.2) == pytest.approx(0.2 / mean_s, rel=0.05)
+
+
+def test_a_plan_says_whether_versions_asked_at_once_are_cancelled(outcomes: OutcomeTable) -> None:
+    conc = Conc("small", "large", 0.95)
+    rule = Rule("r", "response-time", 0.1, conc.point, 0.0, 0.1, 1e-3, 1e-3)
+    rules = RuleSet("certified", 0.95, "relative", "large", 0.1, len(outcomes.examples), "", (rule,))
+    common = {"outcomes": outcomes, "rules": rules, "tolerance": 0.1, "rate": 300.0, "deadline_ms": 100}
+    unknown = api.plan(latencies(), progress=None, **common)
+    assert "the second counts as running to its end" in " ".join(repr(unknown).split())
+    cancelled = api.plan(latencies(), artifact=shipped_artifact("family").path, progress=None, **common)
+    assert "the second is cancelled where the first is sure enough" in " ".join(repr(cancelled).split())
+    busy = [row["replicas"] * row["utilisation"] for row in (cancelled.rows[0], unknown.rows[0])]
+    assert busy[0] < 0.99 * busy[1]
+
+
+def test_latencies_of_batches_only_do_not_say_how_long_a_request_takes(rules: RuleSet, outcomes: OutcomeTable) -> None:
+    table = latencies()
+    four = LatencyTable(table.rows.assign(batch_size=4))
+    with pytest.raises(InputError, match=r"version=small begin with batches of 4; .* measure batch size 1"):
+        api.plan(four, outcomes=outcomes, rules=rules, tolerance=0.0, rate=100.0, deadline_ms=50.0)
 
 
 def test_a_latency_table_without_a_version_of_the_rules_is_refused(rules: RuleSet, outcomes: OutcomeTable) -> None:

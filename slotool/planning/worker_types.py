@@ -1,0 +1,95 @@
+"""Kinds of workers that a fleet may have, from latency tables: one per number of threads of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slotool.elastic.evaluation import version_name
+from slotool.errors import ArgumentError, InputError
+from slotool.planning.fleet import WorkerType
+from slotool.planning.tiers import read_versions
+from slotool.rules.ruleset import RuleSet
+from slotool.scheduling.batching import Profile, read_profile
+from slotool.scheduling.space import outcome_columns
+from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
+
+
+class Named(NamedTuple):
+    """A table, and the file that it was read from, or the table itself."""
+
+    table: LatencyTable
+    source: Any
+
+    def __str__(self) -> str:
+        return str(self.source) if isinstance(self.source, str | Path) else "the latency table"
+
+
+def worker_types(
+    tables: Sequence[Named],
+    outcomes: OutcomeTable | None,
+    rules: RuleSet | None,
+    *,
+    prices: Mapping[str, float],
+    **conditions: Any,
+) -> tuple[list[WorkerType], list[str]]:
+    """The types, named by their threads, and by the file where there are several; and what is to be known of them.
+
+    ``conditions``: as of ``read_profile``. Raises ``ArgumentError`` for a price of no type or that is not above 0,
+    ``InputError`` for a table that cannot be planned with.
+    """
+    made: list[WorkerType] = []
+    remarks: list[str] = []
+    for named in tables:
+        known = named.table
+        for threads in sorted(set(known.where(status="ok", co_runners="").rows["threads"])):
+            of = f"{Path(str(named.source)).stem}, " if len(tables) > 1 else ""
+            name = f"{of}{threads} thread{'s' if threads > 1 else ''}"
+            profile = _profile(named, outcomes, rules, threads=threads, **conditions)
+            price = prices.get(name, float(threads))
+            if not price > 0:
+                raise ArgumentError("prices", f"the price of {name} is {price:g}; one above 0 is expected")
+            if known.where(threads=threads).rows["predicted"].any():
+                remarks.append(f"latencies of {name} are predicted: compare a measurement, or what --verify serves")
+            if (least := int(profile.grid.sizes[0])) > 1:
+                remarks.append(f"latencies of {name} begin with batches of {least}: a call of fewer is taken for one")
+            remarks += profile.grid.remarks
+            made.append(WorkerType(name, profile, int(threads), price, named.source))
+    if unknown := set(prices) - {worker.name for worker in made}:
+        there = "; ".join(worker.name for worker in made)
+        raise ArgumentError("prices", f"there is no worker type {min(unknown)!r}; there are {there}")
+    return made, remarks
+
+
+def _profile(named: Named, outcomes: OutcomeTable | None, rules: RuleSet | None, **conditions: Any) -> Profile:
+    points = _points(named)
+    if outcomes is not None:
+        asked = None if rules is None else {*rules.versions, rules.best_version}
+        known = outcome_columns(points, outcomes)
+        lacking = [point for point in points if point not in known and (asked is None or version_name(point) in asked)]
+        if lacking:
+            raise InputError(
+                f"{named} has the point {str(lacking[0])!r}, of which the outcome table has no version; it has "
+                f"{', '.join(outcomes.versions)}"
+            )
+    try:
+        if rules is None or outcomes is None:
+            return read_profile(named.table, outcomes, **conditions)
+        return read_versions(named.table, outcomes, rules, **conditions)
+    except InputError as error:
+        raise InputError(f"{named}: {error}" if isinstance(named.source, str | Path) else str(error)) from error
+
+
+def _points(named: Named) -> list[OperatingPoint]:
+    """Raises ``InputError`` for a point that is not written as one, with how it is."""
+    points = []
+    for key in dict.fromkeys(named.table.where(status="ok", co_runners="").rows["point"]):
+        try:
+            points.append(OperatingPoint.parse(key))
+        except InputError:
+            raise InputError(
+                f"{named}, column point: {key!r} is no operating point, as a point is settings such as k=0.5; write "
+                f"{OperatingPoint.of(version=key).key!r} if it is a version's name"
+            ) from None
+    return points
