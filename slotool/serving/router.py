@@ -21,7 +21,6 @@ from slotool.serving.candidates import parted
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, WorkerLost
 from slotool.serving.ensemble_call import CallOutcome
 from slotool.serving.events import Events
-from slotool.serving.fault import shapes_of
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_queue import (
@@ -36,6 +35,7 @@ from slotool.serving.model_queue import (
 from slotool.serving.outputs import Computed, Scores, lowest
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
+from slotool.serving.retries import Retries
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -45,8 +45,6 @@ from slotool.tables import OperatingPoint
 READING_ITERATIONS = 3
 # After a blocking call of this length more urgent requests may have arrived, or clients may have left.
 LONG_US = 1_000.0
-# Calls that a request may be part of. One whose call kills three workers is taken to be the cause.
-MAX_ATTEMPTS = 3
 
 
 def monotonic_us() -> float:
@@ -101,6 +99,7 @@ class Router:
         self.models_listener: Callable[[], None] | None = None
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
+        self._retries = Retries(self._calls, self.metrics, self._default_deadline)
         self._ended: Rejection | None = None
         self._is_draining = False
         # Requests that have come, whatever became of them.
@@ -389,7 +388,7 @@ class Router:
     ) -> None:
         if isinstance(outcome, WorkerLost):
             model_queue.dispatcher.returned(batch)
-            self._retry_or_fail(model_queue, batch, outcome, done_us)
+            self._retries.after_loss(model_queue, batch, outcome, done_us)
             self._hand_over(model_queue)
             return
         model_queue.dispatcher.answered(batch, done_us)
@@ -397,7 +396,7 @@ class Router:
             for query in batch.queries:
                 model_queue.pending.pop(query.id).end(outcome)
         elif isinstance(outcome, Exception):
-            self._retry_separately(model_queue, batch, outcome)
+            self._retries.separately(model_queue, batch, outcome)
             self._hand_over(model_queue)
         else:
             self._finish(model_queue, batch, wanted, outcome, done_us, fallback)
@@ -438,44 +437,6 @@ class Router:
         now_us = self.now_us()
         overrun_us = took_us - planned_us if planned_us else 0.0
         self.headroom.observe(now_us - done_us + overrun_us, now_us, answered)
-
-    def _retry_or_fail(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
-        """The batch of a lost worker waits again, except requests that were in too many such calls."""
-        for query in batch.queries:
-            request = model_queue.pending[query.id]
-            request.attempts += 1
-            if request.attempts >= MAX_ATTEMPTS:
-                model_queue.dispatcher.withdraw(query)
-                del model_queue.pending[query.id]
-                request.end(rejections.failed(error))
-            elif self._default_deadline.has_passed(query, now_us):
-                model_queue.expire(query, now_us)
-            else:
-                self.metrics.retried(model_queue.served.name)
-
-    def _retry_separately(self, model_queue: ModelQueue, batch: Batch, error: Exception) -> None:
-        """Try each request of a failed batch once more, by itself: one bad request must not fail the others."""
-        for query in batch.queries:
-            request = model_queue.pending[query.id]
-            if request.is_over:
-                del model_queue.pending[query.id]
-            elif query.alone and batch.begun_us >= model_queue.changed_us and model_queue.heir is None:
-                self._calls.start_task(self._blame(model_queue, batch, request, error))
-            else:
-                request.query = query._replace(alone=True)
-                model_queue.dispatcher.arrive(request.query, returning=True)
-                self.metrics.retried(model_queue.served.name)
-
-    async def _blame(self, model_queue: ModelQueue, batch: Batch, request: PendingRequest, error: Exception) -> None:
-        """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one."""
-        served = model_queue.served
-        ask = partial(self._calls.ask_local, model_queue, batch._replace(queries=[]))
-        is_of_input = await model_queue.fault_check.is_of_input(served.model, batch.decision.point, ask)
-        model_queue.pending.pop(request.query.id, None)
-        if is_of_input:
-            request.end(rejections.input_rejected(error, shapes_of(request.x)))
-        else:
-            request.end(rejections.failed(error))
 
     def _set_alarm(self) -> None:
         """All workers are busy: wake at the next deadline, to reject what expires."""
