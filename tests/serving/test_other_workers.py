@@ -22,6 +22,7 @@ from tests.serving.test_hot_reload import constant, describe, hang_up, under_loa
 from tests.serving.test_serve_command import serving
 
 CORES = len(os.sched_getaffinity(0))
+WORKER = "slotool.serving.engines.worker"
 
 
 @pytest.fixture
@@ -35,7 +36,9 @@ def workers_of(server: int) -> list[tuple[int, int]]:
     found = []
     for process in psutil.Process(server).children():
         with suppress(psutil.NoSuchProcess):  # it is just ending
-            if command := process.cmdline():
+            command = process.cmdline()
+            # Until it runs its own program, a new process still has the server's command line.
+            if WORKER in command:
                 found.append((len(process.cpu_affinity()), json.loads(command[-1])["threads"]))
     return found
 
