@@ -95,7 +95,7 @@ class EdfQueue:
         if self._examples is not None:
             self._examples.add(query)
         if not returning:
-            self._arrivals.note(query.arrival_us)
+            self._arrivals.unread_us.append(query.arrival_us)
 
     def peek(self) -> Query | None:
         """The most urgent query, left where it is; None when the queue is empty."""
@@ -154,8 +154,8 @@ class EdfQueue:
 
     def expire(self, now_us: float) -> list[Query]:
         """Take every query whose deadline has come: no answer can reach it in time."""
-        late = []
-        while (query := self.peek()) is not None and query.deadline_us <= now_us:
+        late: list[Query] = []
+        while self._first < len(self._entries) and self._entries[self._first][2].deadline_us <= now_us:
             late.append(self.pop())
         return late
 
@@ -246,20 +246,18 @@ class _WaitingExamples:
 
 
 class _Arrivals:
-    """Instants of the last ``RECENT`` arrivals: a list to which they are appended, and for who reads them an array."""
+    """Instants of the last ``RECENT`` arrivals: ``unread_us``, to which they are appended, and for who reads them an
+    array."""
 
     def __init__(self) -> None:
-        self._unread_us: deque[float] = deque(maxlen=RECENT)
+        self.unread_us: deque[float] = deque(maxlen=RECENT)
         self._us = np.empty(2 * RECENT)
         self._count = 0
 
-    def note(self, arrival_us: float) -> None:
-        self._unread_us.append(arrival_us)
-
     def recent_us(self) -> np.ndarray:
         """Ascending: a query that is read late from its socket does not turn the order round."""
-        while self._unread_us:
-            arrival_us = self._unread_us.popleft()
+        while self.unread_us:
+            arrival_us = self.unread_us.popleft()
             if self._count == len(self._us):
                 self._us[:RECENT] = self._us[RECENT:]
                 self._count = RECENT

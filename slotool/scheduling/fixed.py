@@ -29,17 +29,23 @@ class FixedPoint(Policy):
         self._space = space
         self._point = space.points[-1] if point is None else space.require(point)
         self._is_given = point is not None
+        self._reason = self._reason_without_deadline = "always this point"
+        if point is None:
+            self._reason = "the most accurate point: no latency is known, so the deadline only limits the wait"
+            self._reason_without_deadline = "no option set: the most accurate point"
         self.points = (self._point,)
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
         if query is None:
             return None
+        if math.isinf(query.deadline_us):
+            shared = int(SHARED_US / self._example_us)
+            return Decision(self._point, max(query.examples, shared), self._reason_without_deadline)
         slack_us = query.slack_us(now_us)
         if not self._space.fits(self._point, query.examples, slack_us):
             return CannotMeet(self._space.too_slow(self.points, query.examples, slack_us))
-        shared = int(SHARED_US / self._example_us) if math.isinf(query.deadline_us) else 0
-        return Decision(self._point, max(query.examples, shared), self._reason(query))
+        return Decision(self._point, query.examples, self._reason)
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         asks = query.tolerance is not None or query.min_accuracy is not None
@@ -50,10 +56,3 @@ class FixedPoint(Policy):
             latest_us = max(took_us / examples, 1.0)
             before_us = self._example_us if math.isfinite(self._example_us) else latest_us
             self._example_us = before_us + LATEST * (latest_us - before_us)
-
-    def _reason(self, query: Query) -> str:
-        if self._is_given:
-            return "always this point"
-        if math.isfinite(query.deadline_us):
-            return "the most accurate point: no latency is known, so the deadline only limits the wait"
-        return "no option set: the most accurate point"

@@ -44,7 +44,7 @@ class Query(NamedTuple):
     @property
     def urgency(self) -> tuple[float, float, float]:
         """What the queue sorts by, smallest first: deadline, then priority, then arrival."""
-        return self.deadline_us, self.level, self.arrival_us
+        return self.deadline_us, self.priority or math.inf, self.arrival_us
 
     @property
     def level(self) -> float:

@@ -48,11 +48,13 @@ class Workers:
 
     def idle(self) -> int | None:
         """The worker that has been idle for longest, None when there is none."""
-        while self._idle:
-            if self._is_idle(*self._idle[0]):
-                return self._idle[0][1]
+        waiting, running, free_us = self._idle, self.running, self.free_us
+        while waiting:
+            since_us, worker = waiting[0]
+            if worker not in running and since_us == free_us[worker]:
+                return worker
             # It has died, or died and come back.
-            heappop(self._idle)
+            heappop(waiting)
         return None
 
     def alive(self) -> int:

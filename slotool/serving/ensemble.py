@@ -86,9 +86,11 @@ class PointRunner:
         The second version sees only the examples whose first answer is not sure enough (tolerance-tiers, §IV-C). Not to
         be called from two threads at once.
         """
-        if point not in self._plans:
+        plan = self._plans.get(point)
+        if plan is None:
             self.add([point])
-        return self._quiet.run(self._run, x, self._plans[point])
+            plan = self._plans[point]
+        return self._quiet.run(self._run, x, plan)
 
     def _run(self, x: Inputs, plan: EnsemblePlan) -> Computed:
         if plan.cascade is not None:
@@ -171,7 +173,7 @@ def _quiet_context() -> Context:
 
 
 def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Computed:
-    is_remote = point in model.remote_points
+    is_remote = bool(model.remote_points) and point in model.remote_points
     if model.signature is None:
         assert isinstance(x, np.ndarray)
         logits = model.forward_within(x, point, within_s) if is_remote else model.forward(x, point)

@@ -218,9 +218,14 @@ class DefaultDeadline:
 
     def expire(self, now_us: float) -> None:
         """Reject requests that have waited too long. One in a call may finish it."""
-        while self.next_us <= now_us:
-            _, model_queue, name = self._waiting.popleft()
-            model_queue.expire(model_queue.pending[name].query, now_us)
+        while self._waiting:
+            at_us, model_queue, name = self._waiting[0]
+            request = model_queue.pending.get(name)
+            if request is not None and at_us > now_us:
+                return
+            self._waiting.popleft()
+            if request is not None:
+                model_queue.expire(request.query, now_us)
 
     def _forget(self) -> None:
         """Drop entries of requests that have ended."""

@@ -125,7 +125,10 @@ class Router:
         """Requests in the queue of a model, by default in all."""
         if model is not None:
             return len(self._queues[model].dispatcher.queue)
-        return sum([len(model_queue.dispatcher.queue) for model_queue in self._queues.values()])
+        waiting = 0
+        for model_queue in self._queues.values():
+            waiting += len(model_queue.dispatcher.queue)
+        return waiting
 
     def alive(self) -> int:
         """Number of live workers, busy or not."""
@@ -311,10 +314,8 @@ class Router:
         if not self._is_dispatching:
             self._wake_if_needed()
 
-    def _wake_if_needed(self, blocked_us: float = 0.0) -> None:
-        # An iteration of the loop polls all sockets: worth it only for requests that wait or may have arrived
-        # meanwhile.
-        if self.waiting() or self._calls.waiting or blocked_us > LONG_US:
+    def _wake_if_needed(self) -> None:
+        if self.waiting() or self._calls.waiting:
             self._wake(READING_ITERATIONS)
 
     def _dispatch_after(self, iterations: int) -> None:
@@ -332,16 +333,19 @@ class Router:
             now_us = self.now_us()
         self._is_dispatching = True
         try:
-            while self._workers.idle() is not None and not (self.engine.in_loop and now_us - began_us > LONG_US):
+            while (idle := self._workers.idle()) is not None:
                 model_queue = most_urgent(self._queues.values())
-                if model_queue is None:
+                if model_queue is None or (self.engine.in_loop and now_us - began_us > LONG_US):
                     break
                 self._turn(model_queue, now_us)
                 now_us = self.now_us()
         finally:
             self._is_dispatching = False
-        if self._workers.idle() is not None:
-            self._wake_if_needed(blocked_us=now_us - began_us)
+        if idle is not None:
+            # An iteration of the loop polls all sockets: worth it only for requests that wait or may have arrived
+            # meanwhile.
+            if model_queue is not None or self._calls.waiting or now_us - began_us > LONG_US:
+                self._wake(READING_ITERATIONS)
         elif self.waiting():
             for model_queue in self._queues.values():
                 model_queue.reject(model_queue.dispatcher.next_batch(now_us)[1], now_us)  # expired ones
@@ -356,10 +360,12 @@ class Router:
         if batch is None:
             return
         requests = [pending[query.id] for query in batch.queries]
-        for request in requests[1:]:
-            if request.is_disconnected():
-                request.end(rejections.client_gone())
-        self._call(model_queue, batch, [request for request in requests if not request.is_over])
+        if len(requests) > 1:
+            for request in requests[1:]:
+                if request.is_disconnected():
+                    request.end(rejections.client_gone())
+            requests = [request for request in requests if not request.is_over]
+        self._call(model_queue, batch, requests)
 
     def _note_switch(self, model_queue: ModelQueue, point: OperatingPoint) -> None:
         before = model_queue.switches_to(point)
