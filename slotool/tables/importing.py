@@ -67,6 +67,8 @@ def read_prices(path: Path) -> tuple[dict[str, float], str]:
         _require(frame, ["version", "price"], path)
         per = frame["per"] if "per" in frame else ["1"] * len(frame)
         rows, currency = list(zip(frame["version"], frame["price"], per, strict=True)), ""
+        if (twice := frame["version"].duplicated()).any():
+            raise TableError(f"{path}: version {frame['version'][twice].iloc[0]!r} has two prices; give one")
     return {str(name): _price(f"{path}: price of {name!r}", price, per) for name, price, per in rows}, currency
 
 

@@ -68,3 +68,7 @@ def test_a_price_list_of_calls_gives_the_costs(tmp_path: Path) -> None:
         slotool.gen_rules(outcomes(0), prices={"fast": 0.001})
     with pytest.raises(ArgumentError, match="give one of the two"):
         slotool.gen_rules(outcomes(0), price=1.0, prices=listed)
+    twice = tmp_path / "prices.csv"
+    twice.write_text("version,price\nfast,0.1\nslow,0.2\nfast,0.3\n")
+    with pytest.raises(TableError, match=r"prices.csv: version 'fast' has two prices; give one"):
+        slotool.gen_rules(outcomes(0), prices=twice)
