@@ -583,7 +583,7 @@ versions[].error number         mean error
 versions[].response_time_s number mean, seconds
 versions[].cost number          mean
 versions[].confidence number    mean confidence
-versions[].pareto flag          no other version is as accurate and as fast
+versions[].pareto flag          no other version is as accurate, as fast and as cheap
 categories      object          shares of examples by what slower versions change
 budgets[].budget number         mean cost of a request that is allowed
 budgets[].rule  text?           id of the strictest tier within it

@@ -13,7 +13,8 @@ CATEGORIES = ("unchanged", "improves", "degrades", "varies")
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """Means over the table; ``pareto``: no other version is at least as accurate and as fast, and better in one."""
+    """Means over the table; ``pareto``: no other version is at least as accurate, as fast and as cheap, and better in
+    one of the three."""
 
     version: str
     error: float
@@ -28,10 +29,11 @@ def version_facts(outcomes: OutcomeTable) -> list[VersionFacts]:
     error, time_s, cost, sure = (
         outcomes.matrix(column).mean(axis=0) for column in ("error", "latency_s", "cost", "confidence")
     )
+    figures = np.stack((error, time_s, cost))
     return [
         VersionFacts(
             outcomes.versions[v], float(error[v]), float(time_s[v]), float(cost[v]), float(sure[v]),
-            not bool(np.any((error <= error[v]) & (time_s <= time_s[v]) & ((error < error[v]) | (time_s < time_s[v])))),
+            not bool(((figures <= figures[:, [v]]).all(axis=0) & (figures < figures[:, [v]]).any(axis=0)).any()),
         )
         for v in np.argsort(time_s, kind="stable")
     ]  # fmt: skip

@@ -272,6 +272,11 @@ def test_versions_and_categories() -> None:
         outcomes.rows.assign(error=outcomes.rows["error"].where(outcomes.rows["version"] != "large", 1.0))
     )
     assert [fact.pareto for fact in version_facts(worse)] == [True, True, False]
+    # All take as long, so that the price alone says why one would take a worse version.
+    alike = OutcomeTable(outcomes.rows.assign(latency_s=0.1))
+    assert all(fact.pareto for fact in version_facts(alike))
+    free = OutcomeTable(alike.rows.assign(cost=0.0))
+    assert [fact.version for fact in version_facts(free) if fact.pareto] == ["large"]
 
 
 def test_categories_follow_the_error_from_the_fastest_to_the_slowest() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from slotool.reports.axes import linear_axis, log_axis, share_axis, spaced_labels
 from slotool.reports.figure import Curve, Figure, Rows
+from slotool.reports.series.accuracy import pareto
 from slotool.reports.text import duration, percent
 from slotool.rules.analysis import category_confidences, category_errors, category_shares, version_facts
 from slotool.tables import OutcomeTable
@@ -28,7 +29,8 @@ def trade_off(name: str, outcomes: OutcomeTable) -> Figure:
     """Error against mean response time, with the Pareto frontier."""
     facts = version_facts(outcomes)
     time, error = (np.array([getattr(fact, field) for fact in facts]) for field in ("response_time_s", "error"))
-    on = np.array([fact.pareto for fact in facts])
+    # Of these two: a version that is neither may yet be the cheapest.
+    on = np.isin(np.arange(len(facts)), pareto(time, 1 - error))
     x = log_axis("mean response time, ms", np.maximum(time, 1e-9) * 1e3, air=0.15)
     y = share_axis("mean error", error, air=0.12)
     labels = spaced_labels(time * 1e3, error, [fact.version for fact in facts], x, y)
@@ -50,8 +52,8 @@ def trade_off(name: str, outcomes: OutcomeTable) -> Figure:
         table=Rows(
             ("version", "error", "response time", "Pareto"),
             tuple(
-                (f.version, percent(f.error, 2), duration(f.response_time_s), "yes" if f.pareto else "no")
-                for f in facts
+                (f.version, percent(f.error, 2), duration(f.response_time_s), "yes" if is_on else "no")
+                for f, is_on in zip(facts, on, strict=True)
             ),
         ),
     )
