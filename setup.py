@@ -11,5 +11,6 @@ setup(
         "slotool.shipped": ["**/*"],
         "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet"],
         "slotool.serving": ["*.html"],
+        "slotool.reports": ["plotly-*"],
     },
 )

@@ -19,7 +19,6 @@ EXTRA_OF = {
     "xgboost": "trees",
     "lightgbm": "trees",
     "matplotlib": "report",
-    "plotly": "report",
     "torchvision": "zoo",
     "timm": "zoo",
     "transformers": "zoo",

@@ -46,13 +46,13 @@ def report(
         TableError: A table is damaged.
         ArtifactError: An artifact is damaged.
         AlreadyExistsError: ``out`` exists.
-        MissingPackageError: matplotlib or plotly is not installed.
+        MissingPackageError: matplotlib is not installed.
     """
     from slotool.extras import require
     from slotool.reports import collect, write_report
     from slotool.reports.report import refuse_report
 
-    require("matplotlib", "plotly", needed_by="a report")
+    require("matplotlib", needed_by="a report")
     page = Path(out)
     refuse_report(page, force)
     found = collect(paths_of(paths))

@@ -6,15 +6,17 @@ import html
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
+import numpy as np
 
 from slotool.printable import printable
 from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure, Limit, Rows
 from slotool.reports.style import CSS
 
+# plotly.js-basic-dist-min 4.1.1 as npm has it: a quarter of the size of all of plotly. Its licence lies beside it.
+PLOTLY = Path(__file__).with_name("plotly-basic.min.js")
 # plotly offers to upload a chart to its makers; a report of somebody's own measurements must not.
 _CONFIG = {
     "responsive": True,
@@ -57,7 +59,7 @@ def page(title: str, figures: Sequence[Figure], facts: Sequence[tuple[str, Rows]
 {sections}
 {_facts(facts)}
 </main>
-<script>{get_plotlyjs()}</script>
+<script>{PLOTLY.read_text(encoding="utf-8")}</script>
 <script id="plots" type="application/json">{_script_json(plots)}</script>
 <script>{_START}</script>
 </body>
@@ -75,7 +77,7 @@ function draw(box) {{
   delete plots[box.id];
   if (box.clientWidth < 560) {{
     Object.assign(plot.layout.margin, {{l: 68, r: 8}});
-    plot.layout.font.size = 12;
+    plot.layout.font.size = plot.layout.xaxis.title.font.size = plot.layout.yaxis.title.font.size = 12;
   }}
   const bar = box.clientWidth < 560 ? false : "hover";
   Plotly.newPlot(box, plot.data, plot.layout, {{...config, displayModeBar: bar}});
@@ -90,90 +92,92 @@ addEventListener("beforeprint", () => boxes.forEach(draw));
 
 def plotly_figure(figure: Figure) -> dict[str, Any]:
     """``figure`` as plotly's data and layout, plain JSON."""
-    built = go.Figure()
-    for band in figure.bands:
-        built.add_traces(_band(band))
-    for curve in figure.curves:
-        built.add_trace(_curve(curve, figure))
-    for limit in figure.limits:
-        _add_limit(built, limit, figure.x)
-    built.update_layout(
-        template="none",
-        font={"family": _FONT, "size": 14, "color": INK},
-        margin={"l": 72, "r": 20, "t": 36, "b": 58},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-        hovermode="closest",
-        hoverlabel={"align": "left", "bgcolor": "white", "font": {"color": INK}},
-        showlegend=sum(bool(trace.showlegend) for trace in built.data) > 1,
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
-        xaxis=_axis(figure.x),
-        yaxis=_axis(figure.y),
-    )
-    document: dict[str, Any] = json.loads(built.to_json())
-    return document
+    traces = [trace for band in figure.bands for trace in _band(band)]
+    traces += [_curve(curve, figure) for curve in figure.curves]
+    layout = {
+        "font": {"family": _FONT, "size": 14, "color": INK},
+        "margin": {"l": 72, "r": 20, "t": 36, "b": 58},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "hovermode": "closest",
+        "hoverlabel": {"align": "left", "bgcolor": "white", "font": {"color": INK}},
+        "showlegend": sum(trace["showlegend"] for trace in traces) > 1,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        "xaxis": _axis(figure.x),
+        "yaxis": _axis(figure.y),
+        "shapes": [_limit_line(limit) for limit in figure.limits],
+        "annotations": [_limit_text(limit, figure.x) for limit in figure.limits],
+    }
+    return {"data": traces, "layout": layout}
 
 
-def _curve(curve: Curve, figure: Figure) -> go.Scatter:
+def _curve(curve: Curve, figure: Figure) -> dict[str, Any]:
     dense = len(curve.x) > 60
     labelled = any(curve.labels)
-    mode = _MODES[curve.style] + ("+text" if labelled else "")
-    error = (
-        {"type": "data", "array": curve.error.tolist(), "thickness": 1.3, "width": 4}
-        if curve.error is not None
-        else None
-    )
-    return go.Scatter(
-        x=curve.x.tolist(),
-        y=curve.y.tolist(),
-        name=_plain(curve.name),
-        mode=mode,
-        text=[_plain(label) for label in curve.labels] if labelled else None,
-        textposition="top right" if curve.labels_above else "bottom right",
-        textfont={"size": 12, "color": INK},
-        customdata=[_plain(text) for text in curve.hover] if curve.hover else None,
-        hovertemplate="%{customdata}<extra></extra>" if curve.hover else None,
-        hoverinfo="skip" if curve.style == "dashes" else None,
-        line={
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "x": _values(curve.x),
+        "y": _values(curve.y),
+        "name": _plain(curve.name),
+        "mode": _MODES[curve.style] + ("+text" if labelled else ""),
+        "line": {
             "color": curve.paint,
             "width": 1.5 if curve.style == "dashes" else 8 if curve.wide else 2.4,
             "dash": "dash" if curve.style == "dashes" else "solid",
             "shape": "hv" if "steps" in curve.style else "linear",
         },
-        marker={
+        "marker": {
             "color": curve.paint,
             "size": 5 if dense else 15 if curve.wide else 10,
             "opacity": 0.65 if dense else 1.0,
         },
-        opacity=0.4 if curve.wide else 1.0,
-        error_y=error,
-        showlegend=curve.in_legend,
-        cliponaxis=not labelled,
-    )
+        "opacity": 0.4 if curve.wide else 1.0,
+        "showlegend": curve.in_legend,
+        "cliponaxis": not labelled,
+    }
+    if labelled:
+        trace["text"] = [_plain(label) for label in curve.labels]
+        trace["textposition"] = "top right" if curve.labels_above else "bottom right"
+        trace["textfont"] = {"size": 12, "color": INK}
+    if curve.hover:
+        trace["customdata"] = [_plain(text) for text in curve.hover]
+        trace["hovertemplate"] = "%{customdata}<extra></extra>"
+    if curve.style == "dashes":
+        trace["hoverinfo"] = "skip"
+    if curve.error is not None:
+        trace["error_y"] = {"type": "data", "array": _values(curve.error), "thickness": 1.3, "width": 4}
+    return trace
 
 
-def _band(band: Band) -> list[go.Scatter]:
-    edge: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+def _values(array: np.ndarray) -> list[float | None]:
+    """For plotly, which leaves out what is None; JSON has no word for infinite or undefined."""
+    return [float(value) if math.isfinite(value) else None for value in array]
+
+
+def _band(band: Band) -> list[dict[str, Any]]:
+    edge = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "x": _values(band.x)}
     fill = {"fill": "tonexty", "fillcolor": FAINT, "name": _plain(band.name), "showlegend": True}
-    return [
-        go.Scatter(x=band.x.tolist(), y=band.low.tolist(), showlegend=False, **edge),
-        go.Scatter(x=band.x.tolist(), y=band.high.tolist(), **edge, **fill),
-    ]
+    return [{**edge, "y": _values(band.low), "showlegend": False}, {**edge, "y": _values(band.high), **fill}]
 
 
-def _add_limit(built: go.Figure, limit: Limit, axis: Axis) -> None:
-    built.add_vline(x=limit.x, line={"color": ALARM, "width": 2, "dash": "dash"})
-    built.add_annotation(
-        x=math.log10(limit.x) if axis.log else limit.x,
-        y=1,
-        yref="paper",
-        text=_plain(limit.text),
-        textangle=-90,
-        showarrow=False,
-        xanchor="right",
-        yanchor="top",
-        font={"color": ALARM, "size": 13},
-    )
+def _limit_line(limit: Limit) -> dict[str, Any]:
+    """From the bottom of the plot to its top."""
+    line = {"color": ALARM, "width": 2, "dash": "dash"}
+    return {"type": "line", "x0": limit.x, "x1": limit.x, "y0": 0, "y1": 1, "yref": "y domain", "line": line}
+
+
+def _limit_text(limit: Limit, axis: Axis) -> dict[str, Any]:
+    return {
+        "x": math.log10(limit.x) if axis.log else limit.x,
+        "y": 1,
+        "yref": "paper",
+        "text": _plain(limit.text),
+        "textangle": -90,
+        "showarrow": False,
+        "xanchor": "right",
+        "yanchor": "top",
+        "font": {"color": ALARM, "size": 13},
+    }
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

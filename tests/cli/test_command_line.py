@@ -16,7 +16,7 @@ from slotool import __version__, errors
 from slotool.cli.failures import report_failure
 from slotool.cli.options import parse_numbers
 
-HEAVY = {"torch", "tensorflow", "keras", "pandas", "numpy", "numba", "sklearn", "scipy", "matplotlib", "plotly", "rich"}
+HEAVY = {"torch", "tensorflow", "keras", "pandas", "numpy", "numba", "sklearn", "scipy", "matplotlib", "rich"}
 
 
 def test_version_and_help(slotool) -> None:

@@ -16,6 +16,7 @@ from slotool.errors import InputError
 from slotool.reports import collect
 from slotool.reports.figures import figures_of
 from tests.reports.made_tables import family_outcomes, request_log, slo_nn_outcomes
+from tests.serving.browser import browser_at
 
 PLOTS = {
     "predicted-predictor",
@@ -86,6 +87,7 @@ def test_the_page_asks_nobody_for_anything(slotool: Any, run_folder: Path, tmp_p
     assert not re.search(r"@import|url\(\s*['\"]?http", text.partition("</style>")[0])
     assert '"showSendToCloud": false' in text, "nothing on the page offers to upload the data"
     assert page.tags.count("script") == 3, "plotly's JavaScript is inside once"
+    assert out.stat().st_size < 1_500_000, "a page that is sent by mail"
 
 
 def test_page_and_figures_hold_the_same_numbers(slotool: Any, run_folder: Path, tmp_path: Path) -> None:
@@ -234,3 +236,22 @@ def test_a_folder_of_somebody_elses_is_never_replaced(slotool: Any, run_folder: 
     run = slotool("report", run_folder, "-o", tmp_path / "r.html", "--force")
     assert run.exit_code == 2
     assert (tmp_path / "r_plots" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_plot_is_drawn_within_the_window(slotool: Any, run_folder: Path, tmp_path: Path, width: int) -> None:
+    slotool("report", run_folder, "-o", tmp_path / "r.html")
+    with browser_at("data:text/html,") as browser:
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        browser.call("Page.navigate", url=(tmp_path / "r.html").as_uri())
+        browser.until("document.readyState === 'complete' && document.querySelectorAll('.plot').length > 0")
+        browser.value("dispatchEvent(new Event('beforeprint'))")
+        browser.until(
+            "document.querySelectorAll('.plot .main-svg').length >= document.querySelectorAll('.plot').length"
+        )
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        assert browser.value("document.querySelectorAll('.plot .scatterlayer .trace').length") >= len(PLOTS)
+        widths = browser.value("[...document.querySelectorAll('.plot .main-svg')].map(e => e.clientWidth)")
+        assert 0 < max(widths) <= width
+        assert not browser.complaints
+        assert not browser.asked_elsewhere

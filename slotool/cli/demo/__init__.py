@@ -49,7 +49,7 @@ def demo(
     from slotool.extras import require
     from slotool.process import cpu_seconds_of_others
 
-    require("onnx", "onnxruntime", "matplotlib", "plotly", needed_by="the demo")
+    require("onnx", "onnxruntime", "matplotlib", needed_by="the demo")
     output = Output(as_json=json)
     folder = _fresh_folder(out, force)
     sizes = Sizes.quick() if quick else Sizes()
