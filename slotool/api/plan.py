@@ -357,14 +357,19 @@ def _verified(
         )
     for service, pool, at in zip(services, fleet.pools, shares, strict=True):
         # All workers that were planned, also where they are to come with the load: the stretch begins at its peak.
-        workers = ["--replicas", str(pool.replicas)]
-        with RunningServer(["--config", str(service), "--port", "0", *workers]) as server:
-            probed = partial(loadtest, server.url, data=data, deadline_ms=deadline_ms, progress=reporter)
-            asked = partial(probed, **search.terms(pool))
+        served = ["--config", str(service), "--port", "0", "--replicas", str(pool.replicas)]
+        sent = partial(loadtest, data=data, deadline_ms=deadline_ms, progress=reporter)
+        # By single versions, of which the latency table knows how long they take: the most accurate, which a server
+        # without load chooses, and the fastest.
+        probe = partial(sent, rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
+        point, fastest = front_end.fastest_apart(pool.worker.profile), None
+        if point is not None:
+            with RunningServer([*served, "--policy", f"fixed@{point.key}"]) as server:
+                fastest = probe(server.url).log
+        with RunningServer(served) as server:
+            asked = partial(sent, server.url, **search.terms(pool))
             bursts = asked(arrivals=_at(front_end.burst_times_s(deadline_ms / 1e3)))
-            # By single versions, of which the latency table knows how long they take.
-            probe = probed(rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
-            found = front_end.FrontEnd.of_probe(probe.log, pool.worker.profile)
+            found = front_end.FrontEnd.of_probe(probe(server.url).log, pool.worker.profile, fastest)
             front_ends.append(verification.with_bursts(search, pool, found, bursts.log))
             reporter.note(f"the front end takes {front_ends[-1]}")
             logs.append(asked(arrivals=_at(traffic.arrival_s[at])).log)

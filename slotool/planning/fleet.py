@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -41,6 +41,15 @@ class WorkerType:
     source: Any = None
 
 
+class Overhead(NamedTuple):
+    """What latency tables leave out: ``reserve_us`` of each deadline for the network and the front end; a call takes
+    ``call_us``, and ``slower`` times what the table says, longer than that."""
+
+    reserve_us: float
+    call_us: float = 0.0
+    slower: float = 0.0
+
+
 class Service(Protocol):
     """What one kind of workers makes of requests under one policy. ``fastest_us``: below it no deadline lets a call
     begin; ``points``: all it could answer with."""
@@ -51,8 +60,8 @@ class Service(Protocol):
     @property
     def points(self) -> Points: ...
 
-    def run(self, scenario: Scenario, seed: int, call_us: float) -> SimulationResult:
-        """``seed``: of the latencies drawn; ``call_us``: added to each call."""
+    def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
+        """``seed``: of the latencies drawn; ``overhead``: of each call; its reserve is taken off the deadlines."""
 
 
 class BatchingService:
@@ -64,8 +73,9 @@ class BatchingService:
         self.fastest_us = policy.grid.fastest_us
         self.points: Points = policy.grid
 
-    def run(self, scenario: Scenario, seed: int, call_us: float) -> SimulationResult:
-        times = ServiceTimes(self._times.values + call_us, self._times.starts, seed)
+    def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
+        took_us = (1 + overhead.slower) * self._times.values + overhead.call_us
+        times = ServiceTimes(took_us, self._times.starts, seed)
         return simulate(self._policy, scenario, times)
 
 
@@ -325,22 +335,21 @@ class FleetSearch:
         return self._judge(parts, traffic.counted)
 
     def parts(
-        self, pools: Sequence[Pool], draw: int, traffic: Traffic, overheads_us: Sequence[tuple[float, float]] = ()
+        self, pools: Sequence[Pool], draw: int, traffic: Traffic, overheads: Sequence[Overhead] = ()
     ) -> list[Part]:
         """What the simulation makes of the requests of each pool.
 
-        ``overheads_us``: per pool what is kept of each deadline, in place of ``reserve_us``, and what is added to each
-        call.
+        ``overheads``: per pool, in place of what the plan keeps of each deadline.
         """
         parts = []
         kept_us = self.promise.deadline_us - self._deadline_us
-        overheads_us = overheads_us or [(kept_us, 0.0)] * len(pools)
+        overheads = overheads or [Overhead(kept_us)] * len(pools)
         shares = self.shared_out(pools, draw, traffic)
-        for pool, at, (reserve_us, call_us) in zip(pools, shares, overheads_us, strict=True):
+        for pool, at, overhead in zip(pools, shares, overheads, strict=True):
             service = self._service(pool.worker, pool.policy)
-            deadline_us = max(self.promise.deadline_us - reserve_us, service.fastest_us)
+            deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
             scenario = Scenario.of(traffic.arrival_s[at], deadline_us / 1e6, pool.replicas)
-            parts.append(Part(service.run(scenario, self.seed + draw, call_us), at, pool.replicas))
+            parts.append(Part(service.run(scenario, self.seed + draw, overhead), at, pool.replicas))
         return parts
 
     def shared_out(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> list[np.ndarray]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Pool
 from slotool.scheduling.batching import Profile
+from slotool.tables import OperatingPoint
 from slotool.workloads.requests import RequestLog
 
 # A server that has just started is asked for so long, at this share of what its most accurate point answers one by one
 # and at most at this rate: no request waits for another.
 PROBE_S, PROBE_SHARE, MAX_PROBE_RATE_PER_S = 4.0, 0.2, 50.0
+# Where the most accurate point takes so much longer than the fastest, a server of the fastest is probed too.
+APART_US = 2e3
 # Before that it gets bursts of so many requests at one instant, that many of them or as many as fit into the time.
 BURST, BURSTS, BURSTS_S = 24, 20, 4.0
 # Between two bursts, besides a deadline.
@@ -28,34 +32,33 @@ class FrontEnd:
 
     ``outside_us``: float64 [n], of each probe at low load, from the instant it was due to its answer at the client,
     without queue and call. ``call_us``: by how much longer than the latency table's median a call takes, mostly the way
-    to its worker and back. ``headroom_us``: by which the server brings deadlines forward. ``each_us``: that a request
-    keeps those behind it from being read, in a burst.
+    to its worker and back and caches that cooled down; ``slower``: and by which share of it, beyond that.
+    ``headroom_us``: by which the server brings deadlines forward. ``each_us``: that a request keeps those behind it
+    from being read, in a burst.
     """
 
     outside_us: np.ndarray
     call_us: float
     headroom_us: float
     each_us: float = 0.0
+    slower: float = 0.0
 
     @classmethod
-    def of_probe(cls, log: RequestLog, profile: Profile) -> FrontEnd:
-        """From requests none of which waited for another; ``each_us`` is then 0. Raises ``InputError`` where none was
-        answered."""
-        rows = log.rows[log.answered & log.rows["queue_s"].notna() & log.rows["compute_s"].notna()]
-        if rows.empty:
-            raise InputError("the server answered none of the requests that were to say how long its front end takes")
-        took_us = 1e6 * rows["compute_s"].to_numpy()
-        outside_us = 1e6 * (rows["done_s"] - rows["intended_s"] - rows["queue_s"]).to_numpy() - took_us
-        grid = profile.grid
-        places = {point.key: row for row, point in enumerate(grid.points)}
-        at = np.array([places[key] for key in rows["point"]])
-        medians_us = np.array([np.median(profile.samples_us[point, int(grid.sizes[0])]) for point in grid.points])
-        late_us = outside_us + took_us - grid.latency_us[at, 0]
-        return cls(
-            np.maximum(outside_us, 0.0),
-            max(0.0, float(np.median(took_us - medians_us[at]))),
-            max(0.0, float(np.quantile(late_us, HEADROOM_QUANTILE))),
-        )
+    def of_probe(cls, log: RequestLog, profile: Profile, fastest: RequestLog | None = None) -> FrontEnd:
+        """From requests none of which waited for another; ``each_us`` is then 0.
+
+        ``fastest``: of the same at the fastest point, so that what calls take longer is a line through two points; of
+        one point it is the same for all calls. Raises ``InputError`` where none was answered.
+        """
+        outside_us, late_us, longest = _probed(log, profile)
+        call_us, slower = longest.excess_us, 0.0
+        if fastest is not None:
+            shortest = _probed(fastest, profile)[2]
+            between_us = max(longest.table_us - shortest.table_us, 1e-9)
+            slower = max(0.0, (longest.excess_us - shortest.excess_us) / between_us)
+            call_us = max(0.0, shortest.excess_us - slower * shortest.table_us)
+        headroom_us = max(0.0, float(np.quantile(late_us, HEADROOM_QUANTILE)))
+        return cls(np.maximum(outside_us, 0.0), call_us, headroom_us, slower=slower)
 
     def read_us(self, arrival_us: np.ndarray) -> np.ndarray:
         """Instants at which requests have been read, float64 [n]: one by one, each behind those before it.
@@ -68,10 +71,42 @@ class FrontEnd:
 
     def __str__(self) -> str:
         outside_ms = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3
+        slower = f" and {self.slower:.0%} of its latency" if self.slower >= 0.005 else ""
         return (
             f"{outside_ms[0]:.2g} ms a request (p99 {outside_ms[1]:.2g}), {self.each_us / 1e3:.2g} ms for each one "
-            f"before it and {self.call_us / 1e3:.2g} ms a call, as probed at the server's start"
+            f"before it and {self.call_us / 1e3:.2g} ms a call{slower}, as probed at the server's start"
         )
+
+
+class _Excess(NamedTuple):
+    """Medians of calls at one point: what the latency table says, and by how much longer they took, 0 at least."""
+
+    table_us: float
+    excess_us: float
+
+
+def _probed(log: RequestLog, profile: Profile) -> tuple[np.ndarray, np.ndarray, _Excess]:
+    """By request, float64 [n]: time outside of queue and call, and by how much later than planned its answer was there;
+    and of its calls."""
+    rows = log.rows[log.answered & log.rows["queue_s"].notna() & log.rows["compute_s"].notna()]
+    if rows.empty:
+        raise InputError("the server answered none of the requests that were to say how long its front end takes")
+    took_us = 1e6 * rows["compute_s"].to_numpy()
+    outside_us = 1e6 * (rows["done_s"] - rows["intended_s"] - rows["queue_s"]).to_numpy() - took_us
+    grid = profile.grid
+    places = {point.key: row for row, point in enumerate(grid.points)}
+    at = np.array([places[key] for key in rows["point"]])
+    medians_us = np.array([np.median(profile.samples_us[point, int(grid.sizes[0])]) for point in grid.points])[at]
+    late_us = outside_us + took_us - grid.latency_us[at, 0]
+    excess_us = max(0.0, float(np.median(took_us - medians_us)))
+    return outside_us, late_us, _Excess(float(np.median(medians_us)), excess_us)
+
+
+def fastest_apart(profile: Profile) -> OperatingPoint | None:
+    """The fastest point, where it is to be probed too, as the most accurate takes ``APART_US`` longer."""
+    grid = profile.grid
+    row = int(grid.latency_us[:, 0].argmin())
+    return grid.points[row] if grid.latency_us[-1, 0] - grid.latency_us[row, 0] > APART_US else None
 
 
 def probe_rate_per_s(pool: Pool) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.planning.fleet import Fleet, Found, Pool, Traffic, WorkerType
+from slotool.planning.fleet import Fleet, Found, Overhead, Pool, Traffic, WorkerType
 from slotool.planning.mixed import MixedFleetSearch
 from slotool.planning.promise import Promise
 from slotool.rules.points import from_point, in_turn
@@ -149,11 +149,11 @@ class TierService:
         )
         self.offered = tuple(service.offered[tier] for tier in tiers), tuple(share for _, share in mix.shares)
 
-    def run(self, scenario: Scenario, seed: int, call_us: float) -> TierResult:
+    def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> TierResult:
         random = np.random.default_rng((seed, len(scenario)))
         tiers = self._tiers[self._mix.drawn(random, len(scenario))]
         asked = Asked(random.integers(self._examples, size=len(scenario)), tiers)
-        return self._service.simulate(scenario, asked, seed=seed, call_us=call_us)
+        return self._service.simulate(scenario, asked, seed=seed, call_us=overhead.call_us, slower=overhead.slower)
 
 
 class TierFleetSearch(MixedFleetSearch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.planning.fleet import FleetSearch, Pool, Traffic
+from slotool.planning.fleet import FleetSearch, Overhead, Pool, Traffic
 from slotool.planning.front_end import BURST, FrontEnd
 from slotool.planning.promise import Part, Promise, attainment_at_most
 from slotool.serving.headroom import MAX_SHARE
@@ -38,8 +38,8 @@ def answered(
     read_us = front_end.read_us(1e6 * arrival_s)
     # As a server, which keeps a share of each deadline for calls however slow its probe was.
     headroom_us = min(front_end.headroom_us, MAX_SHARE * search.promise.deadline_us)
-    overhead_us = headroom_us, front_end.call_us
-    (part,) = search.parts([pool], draw, Traffic.whole(read_us / 1e6), [overhead_us])
+    overhead = Overhead(headroom_us, front_end.call_us, front_end.slower)
+    (part,) = search.parts([pool], draw, Traffic.whole(read_us / 1e6), [overhead])
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
     outside_us = random.choice(front_end.outside_us, len(arrival_s))
     took_us: np.ndarray = _took_us(part) + (read_us - 1e6 * arrival_s) + outside_us

@@ -134,9 +134,11 @@ class TieredService:
         steps_us = np.cumsum(mean_us[self.ensembles.asks[row]])
         return float(steps_us[self.ensembles.taken[row] - 1].mean())
 
-    def simulate(self, scenario: Scenario, asked: Asked, *, seed: int = 0, call_us: float = 0.0) -> TierResult:
+    def simulate(
+        self, scenario: Scenario, asked: Asked, *, seed: int = 0, call_us: float = 0.0, slower: float = 0.0
+    ) -> TierResult:
         """Requests in order of arrival, each by itself, on the workers of ``scenario``; ``call_us``: what a worker's
-        call takes besides its versions.
+        call takes besides its versions; ``slower``: by which share these take longer than sampled.
 
         Raises ``InputError`` for deadlines out of that order, priorities, minimum accuracies and workers that die.
         """
@@ -155,7 +157,7 @@ class TieredService:
             np.ascontiguousarray(scenario.deadline_us),
             _Asked(np.ascontiguousarray(asked.example), np.ascontiguousarray(asked.tier), self._choices),
             _Ensembles(ensembles.asks, ensembles.at_once, ensembles.taken, ensembles.worst_us),
-            _Service(self._values, self._starts, seed, call_us, self.cancels),
+            _Service((1 + slower) * self._values, self._starts, seed, call_us, self.cancels),
             np.zeros(len(scenario.death_us)),
             found,
         )

@@ -16,7 +16,7 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError, PromiseBroken
 from slotool.planning import verification
 from slotool.planning.fleet import FleetSearch, Pool, Traffic, WorkerType
-from slotool.planning.front_end import FrontEnd, burst_times_s
+from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart
 from slotool.planning.promise import Promise
 from slotool.scheduling.batching import read_profile
 from slotool.tables import LatencyTable
@@ -57,6 +57,46 @@ def test_the_front_end_is_what_the_table_does_not_know() -> None:
     assert str(front_end).startswith("0.6 ms a request (p99 0.8), 0 ms for each one before it and 0.25 ms a call")
     with pytest.raises(InputError, match="answered none"):
         FrontEnd.of_probe(log(outside_ms, 1.0, status=503), worker().profile)
+
+
+def two_points() -> WorkerType:
+    """One fast and one slow point, of 1 and 21 ms."""
+    rows = [
+        {"subject": "net", "point": f"version={name}", "batch_size": 1, "samples_s": [took_s] * 5}
+        for name, took_s in (("short", 1e-3), ("long", 21e-3))
+    ]
+    accuracy = [0.8, 0.9]
+    return WorkerType("two", read_profile(LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=accuracy))), 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("short_ms", "long_ms", "call_us", "slower"),
+    [
+        pytest.param(0.25, 2.25, 150.0, 0.1, id="a part grows with the call"),
+        pytest.param(0.25, 0.25, 250.0, 0.0, id="all calls alike"),
+        pytest.param(0.25, -3.0, 250.0, 0.0, id="long calls were measured on a busy machine"),
+        pytest.param(-0.5, 2.0, 0.0, 0.1, id="none for short calls"),
+    ],
+)
+def test_what_calls_take_longer_is_a_line_through_the_fastest_and_the_slowest(
+    short_ms: float, long_ms: float, call_us: float, slower: float
+) -> None:
+    kind, outside_ms = two_points(), np.full(50, 0.5)
+    assert fastest_apart(kind.profile) == kind.profile.grid.points[0]
+    assert fastest_apart(worker().profile) is None
+    logs = [
+        RequestLog(log(outside_ms, took_ms).rows.assign(point=f"version={name}"))
+        for name, took_ms in (("long", 21.0 + long_ms), ("short", 1.0 + short_ms))
+    ]
+    found = FrontEnd.of_probe(logs[0], kind.profile, logs[1])
+    assert (found.call_us, found.slower) == pytest.approx((call_us, slower))
+    assert FrontEnd.of_probe(logs[0], kind.profile).call_us == pytest.approx(1e3 * max(0.0, long_ms))
+    assert ("of its latency" in str(found)) == (slower > 0)
+    # One request every 0.1 s: none waits, and the slow point answers.
+    times_s = 0.1 * np.arange(300.0)
+    search = FleetSearch(times_s, Promise(90e3, 0.9), reserve_us=2e3)
+    took_us, _ = verification.answered(search, Pool(kind, "maxacc", 1), 1, times_s, found)
+    assert took_us == pytest.approx(np.full(300, 500.0 + 21e3 * (1 + slower) + call_us))
 
 
 def test_a_front_end_has_one_request_after_the_other() -> None:
