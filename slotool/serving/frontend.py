@@ -68,6 +68,7 @@ class FrontEnd:
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
         self.interfaces: dict[str, Interface] = {}
+        self._tensor_bytes: dict[str, int] = {}
         self.accounts = Accounts(router)
         self.shadows = Shadows(router)
         self._random = random.Random()
@@ -82,7 +83,8 @@ class FrontEnd:
         self._has_candidates = len(self.models) < len(self.router.models)
         answering = [name for name, served in self.router.models.items() if served.version != SHADOW]
         for name, served in self.models.items():
-            self.interfaces[name] = Interface.of(served.model, self.limits.batch)
+            interface = self.interfaces[name] = Interface.of(served.model, self.limits.batch)
+            self._tensor_bytes[name] = bounds.tensor_body_bytes(interface, self.limits.body_bytes)
         self.accounts.keep_of(answering)
 
     def watch_loop(self, selector: IdleTrackingSelector) -> None:
@@ -267,7 +269,7 @@ class FrontEnd:
 
     def tensor_bytes(self, served: ServedModel) -> int:
         """The longest body of an inference request that this model can need."""
-        return bounds.tensor_body_bytes(self.interfaces[served.public_name], self.limits.body_bytes)
+        return self._tensor_bytes[served.public_name]
 
     def example_bytes(self, served: ServedModel) -> int:
         """The longest body that holds one example of this model, in any of the forms that are read."""

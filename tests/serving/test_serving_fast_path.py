@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -35,6 +36,19 @@ def answers(connection: socket.socket, count: int) -> list[bytes]:
             break
         said += more
     return [b"HTTP/1.1 " + part for part in said.split(b"HTTP/1.1 ")[1:]]
+
+
+def answers_to(connection: socket.socket, request: bytes) -> bytes:
+    connection.sendall(request)
+    (answer,) = answers(connection, 1)
+    return answer
+
+
+def label(connection: socket.socket, request: bytes) -> int:
+    answer = answers_to(connection, request)
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    found: int = json.loads(answer.partition(b"\r\n\r\n")[2])["label"]
+    return found
 
 
 def test_what_comes_behind_a_waiting_request_is_answered_after_it() -> None:
@@ -73,6 +87,38 @@ def test_an_answer_that_looks_like_a_head_is_sent_at_once(live: LiveServer) -> N
         assert answer.content.endswith(b"\r\n\r\n")
     finally:
         weights[:] = kept
+
+
+@pytest.mark.parametrize("at", [1, 30, -25, -24, -1], ids=str)
+def test_a_head_that_is_repeated_is_answered_however_it_is_cut(live: LiveServer, at: int) -> None:
+    """Bodies that look like heads too, and what follows a request in its packet."""
+    x = np.arange(6, dtype=np.float32).reshape(X.shape)
+    blank = np.frombuffer(b"\r\n\r\n" * 6, dtype="<f4").reshape(X.shape)
+    sent = [x, -x, blank, x]
+    with live.connect() as connection:
+        alone = [label(connection, compute(each.tobytes())) for each in sent]
+        for each, expected in zip(sent, alone, strict=True):
+            request = compute(each.tobytes())
+            connection.sendall(request[:at])
+            time.sleep(0.01)
+            assert label(connection, request[at:]) == expected
+        # An empty line behind a request belongs to none.
+        assert label(connection, compute(blank.tobytes()) + b"\r\n") == alone[2]
+        assert label(connection, compute(x.tobytes())) == alone[0]
+        connection.sendall(b"".join(compute(each.tobytes()) for each in sent))
+        assert [json.loads(each.partition(b"\r\n\r\n")[2])["label"] for each in answers(connection, 4)] == alone
+        # Another head of the same length, and one that says how long its body is.
+        assert answers_to(connection, compute(x.tobytes()).replace(b"/compute", b"/compuxe")).startswith(
+            b"HTTP/1.1 404"
+        )
+        assert label(connection, compute(x.tobytes())) == alone[0]
+        assert answers_to(connection, compute(x.tobytes()[:-4])).startswith(b"HTTP/1.1 400")
+
+
+def test_the_head_of_a_last_request_is_not_repeated(live: LiveServer) -> None:
+    with live.connect() as connection:
+        connection.sendall(2 * compute(X.tobytes(), "Connection: close"))
+        assert len(answers(connection, 2)) == 1
 
 
 def test_a_fault_is_a_500_and_the_connection_stays(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         if self._transport.is_closing() or self._lingers or exchange is None:
             return
         request = exchange.request
-        last = not (request.complete and request.keep_alive) or self._is_last()
+        last = not (request.complete and request.keep_alive) or (self._stops and self._has_no_more())
         if last or reply.answer is None:
             self._transport.write(reply.http(close=last))
         else:
@@ -125,7 +125,7 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         if self._lingers or self._transport.is_closing():
             return
         self._exchange = None
-        if self._is_last():
+        if self._stops and self._has_no_more():
             self._linger()
         elif self._waiting:
             # One per iteration of the loop: a packet may hold thousands.
@@ -136,5 +136,5 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
             self._flow.resume_reading()
         self._watch()
 
-    def _is_last(self) -> bool:
-        return self._stops and not self._waiting and self._incoming is None
+    def _has_no_more(self) -> bool:
+        return not self._waiting and self._incoming is None

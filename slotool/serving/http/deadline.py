@@ -17,25 +17,25 @@ class Deadline:
         self._loop, self._on_late = loop, on_late
         self._at_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        # When it goes off.
+        self._timer_s = math.inf
 
     def set(self, at_s: float) -> None:
         """In seconds of the loop's clock; infinity for never."""
         self._at_s = at_s
-        if self._timer is None:
-            if at_s != math.inf:
-                self._timer = self._loop.call_at(at_s, self._look)
-        elif at_s < self._timer.when():
-            self._timer.cancel()
-            self._timer = self._loop.call_at(at_s, self._look)
+        if at_s < self._timer_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_s = self._loop.call_at(at_s, self._look), at_s
 
     def cancel(self) -> None:
         self._at_s = math.inf
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._timer_s = None, math.inf
 
     def _look(self) -> None:
-        self._timer = None
+        self._timer, self._timer_s = None, math.inf
         if self._loop.time() < self._at_s:
             self.set(self._at_s)
         else:

@@ -67,6 +67,10 @@ class FastPath:
         asked = read(request.target, headers)
         return None if asked is None else Head(*asked, self._front.router.now_us())
 
+    def again(self, head: Head) -> Head:
+        """The same head, read now."""
+        return Head(head.model, head.version, head.headers, self._front.router.now_us())
+
     def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
         front = self._front

@@ -15,7 +15,7 @@ from slotool.serving.http.answering import AnsweringProtocol, ServerState
 from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
 from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
-from slotool.serving.http.fast_path import FastPath
+from slotool.serving.http.fast_path import FastPath, Head
 from slotool.serving.http.requests import Request, RequestReader
 from slotool.serving.http.transport import FlowControl, Lingering
 from slotool.serving.rejections import Rejection
@@ -26,6 +26,8 @@ from slotool.serving.reply import Reply
 MAX_AWAITED_BYTES = HIGH_WATER_BYTES
 # So much is parsed at once: a packet of 256 KiB may hold 14,000 requests, and others want the event loop, too.
 MAX_FED_BYTES = 8_192
+# A head of so many bytes is remembered until the next one: a client that stays sends the same again and again.
+MAX_REPEATED_HEAD_BYTES = 1_024
 # Lengths of chunks and trailers: so many beyond eight a byte of body, which is what the smallest chunks need.
 MAX_FRAMING_BYTES = 65_536
 
@@ -33,9 +35,10 @@ MAX_FRAMING_BYTES = 65_536
 class HttpProtocol(AnsweringProtocol):
     """The protocol that uvicorn's server makes for each connection.
 
-    All bytes go through one ``RequestReader``. Requests are answered one after the other, in the order in which they
-    came: those for an inference by the fast path as soon as they are complete, all others by the ASGI application. The
-    latter begins with a complete request too, unless the body is longer than 64 KiB or waits for a ``100 Continue``.
+    All bytes go through one ``RequestReader``, except those of a whole inference request whose head equals the last one
+    byte by byte: what llhttp makes of it is known. Requests are answered one after the other, in the order in which
+    they came: those for an inference by the fast path as soon as they are complete, all others by the ASGI application.
+    The latter begins with a complete request too, unless its body is longer than 64 KiB or waits for ``100 Continue``.
 
     An answer given before the last byte of its request has arrived closes the connection. It lingers: what the client
     still sends is read and thrown away, so that no reset overtakes the answer.
@@ -65,6 +68,8 @@ class HttpProtocol(AnsweringProtocol):
         self._max_connections = front.limits.connections if max_connections is None else max_connections
         self._reader = RequestReader(self)
         self._deadline = Deadline(self._loop, self._late)
+        # The last head as it was sent, and what was made of it, if a request that repeats it needs no reading.
+        self._last_head: tuple[bytes, Request, Head] | None = None
         # At least as many bytes as the head that is being read has.
         self._fed_bytes = 0
         # Since when the head that is arriving is awaited, and the body of ``_incoming``.
@@ -115,7 +120,7 @@ class HttpProtocol(AnsweringProtocol):
         if self._held or self._is_busy():
             self._held += data
             self._flow.pause_reading()
-        elif not self._rejects(data):
+        elif not (self._is_between_requests() and (self._rejects(data) or self._repeats(data))):
             self._feed(data)
 
     # What uvicorn's server calls.
@@ -181,10 +186,13 @@ class HttpProtocol(AnsweringProtocol):
             scope["state"][REJECTION] = rejection
         return Exchange(request, scope=scope)
 
+    def _is_between_requests(self) -> bool:
+        """Whether the next byte begins a request that may be answered at once."""
+        may_answer = self._incoming is None and not (self._stops or self._flow.write_paused)
+        return may_answer and self._reader.is_between_requests
+
     def _rejects(self, data: bytes) -> bool:
         """Whether the event loop is overloaded, and ``data`` was answered without being read."""
-        if self._incoming is not None or self._stops or self._flow.write_paused or not self._reader.is_between_requests:
-            return False
         answer = self._bulk_rejector.of(data)
         if answer is None:
             return False
@@ -193,6 +201,27 @@ class HttpProtocol(AnsweringProtocol):
         self._server_state.total_requests += 1
         self._deadline.set(self._loop.time() + self._keep_alive_s)
         return True
+
+    def _repeats(self, data: bytes) -> bool:
+        """Whether ``data`` is a whole request with the head of the one before, which is answered then."""
+        if self._last_head is None:
+            return False
+        sent, request, head = self._last_head
+        if len(data) - len(sent) != request.body_bytes or not data.startswith(sent):
+            return False
+        exchange = Exchange(request, head=self._fast_path.again(head))
+        exchange.received = data[len(sent) :]
+        self._enqueue(exchange)
+        self._advance()
+        return True
+
+    def _remember(self, data: bytes, exchange: Exchange) -> None:
+        """``data`` began where a request may, and has brought this one whole."""
+        request, head, at = exchange.request, exchange.head, data.find(b"\r\n\r\n") + 4
+        if head is None or at > MAX_REPEATED_HEAD_BYTES or not request.keep_alive:
+            self._last_head = None
+        elif request.content_length == len(data) - at and exchange.received == data[at:]:
+            self._last_head = data[:at], request, head
 
     def _is_busy(self) -> bool:
         """Whether requests are to be answered before another byte is looked at."""
@@ -217,6 +246,7 @@ class HttpProtocol(AnsweringProtocol):
             at = end
 
     def _read(self, data: bytes) -> None:
+        begins = self._reader.is_between_requests
         self._fed_bytes = len(data) + (self._fed_bytes if self._reader.in_head else 0)
         is_http = self._reader.feed(data)
         if self._lingers or self._transport.is_closing():
@@ -227,6 +257,8 @@ class HttpProtocol(AnsweringProtocol):
             self._reject(self._head_too_large())
         elif self._incoming is not None:
             self._weigh(self._incoming)
+        elif begins and len(self._waiting) == 1 and self._reader.is_between_requests:
+            self._remember(data, self._waiting[0])
         self._advance()
 
     def _weigh(self, exchange: Exchange) -> None:
