@@ -123,10 +123,13 @@ class Family(ElasticModel):
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """As ``ElasticModel.forward``; ``x`` may be a CSR matrix too when ``sparse``, and is never made dense."""
-        self.require(point)
+        version = self._at.get(point)
+        if version is None:
+            self.require(point)  # says what there is
+        assert version is not None
         if self.sparse and not isinstance(x, np.ndarray):
-            return self._at[point].mlp.logits(x)
-        return self._at[point].forward(x, self._cancellation_check)
+            return version.mlp.logits(x)
+        return version.forward(x, self._cancellation_check)
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         self._cancellation_check = check

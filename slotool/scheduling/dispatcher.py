@@ -83,10 +83,9 @@ class Dispatcher:
 
         The batch begins at ``now_us``. Expired queries are dropped even while all workers are busy.
         """
-        dropped = [
-            self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed")
-            for query in self.queue.expire(now_us)
-        ]
+        dropped: list[Drop] = []
+        for query in self.queue.expire(now_us):
+            dropped.append(self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed"))
         worker = self.workers.idle()
         while worker is not None and self.queue:
             dropped += self._shed(now_us)
@@ -174,7 +173,7 @@ class Dispatcher:
         second = (
             self.workers.second_idle(worker) if decision.concurrent and not self.workers.runs_ensemble_calls else None
         )
-        examples = sum([query.examples for query in queries])
+        examples = queries[0].examples if len(queries) == 1 else sum([query.examples for query in queries])
         batch = Batch(worker, queries, decision, now_us, second, self.policy.planned_us(decision.point, examples))
         self.workers.begins(batch)
         return batch

@@ -47,7 +47,10 @@ class FirstApplicable(Policy):
         return None
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
-        return max([policy.planned_us(point, examples) for policy in self._planning], default=0.0)
+        planned_us = 0.0
+        for policy in self._planning:
+            planned_us = max(planned_us, policy.planned_us(point, examples))
+        return planned_us
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

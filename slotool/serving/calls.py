@@ -61,14 +61,14 @@ class Calls:
 
     def make(self, model_queue: ModelQueue, batch: Batch, x: Inputs, on_end: BatchCallback) -> None:
         """Have a batch's ``x`` answered at its point; ``on_end`` receives the outcome, perhaps before this returns."""
-        plan = remote_plan(model_queue.served.model, batch.decision.point)
-        if plan is not None:
+        model = model_queue.served.model
+        if model.remote_points and (plan := remote_plan(model, batch.decision.point)) is not None:
             self._call_remote(model_queue, batch, plan, x, on_end)
             return
         if batch.second_worker is None:
             self._start(batch.worker, model_queue, batch.decision.point, x, on_end)
             return
-        plan = ensemble_plan(model_queue.served.model, batch.decision.point)
+        plan = ensemble_plan(model, batch.decision.point)
         assert plan.second is not None
         ensemble_call = EnsembleCall(plan, on_end, partial(self._cancel, batch.second_worker, model_queue))
         self._start(batch.second_worker, model_queue, plan.second, x, ensemble_call.second)

@@ -68,6 +68,8 @@ class PointRunner:
         self.model = model
         self._own = _own(model)
         self._plans: dict[OperatingPoint, EnsemblePlan] = {}
+        # Whether ``is_concurrent`` is worth asking.
+        self.has_concurrent = False
         self._quiet = _quiet_context()
         self.add([*model.points, *points])
 
@@ -75,6 +77,7 @@ class PointRunner:
         """Answer at these points too. Raises ``InputError`` as the constructor does, and then adds none of
         them."""
         self._plans |= {point: _plan(self.model, self._own, point) for point in points}
+        self.has_concurrent = any(plan.concurrent for plan in self._plans.values())
 
     def is_concurrent(self, point: OperatingPoint) -> bool:
         """Whether both versions begin at the same time, so that ``run_concurrently`` is the one to call."""

@@ -112,8 +112,8 @@ class Interface:
                     columns[name] = np.full(len(columns[self.inputs[0].name]), number, dtype=np.int32)
             return Columns.unchecked(columns)
         x = arrays[INPUT]
-        # Counting takes a third of the time of ``all``.
-        if np.count_nonzero(np.isfinite(x)) < x.size:
+        # Looking for a zero among the bytes takes a quarter of the time of ``all``.
+        if b"\0" in np.isfinite(x).tobytes():
             raise bad_request(f"input {INPUT}: it holds NaN or infinity")
         return x
 

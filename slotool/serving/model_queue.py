@@ -174,11 +174,11 @@ class ModelQueue:
 
 def most_urgent(queues: Iterable[ModelQueue]) -> ModelQueue | None:
     """The queue whose first request comes before those of the others; None where nothing waits."""
-    found, soonest = None, (math.inf, math.inf, math.inf)
+    found, first = None, None
     for model_queue in queues:
         query = model_queue.dispatcher.queue.peek()
-        if query is not None and (found is None or query.urgency < soonest):
-            found, soonest = model_queue, query.urgency
+        if query is not None and (first is None or query.urgency < first.urgency):
+            found, first = model_queue, query
     return found
 
 

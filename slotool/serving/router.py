@@ -356,7 +356,8 @@ class Router:
         while (query := queue.peek()) is not None and pending[query.id].is_disconnected():
             model_queue.withdraw(query)
         batch, drops = model_queue.dispatcher.next_batch(now_us)
-        model_queue.reject(drops, now_us)
+        if drops:
+            model_queue.reject(drops, now_us)
         if batch is None:
             return
         requests = [pending[query.id] for query in batch.queries]

@@ -41,7 +41,7 @@ def of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
     if datatype == "BOOL" and raw.translate(None, b"\0\1"):
         raise bad_request(f"input {spec.name}: a BOOL is a byte of 0 or 1")
     # The model's own to write to, as bytes are not.
-    return np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw)).astype(spec.dtype, copy=False)
+    return np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw)).astype(DTYPES[datatype], copy=False)
 
 
 def _texts_of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:

@@ -39,7 +39,7 @@ class InlineInferenceEngine(InferenceEngine):
 
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         runner = self._runners[model]
-        if runner.is_concurrent(point):
+        if runner.has_concurrent and runner.is_concurrent(point):
             # Kept here, since the loop holds tasks by weak references only.
             work = _concurrently(runner, point, x, self._pool, done)
             self._concurrent = asyncio.get_running_loop().create_task(work)

@@ -61,6 +61,7 @@ class Exchange:
 
     def take_body(self) -> bytes:
         """What has arrived of the body and is not taken yet."""
-        self.finish_body()
+        if self.body is not None:
+            self.finish_body()
         received, self.received = self.received, b""
         return bytes(received)

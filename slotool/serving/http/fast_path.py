@@ -111,7 +111,8 @@ class FastPath:
                 self._front.let_in(head.headers.get("authorization"), True)
             sent = head.headers, body, head.arrival_us, is_disconnected
             if head.model:
-                self._inference.submit(self._model(head), *sent, head.version, ended)
+                served = self._front.model(head.model, head.version)
+                self._inference.submit(served, *sent, head.version, ended)
             else:
                 self._compute.submit(*sent, ended)
         except Exception as error:
