@@ -94,10 +94,13 @@ class Accounts:
         """Count an answer, soon."""
         self._uncounted.append((asked, answer))
         self._uncounted_bytes += asked.x.nbytes
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
+
+    def count_if_many(self) -> None:
+        """Answers have been sent: their clients do not wait for this."""
         if len(self._uncounted) >= MAX_UNCOUNTED or self._uncounted_bytes > MAX_UNCOUNTED_BYTES:
             self._count_all()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
 
     def rejected(self, asked: Asked, now_us: float) -> None:
         """Count a request that the router rejected; ``dropped`` counts it by its cause."""

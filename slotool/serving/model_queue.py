@@ -45,6 +45,11 @@ class InferenceResult(NamedTuple):
     confidence: float | None = None
 
     @property
+    def was_alone(self) -> bool:
+        """Whether the call that answered it had no examples of other requests."""
+        return self.batch == len(self.scored)
+
+    @property
     def labels(self) -> np.ndarray:
         """The answers: int64 [n], the class of the highest score, or what the task of the model's signature says."""
         return self.scored.answers

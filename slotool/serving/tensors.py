@@ -230,7 +230,7 @@ def format_response(
     document: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id:
         document["id"] = request.id
-    document |= {"parameters": dict(parameters), "outputs": outputs}
+    document["parameters"], document["outputs"] = dict(parameters), outputs
     head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return (b"".join([head, *raw]), len(head)) if raw else (head, None)
 

@@ -50,7 +50,7 @@ class FastPath:
         self.bulk_rejector = BulkRejector(front)
         # Answers of one call leave together.
         self.outbox = Outbox()
-        front.router.batch_listener = self.outbox.flush
+        front.router.batch_listener = self._call_answered
         # A client that stays sends the same head again and again.
         self._remembered = lru_cache(maxsize=256)(_read)
 
@@ -126,6 +126,10 @@ class FastPath:
         else:
             LOG.error("Exception on the fast path", exc_info=outcome)
             done(Reply.broken(outcome))
+
+    def _call_answered(self) -> None:
+        self.outbox.flush()
+        self._front.accounts.count_if_many()
 
     def finish(self, head: Head | None, reply: Reply, peer: str | None, body_bytes: int) -> Reply:
         """The reply as it is sent: it returns the request's trace context, and the access log gets its line. ``head``:

@@ -60,6 +60,8 @@ class Outbox:
         self._answers.append((transport, answer))
 
     def flush(self) -> None:
+        if not self._answers:
+            return
         answers, self._answers = self._answers, []
         for transport, answer in answers:
             transport.write(answer)
