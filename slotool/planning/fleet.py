@@ -16,15 +16,14 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.promise import Judge, Part, Promise, Reach, Verdict
+from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
 from slotool.simulation.result import Points
 from slotool.tables import OutcomeTable
 
-# Of longer traffic a search looks at so many requests, and confirms on so many, in stretches at even distances.
-MAX_SEARCHED, MAX_CONFIRMED, STRETCHES = 200_000, 1_000_000, 40
-# Of a stretch, in deadlines: until queues are as they would be, and at least counted behind that.
-WARM_UP, COUNTED = 5, 20
+# Of longer traffic a search looks at so many requests, and confirms on so many.
+MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
 # Of the fleets around a chosen one.
 SIZES = 8
 
@@ -121,44 +120,6 @@ class Fleet:
         if len(self.pools) == 1:
             return str(self.pools[0])
         return " and ".join(f"{pool} for {pool.share:.1%} of the requests" for pool in self.pools)
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """``arrival_s``: float64 [n], ascending from about 0. ``counted``: bool [n], those that a verdict counts."""
-
-    arrival_s: np.ndarray
-    counted: np.ndarray
-    rate_per_s: float
-
-    @classmethod
-    def whole(cls, arrival_s: np.ndarray) -> Traffic:
-        span_s = float(arrival_s[-1] - arrival_s[0])
-        return cls(arrival_s, np.ones(len(arrival_s), dtype=bool), len(arrival_s) / max(span_s, 1e-9))
-
-    @classmethod
-    def sampled(cls, arrival_s: np.ndarray, most: int, deadline_s: float) -> Traffic:
-        """About ``most`` requests in stretches at even distances; all of traffic that is no longer.
-
-        A stretch begins with idle workers and ends with no request behind it, so its first and last requests, by
-        deadlines, are served but not counted.
-        """
-        whole = cls.whole(arrival_s)
-        least = math.ceil(whole.rate_per_s * (WARM_UP + COUNTED + 1) * deadline_s)
-        if len(arrival_s) <= max(most, least):
-            return whole
-        count = min(STRETCHES, max(1, most // least))
-        size = max(most // count, least)
-        # One stretch is the middle one.
-        places = np.linspace(0, len(arrival_s) - size, count + 2)[1:-1].astype(int)
-        sample, counted, ends_s = [], [], 0.0
-        for first in places:
-            stretch = arrival_s[first : first + size] - arrival_s[first]
-            last_s = float(stretch[-1])
-            sample.append(stretch + ends_s)
-            counted.append((stretch >= WARM_UP * deadline_s) & (stretch <= last_s - deadline_s))
-            ends_s += last_s + 2 * deadline_s
-        return cls(np.concatenate(sample), np.concatenate(counted), whole.rate_per_s)
 
 
 @dataclass(frozen=True)

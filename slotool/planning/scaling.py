@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slotool.planning.fleet import Fleet, FleetSearch, Traffic
+from slotool.planning.fleet import Fleet, FleetSearch
 from slotool.planning.promise import Part, Verdict
+from slotool.planning.traffic import Traffic
 from slotool.scheduling.autoscaler import Autoscaler
 from slotool.scheduling.recent_rates import LOOK_S, RATE_S
 from slotool.simulation import SimulationResult

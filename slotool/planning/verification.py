@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from slotool.planning.fleet import FleetSearch, Overhead, Pool, Traffic
+from slotool.planning.fleet import FleetSearch, Overhead, Pool
 from slotool.planning.front_end import BURST, FrontEnd
 from slotool.planning.promise import Part, Promise, attainment_at_most
+from slotool.planning.traffic import Traffic
 from slotool.serving.headroom import MAX_SHARE
 from slotool.workloads.requests import RequestLog
 

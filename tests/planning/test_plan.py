@@ -12,8 +12,9 @@ from scipy.stats import binomtest
 
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning
-from slotool.planning.fleet import FleetSearch, Pool, Traffic, WorkerType
+from slotool.planning.fleet import FleetSearch, Pool, WorkerType
 from slotool.planning.promise import Promise, attainment_at_least, mean_at_least
+from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import LatencyTable, OutcomeTable
