@@ -28,9 +28,8 @@ class FirstApplicable(Policy):
             tuple(policy for policy in self._policies if getattr(type(policy), method) is not getattr(Policy, method))
             for method in ("shed_candidate", "planned_us", "observe")
         )
-        self._sharing = {
-            point: tuple(policy for policy in self._policies if point in policy.points) for point in self.points
-        }
+        sharing = [policy for policy in self._policies if type(policy).serves is not Policy.serves]
+        self._sharing = {point: [policy for policy in sharing if point in policy.points] for point in self.points}
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         for policy in self._policies:

@@ -48,8 +48,9 @@ class FixedPoint(Policy):
         return Decision(self._point, query.examples, self._reason)
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
-        asks = query.tolerance is not None or query.min_accuracy is not None
-        return point == self._point and math.isinf(query.deadline_us) and (self._is_given or not asks)
+        if not math.isinf(query.deadline_us) or point != self._point:
+            return False
+        return self._is_given or (query.tolerance is None and query.min_accuracy is None)
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
         if point == self._point:

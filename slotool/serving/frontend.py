@@ -393,7 +393,7 @@ def explanation(answer: InferenceResult) -> dict[str, str | float]:
     parameters["queue_us"] = round(answer.queue_us * 10.0) / 10.0
     parameters["compute_us"] = round(answer.compute_us * 10.0) / 10.0
     parameters["request"] = answer.request
-    if not answer.was_alone:
+    if answer.is_shared:
         parameters["batch"] = answer.batch
     if answer.slack_us != float("inf"):
         parameters["slack_us"] = round(answer.slack_us * 10.0) / 10.0

@@ -31,7 +31,7 @@ class InferenceResult(NamedTuple):
     in the call that answered it, those of other requests included, ``request``: the number feedback names it by,
     ``fallback``: which version did not answer and which did in its place; empty where all answered, ``version``: of the
     model, another than 1 where a candidate answered, ``confidence``: the lowest of all examples, None where the model
-    states none."""
+    states none, ``is_shared``: other requests were in the call."""
 
     scored: Computed
     decision: Decision
@@ -43,11 +43,7 @@ class InferenceResult(NamedTuple):
     fallback: str = ""
     version: str = VERSION
     confidence: float | None = None
-
-    @property
-    def was_alone(self) -> bool:
-        """Whether the call that answered it had no examples of other requests."""
-        return self.batch == len(self.scored)
+    is_shared: bool = False
 
     @property
     def labels(self) -> np.ndarray:
@@ -60,13 +56,16 @@ class InferenceResult(NamedTuple):
         A model's own comes before what its task makes of it.
         """
         scored = self.scored
-        own = {LOGITS: scored.logits} if isinstance(scored, Scores) else scored.tensors
-        if name in own:
-            return own[name]
-        if name == CONFIDENCE and scored.confidence is not None:
-            return scored.confidence.astype(np.float32)
-        classified = isinstance(scored, Scores) or isinstance(scored.task, Classification)
-        return scored.answers.astype(np.int64, copy=False) if name == LABEL and classified else None
+        if isinstance(scored, Scores):
+            if name == LABEL:
+                return scored.answers
+            if name == LOGITS:
+                return scored.logits
+        elif name in scored.tensors:
+            return scored.tensors[name]
+        elif name == LABEL and isinstance(scored.task, Classification):
+            return scored.answers.astype(np.int64, copy=False)
+        return scored.confidence.astype(np.float32) if name == CONFIDENCE and scored.confidence is not None else None
 
 
 # Takes what became of a request.

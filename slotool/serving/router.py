@@ -427,17 +427,19 @@ class Router:
         self.metrics.computed(model_queue.served.name, examples)
         for query in batch.queries:
             del model_queue.pending[query.id]
-        first = answered = 0
+        first, answered, shared = 0, 0, len(wanted) > 1
         for request in wanted:
             query, last = request.query, first + request.query.examples
-            part = scored if len(wanted) == 1 else scored.take(slice(first, last))
+            part = scored.take(slice(first, last)) if shared else scored
             first = last
             sure = None if part.confidence is None else lowest(part.confidence)
             if sure is not None and math.isnan(sure):
                 request.end(rejections.no_confidence(finite=isinstance(part, Scores)))
             elif not request.is_over:
-                timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + request.headroom_us
-                request.end(InferenceResult(part, batch.decision, *timing, examples, query.id, fallback, version, sure))
+                queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
+                timing = queue_us, took_us, slack_us + request.headroom_us
+                named = query.id, fallback, version
+                request.end(InferenceResult(part, batch.decision, *timing, examples, *named, sure, shared))
                 answered += 1
         self.batch_listener()
         # When they have left, which may be long after they were there.

@@ -112,7 +112,7 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
             return
         request = exchange.request
         last = not (request.complete and request.keep_alive) or (self._stops and self._has_no_more())
-        if last or reply.answer is None or reply.answer.was_alone:
+        if last or reply.answer is None or not reply.answer.is_shared:
             self._transport.write(reply.http(close=last))
         else:
             self._fast_path.outbox.add(self._transport, reply.http())
