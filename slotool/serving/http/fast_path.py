@@ -22,6 +22,7 @@ from slotool.serving.served import ServedModel
 LOG = logging.getLogger("uvicorn.error")
 # Of a longer head nothing is remembered: it would take the memory of many.
 MAX_REMEMBERED_HEADERS = 16
+MAX_HEADS = 256
 
 
 class Head(NamedTuple):
@@ -41,6 +42,10 @@ class Head(NamedTuple):
         return f"/v2/models/{self.model}{version}/infer"
 
 
+# A head as it was sent, what llhttp made of a request with it, and what that asks for.
+SentHead = tuple[bytes, Request, Head]
+
+
 class FastPath:
     """Answers complete inference requests as the application's routes do. ``bulk_rejector``: rejects them under
     overload."""
@@ -52,7 +57,8 @@ class FastPath:
         self.outbox = Outbox()
         front.router.batch_listener = self._call_answered
         # A client that stays sends the same head again and again.
-        self._remembered = lru_cache(maxsize=256)(_read)
+        self._remembered = lru_cache(maxsize=MAX_HEADS)(_read)
+        self._sent: dict[bytes, SentHead] = {}
 
     def head_of(self, request: Request) -> Head | None:
         """What is asked for, if the request can be answered here.
@@ -66,6 +72,12 @@ class FastPath:
         read = self._remembered if len(headers) <= MAX_REMEMBERED_HEADERS else _read
         asked = read(request.target, headers)
         return None if asked is None else Head(*asked, self._front.router.now_us())
+
+    def keep(self, sent: bytes, request: Request, head: Head) -> SentHead:
+        """The three together. Connections whose clients send equal heads hold the same: never change it."""
+        if len(self._sent) >= MAX_HEADS:
+            self._sent.clear()
+        return self._sent.setdefault(sent, (sent, request, head))
 
     def again(self, head: Head) -> Head:
         """The same head, read now."""

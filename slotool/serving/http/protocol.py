@@ -15,7 +15,7 @@ from slotool.serving.http.answering import AnsweringProtocol, ServerState
 from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
 from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
-from slotool.serving.http.fast_path import FastPath, Head
+from slotool.serving.http.fast_path import FastPath, SentHead
 from slotool.serving.http.requests import Request, RequestReader
 from slotool.serving.http.transport import FlowControl, Lingering
 from slotool.serving.rejections import Rejection
@@ -69,7 +69,7 @@ class HttpProtocol(AnsweringProtocol):
         self._reader = RequestReader(self)
         self._deadline = Deadline(self._loop, self._late)
         # The last head as it was sent, and what was made of it, if a request that repeats it needs no reading.
-        self._last_head: tuple[bytes, Request, Head] | None = None
+        self._last_head: SentHead | None = None
         # At least as many bytes as the head that is being read has.
         self._fed_bytes = 0
         # Since when the head that is arriving is awaited, and the body of ``_incoming``.
@@ -221,7 +221,7 @@ class HttpProtocol(AnsweringProtocol):
         if head is None or at > MAX_REPEATED_HEAD_BYTES or not request.keep_alive:
             self._last_head = None
         elif request.content_length == len(data) - at and exchange.received == data[at:]:
-            self._last_head = data[:at], request, head
+            self._last_head = self._fast_path.keep(data[:at], request, head)
 
     def _is_busy(self) -> bool:
         """Whether requests are to be answered before another byte is looked at."""
