@@ -24,7 +24,7 @@ def measured(piece: Piece) -> Figures:
     graphs = applications(STRIDE * sizes.colocated if sizes.full else sizes.colocated)
     found = slotool.profile_colocated(
         graphs[:: STRIDE if sizes.full else 1], piece.tables / TABLE, sizes=(2,), device=piece.device, threads=1,
-        runs=sizes.runs, rounds=ROUNDS, max_seconds=4 * sizes.seconds_per_item, budget_s=piece.budget_s(1.0), seed=SEED,
+        runs=sizes.runs, rounds=ROUNDS, max_seconds=sizes.seconds_per_pair, budget_s=piece.budget_s(1.0), seed=SEED,
         progress=None,
     )  # fmt: skip
     return {**contents(found.latency), **slowdowns(found.latency)}

@@ -18,12 +18,11 @@ from tests.perf.gpu_pieces.solo import SEED
 from tests.perf.served_request import caller
 
 MODELS = Path(__file__).parents[3] / "models"
-ARTIFACTS = ("mlp", "supernet", "slo-nn")
 DATA, RATE_PER_S, CALLS_PER_REPEAT, WARM_UP_CALLS = "digits", 200.0, 5, 20
 
 
 def run(piece: Piece) -> None:
-    for name in ARTIFACTS:
+    for name in piece.sizes.served:
         piece.step(name, lambda name=name: served(piece, name))
 
 

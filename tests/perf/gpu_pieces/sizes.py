@@ -10,11 +10,11 @@ class Sizes:
     """``time_share``: of a piece's allowance. ``random``: networks drawn from ``datasets/random-{name}.parquet``.
 
     ``zoo``: that many Keras applications, those of the fewest FLOPs; ``colocated``: of these, every pair is measured.
-    ``runs``, ``seconds_per_item``: fewest samples of a label, and the longest sampling. ``predictors``: to train.
+    ``runs``, ``seconds_per_item``, ``seconds_per_pair``: fewest samples of a label, and the longest sampling. ``predictors``: to train.
     ``depths``: of the co-located DNN. ``draws``: of ten labels at random. ``xmc_examples``: of the training split of
-    tate-16k, None for all; ``xmc_labels``: those kept; ``xmc_epochs``. ``queries``: test examples that are timed one by
+    tate-16k, None for all; ``xmc_labels``: those kept; ``xmc_epochs``. ``allowed_loss``: accuracy that the SLO-NN may lose. ``queries``: test examples that are timed one by
     one, None for all; ``turns``: in which ways to answer alternate. ``repeats``: of actuations, loadings and served
-    requests. ``load_s``: of the load test. ``backend_networks``: measured by other backends.
+    requests. ``served``: folders of ``models/``; ``load_s``: of the load test. ``backend_networks``: measured by other backends.
     """
 
     full: bool
@@ -22,6 +22,7 @@ class Sizes:
     zoo: int
     colocated: int
     shipped_pairs: bool
+    seconds_per_pair: float
     runs: int
     seconds_per_item: float
     predictors: tuple[str, ...]
@@ -30,9 +31,11 @@ class Sizes:
     xmc_examples: int | None
     xmc_labels: int | None
     xmc_epochs: int
+    allowed_loss: float
     queries: int | None
     turns: int
     repeats: int
+    served: tuple[str, ...]
     load_s: float
     backend_networks: int
 
@@ -43,6 +46,7 @@ FULL = Sizes(
     zoo=40,
     colocated=12,
     shipped_pairs=False,
+    seconds_per_pair=1.0,
     runs=20,
     seconds_per_item=0.15,
     predictors=("costs", "additive", "graph"),
@@ -51,29 +55,34 @@ FULL = Sizes(
     xmc_examples=None,
     xmc_labels=None,
     xmc_epochs=12,
+    allowed_loss=0.003,
     queries=None,
     turns=5,
     repeats=200,
+    served=("mlp", "supernet", "slo-nn"),
     load_s=10.0,
     backend_networks=8,
 )
 REHEARSAL = Sizes(
     full=False,
-    random={"architectures": 20, "networks-blocks": 20, "networks-cnns": 40, "networks-mlps": 120},
+    random={"architectures": 3, "networks-blocks": 6, "networks-cnns": 115, "networks-mlps": 3},
     zoo=14,
     colocated=3,
     shipped_pairs=True,
+    seconds_per_pair=1.0,
     runs=2,
-    seconds_per_item=0.01,
+    seconds_per_item=0.005,
     predictors=("additive",),
     depths=(2,),
     draws=1,
-    xmc_examples=1_500,
-    xmc_labels=800,
+    xmc_examples=700,
+    xmc_labels=400,
     xmc_epochs=1,
+    allowed_loss=0.2,
     queries=64,
     turns=2,
     repeats=3,
+    served=("supernet",),
     load_s=1.0,
     backend_networks=2,
 )

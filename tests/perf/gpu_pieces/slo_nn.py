@@ -26,7 +26,7 @@ from tests.perf.gpu_pieces.piece import Figures, Left, Piece
 from tests.perf.gpu_pieces.slo_nn_baselines import Answer, faiss_answers, torch_answers
 from tests.perf.gpu_pieces.solo import DATASETS, SEED
 
-RANKER, ALLOWED_LOSS = "clusters", 0.003
+RANKER = "clusters"
 BATCH_SIZES = (1, 256)
 WARM_UP_CALLS = 5
 TORCH, SLO_NN = "torch, all labels", "SLO-NN, fixed k"
@@ -89,7 +89,7 @@ def tables(piece: Piece) -> Figures:
         weight_dtype="float32", seed=SEED, force=True, progress=None,
     )  # fmt: skip
     model = SloNN.load(open_artifact(piece.folder / "slo-nn"))
-    return {"k": list(model.shares), "fixed": model.fixed_for(ALLOWED_LOSS).key}
+    return {"k": list(model.shares), "fixed": model.fixed_for(piece.sizes.allowed_loss).key}
 
 
 def timed(piece: Piece, size: int) -> Figures:
@@ -103,7 +103,7 @@ def timed(piece: Piece, size: int) -> Figures:
     size = min(size, len(order))
     rows = [order[at : at + size] for at in range(0, len(order) - size + 1, size)]
     batches = [queries[own] for own in rows]
-    ways = slo_nn_ways(model, piece.device, batches)
+    ways = slo_nn_ways(model, piece.device, batches, piece.sizes.allowed_loss)
     ways += [Way(name, answer) for name, answer in torch_answers(source.mlp, piece.device, batches)]
     left_out = {}
     try:
@@ -127,10 +127,10 @@ def timed(piece: Piece, size: int) -> Figures:
     return {"batch_size": size, "calls": len(batches) * piece.sizes.turns, "rows": found, "left_out": left_out}
 
 
-def slo_nn_ways(model: SloNN, device: str, batches: Sequence[Any]) -> list[Way]:
+def slo_nn_ways(model: SloNN, device: str, batches: Sequence[Any], allowed_loss: float) -> list[Way]:
     """k fixed, k per input, and all labels; ``DeviceSloNN`` is what ``model.on(device)`` gives for a GPU."""
     there = DeviceSloNN(model, device)
-    fixed, target = model.fixed_for(ALLOWED_LOSS), model.target(ALLOWED_LOSS)
+    fixed, target = model.fixed_for(allowed_loss), model.target(allowed_loss)
     ways = [Way(SLO_NN, lambda i: there.top(batches[i], 1, point=fixed)[0][:, 0])]
     if model.measure != "none":
         ways.append(Way("SLO-NN, k per input", lambda i: there.top(batches[i], 1, accuracy=target)[0][:, 0]))
