@@ -39,6 +39,7 @@ from tests.perf.gpu_pieces.piece import (
 from tests.perf.gpu_pieces.sizes import FULL, REHEARSAL
 
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "results" / "gpu.md"
 LIMIT_S = 540.0
 # A piece that does not end by itself is interrupted so long after its limit, and killed so long after that.
 GRACE_S, KILL_S = 15.0, 15.0
@@ -186,8 +187,18 @@ def run_all(out: Path, device: str, limit_s: float) -> int:
         for _ in range(MAX_STARTS):
             if state(out, name) == DONE or started(name, out, device, limit_s) != UNFINISHED:
                 break
-    print(f"\n{listed(out)}\n{time.monotonic() - began:.0f} s; results are in {out}")
+    write_page(out)
+    print(
+        f"\n{listed(out)}\n{time.monotonic() - began:.0f} s; results are in {out}, a page of them is {out / PAGE.name}"
+    )
     return int(any(state(out, name) != DONE for name in PIECES))
+
+
+def write_page(out: Path) -> None:
+    """The page of results as it would be with these."""
+    from docs.generate.gpu import filled
+
+    (out / PAGE.name).write_text(filled(PAGE.read_text(), out))
 
 
 def started(name: str, out: Path, device: str, limit_s: float) -> str:

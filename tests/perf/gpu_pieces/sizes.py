@@ -7,27 +7,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """``time_share``: of a piece's allowance. ``random``: networks drawn from ``datasets/random-{name}.parquet``.
+    """``full``: campaigns end with their piece's allowance, and random networks are drawn at random; else all are
+    measured, and they are those of the fewest FLOPs.
 
-    ``zoo``: that many Keras applications, those of the fewest FLOPs; ``colocated``: of these, every pair is measured.
-    ``runs``, ``seconds_per_item``, ``seconds_per_pair``: fewest samples of a label, and the longest sampling. ``predictors``: to train.
-    ``depths``: of the co-located DNN. ``draws``: of ten labels at random. ``xmc_examples``: of the training split of
-    tate-16k, None for all; ``xmc_labels``: those kept; ``xmc_epochs``. ``allowed_loss``: accuracy that the SLO-NN may lose. ``queries``: test examples that are timed one by
-    one, None for all; ``turns``: in which ways to answer alternate. ``repeats``: of actuations, loadings and served
-    requests. ``served``: folders of ``models/``; ``load_s``: of the load test. ``backend_networks``: measured by other backends.
+    Labels: ``random``, networks of each ``datasets/random-{name}.parquet``; ``zoo``, that many Keras applications, of
+    the fewest FLOPs; ``colocated``, of which every pair is measured; ``runs``, the fewest samples of a label;
+    ``seconds_per_item`` and ``seconds_per_pair``, the longest sampling.
+    Predictors: those to train; ``depths`` of the co-located DNN; ``draws`` of ten labels at random; ``shipped_pairs``,
+    whether they learn from pairs that ship instead, for those measured are too few.
+    SLO-NN: ``xmc_examples`` of tate-16k's training split (None: all), ``xmc_labels`` kept, ``xmc_epochs``; the accuracy
+    that may be lost; ``queries`` that are timed (None: the test split), in ``turns``.
+    Others: ``repeats`` of switches, loadings and served requests; ``served``, folders of ``models/``; ``load_s`` of the
+    load test; ``backend_networks`` that other backends measure.
     """
 
     full: bool
     random: dict[str, int]
     zoo: int
     colocated: int
-    shipped_pairs: bool
-    seconds_per_pair: float
     runs: int
     seconds_per_item: float
+    seconds_per_pair: float
     predictors: tuple[str, ...]
     depths: tuple[int, ...]
     draws: int
+    shipped_pairs: bool
     xmc_examples: int | None
     xmc_labels: int | None
     xmc_epochs: int
