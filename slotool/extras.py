@@ -12,6 +12,8 @@ EXTRA_OF = {
     "keras": "keras",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "pynvml": "cuda",
+    "triton": "cuda",
     "ray": "ray",
     "grpc": "grpc",
     "tritonclient": "grpc",
