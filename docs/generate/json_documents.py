@@ -760,6 +760,7 @@ port            integer         its port
 grpc            text?           where it listens, gRPC
 models          object          operating points by model
 default_deadline_ms number?     deadline of requests that set none, ms
+devices         list            cpu, or the GPUs that workers compute on in turn
 """,
     "loadtest": """
 subject         text            name of the model
