@@ -508,6 +508,7 @@ data            text            data set
 split           text            always test
 quantile        number          of latency that LCAO plans with
 estimated       flag            whether T(k, β) was estimated
+device          text            cpu, or the GPU that the copies share
 machine         text            fingerprint id of the machine
 deadline_us     number          the solo full network's p95, µs
 full_network    text            which network is the full one

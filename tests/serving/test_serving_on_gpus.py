@@ -114,7 +114,7 @@ def test_a_worker_whose_gpu_has_failed_answers_and_ends(is_lost: bool) -> None:
     with (
         router,
         own,
-        mock.patch.object(worker.socket, "socket", return_value=own),
+        mock.patch.object(socket, "socket", return_value=own),
         mock.patch.object(worker, "SharedTensors", return_value=SimpleNamespace(write_text=len, slowed=1.0)),
         mock.patch.object(worker, "_warm_runners", return_value=[]),
         mock.patch.object(worker, "_answer", side_effect=error),

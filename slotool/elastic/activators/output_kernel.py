@@ -44,7 +44,8 @@ def best_of_rows(
     return labels, scores
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Requests ask for any number of labels: it is no reason to compile anew.
+@triton.jit(do_not_specialize=["p"])  # type: ignore[untyped-decorator]
 def _best_of_rows(  # type: ignore[no-untyped-def]
     x, weights, bias, rows, which, labels, scores, width, inputs, count, p, NODES: tl.constexpr, PIECE: tl.constexpr
 ):  # fmt: skip
