@@ -19,6 +19,7 @@ import torch
 from slotool.elastic.activators.last_layer.cutting import Features
 from slotool.elastic.activators.last_layer.model import LastLayerSloNN
 from slotool.elastic.activators.on_device import DeviceSloNN
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.best_labels import BestLabels
 from slotool.elastic.family import Family, Version
 from slotool.elastic.model import ElasticModel
@@ -124,6 +125,16 @@ def test_all_tensors_are_on_the_gpu_and_the_host_waits_for_the_answers_alone(nam
             assert there.forward(x, point).shape == (6, model.classes)
             if isinstance(there, DeviceSloNN):
                 assert there.top(x, 3, point=point)[0].shape == (6, 3)
+
+
+@pytest.mark.parametrize("ranker", list(RANKERS))
+def test_no_ranker_has_the_host_wait(ranker: str) -> None:
+    model = dense_model(ranker)
+    with fake_cuda(), mock.patch("slotool.elastic.activators.output_layer.find_spec", return_value=None):
+        there = model.on("cuda:0")
+        with mock.patch.object(type(there._link), "to_host", side_effect=there._link.to_host) as waits:
+            there.top(examples(False, 3, 1), 2, point=model.points[0])
+    assert waits.call_count == 1
 
 
 def test_the_first_layer_of_sparse_inputs_is_held_once() -> None:
