@@ -50,6 +50,12 @@ class BestLabels(ElasticModel):
         self._features = int(model.input_shape[0])
         self._local = threading.local()
 
+        self.device = model.device
+
+    def on(self, device: str) -> ElasticModel:
+        placed = self.model.on(device)
+        return self if placed is self.model else BestLabels(placed)
+
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         return self.model.forward(x, point)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slotool.artifacts.bundle import MANIFEST
-from slotool.devices import CPU
+from slotool.devices import CPU, is_cuda
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
@@ -137,7 +137,8 @@ class Sources:
     def _read(self, path: Path) -> _Read:
         # Before the model: one that is written meanwhile is noticed the next time.
         manifest = _manifest(path)
-        return _Read(load_served(str(path), mapped=self.mapped), path, manifest)
+        model = load_served(str(path), mapped=self.mapped)
+        return _Read(model if self.mapped else model.on(self.devices[0]), path, manifest)
 
     def _require_latency(self) -> None:
         if self.policy == BY_DEMAND:
@@ -163,6 +164,8 @@ class Sources:
     def _match(self, named: Mapping[str, _Read], warn: Callable[[str], None]) -> dict[str, ServedModel]:
         rules = RuleSet.load(self.rules) if self.rules else None
         latency = LatencyTable.load(self.latency) if self.latency else None
+        if latency is not None and is_cuda(self.devices[0]) and self.replicas > len(self.devices):
+            warn(f"{self.replicas} workers share {self.devices[0]}, and latencies are of one that has it to itself")
         tables = {path: OutcomeTable.load(path) for path in self.outcomes}
         served = {}
         for name, (model, path, manifest) in named.items():
