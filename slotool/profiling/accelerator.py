@@ -6,6 +6,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -13,9 +14,10 @@ from typing import Any, ClassVar, Protocol
 from slotool.nvml import Slowdown
 from slotool.profiling.timer import Stopwatch
 
-# How co-runners share a device: in turns of time, a process each; at once by NVIDIA's Multi-Process Service.
+# How processes share a device: in turns of time, or at once by NVIDIA's Multi-Process Service.
 PROCESSES, MPS = "processes", "mps"
 _MPS_FOLDER = "/tmp/nvidia-mps"
+_MPS_SERVER = "nvidia-cuda-mps"
 MAX_REMARKS = 8
 
 
@@ -43,12 +45,16 @@ class DeviceReadings(Protocol):
 
     def processes(self) -> list[int] | None: ...
 
+    def busy_percent(self) -> float | None: ...
+
 
 class Accelerator(ABC):
     """The device of a backend, made when the backend is. A process has one."""
 
     # Calls go on so long at most before the first sample, until their durations settle: clocks rise under load.
     ramp_up_s: ClassVar[float] = 2.0
+    # Whether several backends of a process can work on streams of their own (``stream``).
+    streams: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -71,6 +77,10 @@ class Accelerator(ABC):
     def stopwatch(self) -> Stopwatch | None:
         """Its own clock, if it can be read."""
         return None
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """Entered, what the thread asks of the device goes to a stream of its own, and ``wait`` is for that alone."""
+        return nullcontext()
 
     def eviction(self) -> Callable[[], None] | None:
         """A function that leaves nothing of a model in its caches, and returns when that is done, if there is one."""
@@ -138,17 +148,19 @@ class DeviceWatch:
 
 
 def of_this_campaign(pids: Collection[int]) -> list[int]:
-    """Which of these processes are this one, its parent, or children of the same parent."""
+    """Which of these processes are this one, its parent, children of the same parent, or the server of NVIDIA's
+    Multi-Process Service, by which this one computes."""
     parent = os.getppid()
-    return [pid for pid in pids if pid in (os.getpid(), parent) or _parent_of(pid) == parent]
+    return [pid for pid in pids if pid in (os.getpid(), parent) or _is_ours(pid, parent)]
 
 
-def _parent_of(pid: int) -> int | None:
+def _is_ours(pid: int, parent: int) -> bool:
     try:
         # The second field, the command, may hold spaces and brackets.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        command, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        return int(rest.split()[1]) == parent or command.partition("(")[2].startswith(_MPS_SERVER)
     except (OSError, ValueError, IndexError):
-        return None
+        return False
 
 
 def mps_is_running(environment: Mapping[str, str] = os.environ) -> bool:

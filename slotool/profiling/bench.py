@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -40,9 +41,32 @@ class Bench:
             wait=backend.wait,
             stopwatch=backend.stopwatch(),
             ramp_up_s=backend.accelerator.ramp_up_s if backend.accelerator else 0.0,
+            single=backend.accelerator is not None,
         )
         self._call: Call | None = None
         self._calls_per_sample = 1
+
+    def handle(self, request: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+        """``say`` the answer."""
+        say(self.answer(request))
+
+    def require_streams(self) -> None:
+        """Raises ``InputError`` unless several such can work on streams of their own in one process."""
+        backend = self._backend
+        if backend.accelerator is None or not backend.accelerator.streams:
+            raise InputError(
+                f"the {backend.name} backend has no streams on {backend.device}; use --sharing processes, or "
+                "--backend torch"
+            )
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """Entered, what this thread asks of the device goes to a stream of this bench, and is waited for alone."""
+        return self._backend.accelerator.stream() if self._backend.accelerator else nullcontext()
+
+    def leave(self) -> None:
+        """Give back the model and its memory."""
+        self._call = None
+        self._backend.release()
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The measurement, or why there is none; ``healthy`` tells whether this process can be trusted with the
@@ -62,8 +86,7 @@ class Bench:
         # Now that the error is gone, and with it what its frames held.
         if failure["status"] == OUT_OF_MEMORY:
             self._call = None
-            if self._backend.accelerator is not None:
-                self._backend.accelerator.release()
+            self._backend.release()
         return failure
 
     def measure(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +144,7 @@ class Bench:
             "memory": None if memory is None else asdict(memory),
             "settings": "; ".join(f"{name} {value}" for name, value in accelerator.settings().items()),
             "colocation": accelerator.colocation(),
+            "busy_percent": accelerator.readings.busy_percent(),
         }
 
     def _place(self, request: Mapping[str, Any]) -> dict[str, Any]:
