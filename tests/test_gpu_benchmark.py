@@ -12,7 +12,7 @@ import pytest
 
 from docs.generate import gpu as pages
 from tests.perf import gpu
-from tests.perf.gpu_pieces.piece import DONE, FAILED, UNFINISHED, Left, Piece, Spec, ran
+from tests.perf.gpu_pieces.piece import DONE, FAILED, UNFINISHED, Left, NotYet, Piece, Spec, ran
 from tests.perf.gpu_pieces.sizes import REHEARSAL
 from tests.perf.gpu_pieces.slo_nn import fewer
 
@@ -79,6 +79,15 @@ def test_a_failed_step_stops_no_other_and_is_tried_again(tmp_path: Path) -> None
     ]  # fmt: skip
     # What is left out for good does not make a piece unfinished.
     assert run(tmp_path, {"bad": lambda: {"ratio": 1}, "absent": absent, "good": absent})[0] == DONE
+
+
+def test_a_step_that_came_too_early_is_tried_again(tmp_path: Path) -> None:
+    def early() -> dict[str, Any]:
+        raise NotYet("labels.parquet is not there yet")
+
+    status, document = run(tmp_path, {"predictors": early})
+    assert (status, document["steps"]["predictors"]["error"]) == (FAILED, "labels.parquet is not there yet")
+    assert run(tmp_path, {"predictors": lambda: {"mape": 0.1}})[0] == DONE
 
 
 def test_a_rehearsed_piece_is_on_the_page_once_and_never_among_the_results(

@@ -53,7 +53,7 @@ def _share(value: float) -> str:
 
 
 def _pairs(protocol: str) -> Callable[[Steps], float]:
-    return lambda steps: float(_kept(steps["pairs"], protocol)["mape"])
+    return lambda steps: float(_kept(steps["pairs, processes"], protocol)["mape"])
 
 
 def _kept(pairs: Mapping[str, Any], protocol: str) -> Mapping[str, float]:
@@ -187,7 +187,7 @@ def pairs(steps: Steps) -> list[Table]:
 def predictors(steps: Steps) -> list[Table]:
     found = []
     heads = ["predictor", "MAPE", "MAE ÷ mean", "within 10 %", "nominal 90 % interval covers"]
-    for name in ("random networks by chance", "zoo from random networks"):
+    for name in ("random networks by chance", "zoo from random networks", "graph network"):
         if step := steps.get(name):
             found.append(Table(name, heads, _scores(step)))
     if step := steps.get("zoo with ten labels"):
@@ -195,8 +195,10 @@ def predictors(steps: Steps) -> list[Table]:
         rows = [[what, *(percent(step[of][way], 1) for way in ways)]
                 for what, of in (("chosen by the tool", "chosen"), ("drawn at random, mean", "drawn"))]  # fmt: skip
         found.append(Table("zoo with ten labels, MAPE on the others", ["ten labels", *ways.values()], rows))
-    for name, protocol in steps.get("pairs", {}).get("protocols", {}).items():
-        found.append(Table(name, heads, _scores(protocol)))
+    for name, step in steps.items():
+        for protocol, scores in step.get("protocols", {}).items():
+            sharing = name.removeprefix("pairs, ")
+            found.append(Table(f"co-located by {sharing}; {protocol}", heads, _scores(scores)))
     return found
 
 

@@ -65,7 +65,7 @@ PIECES = {
     spec.name: spec
     for spec in (
         _piece("tests", "Tests marked cuda", "cuda_tests:run", 200, "pytest", "hypothesis"),
-        _piece("solo-random", "Labels of random networks", "solo:random_networks", 480),
+        _piece("solo-random", "Labels of random networks", "solo:random_networks", 460),
         _piece("solo-zoo", "Labels of the Keras applications", "solo:zoo", 160),
         _piece("pairs", "Co-located pairs", "pairs:run", 420),
         _piece("predictors", "Predictors", "predictors:run", 300),
@@ -185,13 +185,22 @@ def run_all(out: Path, device: str, limit_s: float) -> int:
     began = time.monotonic()
     for name in PIECES:
         for _ in range(MAX_STARTS):
+            before = finished(out, name)
             if state(out, name) == DONE or started(name, out, device, limit_s) != UNFINISHED:
+                break
+            if finished(out, name) == before:
+                print(f"{name}: no step ends within {limit_s:.0f} s", flush=True)
                 break
     write_page(out)
     print(
         f"\n{listed(out)}\n{time.monotonic() - began:.0f} s; results are in {out}, a page of them is {out / PAGE.name}"
     )
     return int(any(state(out, name) != DONE for name in PIECES))
+
+
+def finished(out: Path, name: str) -> int:
+    """How many steps of the piece have ended well."""
+    return len(list((out / name).glob("*.json")))
 
 
 def write_page(out: Path) -> None:

@@ -37,6 +37,10 @@ class Left(Exception):
     """A step cannot run here; the message says what is missing."""
 
 
+class NotYet(Exception):
+    """A step needs what another has not made yet, which counts as a failure: it is to be tried again."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """``run`` makes the steps of a piece. ``allowance_s``: what it is planned to take on a GPU, seconds.
@@ -90,6 +94,10 @@ class Piece:
             self.figures[name] = {SKIPPED: str(reason)}
             print(f"   {name}: left out, {reason}", flush=True)
             return None
+        except NotYet as reason:
+            self.figures[name] = {ERROR: str(reason)}
+            print(f"   {name}: not yet, {reason}", flush=True)
+            return None
         except Exception as error:
             traceback.print_exc(file=sys.stdout)
             shown = traceback.format_exc().splitlines()[-TRACEBACK_LINES:]
@@ -101,17 +109,17 @@ class Piece:
         return self.figures[name]
 
     def figures_of(self, piece: str, step: str) -> Figures:
-        """Those of another piece. Raises ``Left`` where it has none yet."""
+        """Those of another piece. Raises ``NotYet`` where it has none."""
         path = self.out / piece / f"{step}.json"
         if not path.is_file():
-            raise Left(f"piece {piece} has no figures of {step} yet")
+            raise NotYet(f"piece {piece} has no figures of {step} yet")
         return dict(json.loads(path.read_text()))
 
     def table(self, name: str) -> Path:
-        """A Parquet table that a piece wrote. Raises ``Left`` where it is not there yet."""
+        """A Parquet table that a piece wrote. Raises ``NotYet`` where it is not there."""
         path = self.tables / name
         if not path.is_file():
-            raise Left(f"{path.name} is not there yet; run the piece that measures it")
+            raise NotYet(f"{path.name} is not there yet; run the piece that measures it")
         return path
 
 

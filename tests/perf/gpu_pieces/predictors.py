@@ -23,10 +23,11 @@ from slotool.predictors.three_term import ThreeTermPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable
 from tests.perf.gpu_pieces import pairs
-from tests.perf.gpu_pieces.piece import Figures, Piece
+from tests.perf.gpu_pieces.piece import Figures, Left, Piece
 from tests.perf.gpu_pieces.solo import DATASETS, RANDOM, SEED, ZOO, graphs_file, label_tables
 from tests.perf.zoo_latency import ten_labels
 
+CHANCE = "random networks by chance"
 FEW = 10
 # Kinds of fewer labels are left out: a split takes as many of each kind for scoring.
 MIN_OF_A_KIND = 12
@@ -40,15 +41,17 @@ ON_DEVICE = ("graph", "dnn")
 
 
 def run(piece: Piece) -> None:
-    piece.step("random networks by chance", lambda: by_chance(piece))
+    piece.step(CHANCE, lambda: by_chance(piece, piece.sizes.predictors, artifact(piece)))
     piece.step("zoo from random networks", lambda: zoo(piece))
     piece.step("zoo with ten labels", lambda: few_labels(piece))
-    piece.step("pairs", lambda: colocated(piece))
+    for sharing in pairs.TABLES:
+        piece.step(f"pairs, {sharing}", lambda sharing=sharing: colocated(piece, sharing))
+    # Last, for its training cannot go on where it was cut off.
+    piece.step("graph network", lambda: graph_network(piece))
 
 
-def by_chance(piece: Piece) -> Figures:
+def by_chance(piece: Piece, names: Sequence[str], out: Path) -> Figures:
     """Learnt from 70 % of the random networks, scored on 15 %. The predictor that is best on the others is kept."""
-    names, out = piece.sizes.predictors, artifact(piece)
     device = piece.device if set(names) & set(ON_DEVICE) else "cpu"
     labelled = labels(piece, RANDOM)
     scarce = [kind for kind, count in Counter(labelled.kinds).items() if count < MIN_OF_A_KIND]
@@ -64,13 +67,23 @@ def by_chance(piece: Piece) -> Figures:
             "scores": {name: shown(each) for name, each in scores.items()}}  # fmt: skip
 
 
+def graph_network(piece: Piece) -> Figures:
+    """The same of the graph network, trained on the device, and its error on the zoo."""
+    if not piece.sizes.full:
+        raise Left("its training takes too long for a rehearsal")
+    out = piece.folder / "graph-network"
+    found = by_chance(piece, ["graph"], out)
+    asked = slotool.evaluate_predictor(out, latency=label_tables(piece, ZOO), graphs=graphs_file(piece, ZOO))
+    return {**found, "zoo": shown(asked.scores["all"])}
+
+
 def artifact(piece: Piece) -> Path:
     return piece.folder / "predictor"
 
 
 def zoo(piece: Piece) -> Figures:
     """The predictor of random networks, and three coefficients fitted to the same labels, asked about the zoo."""
-    piece.figures_of(piece.name, "random networks by chance")
+    piece.figures_of(piece.name, CHANCE)
     found = slotool.evaluate_predictor(
         artifact(piece), latency=label_tables(piece, ZOO), graphs=graphs_file(piece, ZOO)
     )
@@ -88,7 +101,7 @@ def zoo(piece: Piece) -> Figures:
 
 def few_labels(piece: Piece) -> Figures:
     """Ten labels of the zoo, chosen by the tool and drawn at random, and the errors on the others."""
-    piece.figures_of(piece.name, "random networks by chance")
+    piece.figures_of(piece.name, CHANCE)
     trained: TrainedPredictor[Any] = TrainedPredictor.load(str(artifact(piece)))
     labelled = labels(piece, ZOO)
     everything = np.arange(len(labelled))
@@ -105,9 +118,11 @@ def labels(piece: Piece, name: str) -> Labelled[Any]:
     return join_labels(LatencyTable.load_all(label_tables(piece, name)), read_graphs(graphs_file(piece, name)))
 
 
-def colocated(piece: Piece) -> Figures:
+def colocated(piece: Piece, sharing: str) -> Figures:
     """Pairs by chance, and pairs that no training row had, each in one of ten folds."""
-    table = shipped_pairs(piece) if piece.sizes.shipped_pairs else piece.table(pairs.TABLE)
+    if sharing == "streams" and not piece.on_gpu:
+        raise Left("streams are those of a GPU")
+    table = shipped_pairs(piece) if piece.sizes.shipped_pairs else piece.table(pairs.TABLES[sharing])
     graphs = DATASETS / "keras-applications-graphs.parquet"
     device = piece.device if piece.on_gpu else "cpu"
     trained = slotool.train_colocation_predictor(
@@ -126,7 +141,7 @@ def colocated(piece: Piece) -> Figures:
 
 def shipped_pairs(piece: Piece) -> Path:
     """A table of some of the pairs that ship: no more than a rehearsal needs."""
-    shipped, out = LatencyTable.load(DATASETS / pairs.TABLE), piece.folder / "shipped-pairs.parquet"
+    shipped, out = LatencyTable.load(DATASETS / pairs.TABLES["processes"]), piece.folder / "shipped-pairs.parquet"
     rows = shipped.rows[~shipped.rows["co_runners"].str.contains("+", regex=False)]
     names = sorted(set(rows["subject"]))[:FEW_NETWORKS]
     LatencyTable(rows[rows["subject"].isin(names) & rows["co_runners"].isin(names)], shipped.provenance).save(out)
