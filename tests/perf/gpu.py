@@ -29,6 +29,7 @@ from tests.perf.gpu_pieces.piece import (
     DONE,
     EXIT_CODES,
     FAILED,
+    TABLES,
     UNFINISHED,
     Piece,
     Spec,
@@ -48,6 +49,7 @@ MAX_STARTS = 3
 DEVICE_FILE = "device.json"
 # Exit codes of wrong arguments, as argparse has it, and after Ctrl-C.
 USAGE, INTERRUPTED = 2, 130
+UNUSABLE = "unusable"
 
 
 def _piece(name: str, title: str, function: str, allowance_s: float, *needs: str) -> Spec:
@@ -90,11 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if asked.force:
             forget(out, [asked.piece] if asked.piece else list(PIECES))
+        if asked.piece is None:
+            return run_all(out, device, asked.limit)
         if problem := unusable(device) or of_another(out, device):
             print(f"make gpu: {problem}", file=sys.stderr)
             return USAGE
-        if asked.piece is None:
-            return run_all(out, device, asked.limit)
         return EXIT_CODES[run_one(asked.piece, out, device, asked.limit)]
     except InputError as error:
         print(f"make gpu: {error}", file=sys.stderr)
@@ -160,12 +162,12 @@ def of_another(out: Path, device: str) -> str | None:
 
 
 def forget(out: Path, names: Sequence[str]) -> None:
-    """Remove what these pieces have left; of all pieces, their tables and the name of the device as well."""
+    """Remove what these pieces have left; of all of them, the name of the device as well."""
     for name in names:
-        shutil.rmtree(out / name, ignore_errors=True)
+        for folder in (out / name, out / TABLES / name):
+            shutil.rmtree(folder, ignore_errors=True)
         (out / f"{name}.json").unlink(missing_ok=True)
     if set(names) == set(PIECES):
-        shutil.rmtree(out / "tables", ignore_errors=True)
         (out / DEVICE_FILE).unlink(missing_ok=True)
 
 
@@ -181,12 +183,20 @@ def run_one(name: str, out: Path, device: str, limit_s: float) -> str:
 
 
 def run_all(out: Path, device: str, limit_s: float) -> int:
-    """Every piece that is not done, in a process of its own; a table of how each ended."""
+    """Every piece that is not done, in a process of its own; a table of how each ended.
+
+    This process leaves the device alone: it would count as another user of it.
+    """
     began = time.monotonic()
     for name in PIECES:
         for _ in range(MAX_STARTS):
             before = finished(out, name)
-            if state(out, name) == DONE or started(name, out, device, limit_s) != UNFINISHED:
+            if state(out, name) == DONE:
+                break
+            status = started(name, out, device, limit_s)
+            if status == UNUSABLE:
+                return USAGE
+            if status != UNFINISHED:
                 break
             if finished(out, name) == before:
                 print(f"{name}: no step ends within {limit_s:.0f} s", flush=True)
@@ -211,7 +221,7 @@ def write_page(out: Path) -> None:
 
 
 def started(name: str, out: Path, device: str, limit_s: float) -> str:
-    """How the piece ended in a process of its own. It is interrupted, then killed, where it does not end in time."""
+    """How the piece ended in a process of its own, ``UNUSABLE`` where it did not begin. It is interrupted, then killed, where it does not end in time."""
     command = [sys.executable, "-m", "tests.perf.gpu", "--piece", name, "--out", str(out), "--limit", str(limit_s)]
     command += ["--parent", str(os.getpid()), *(["--rehearse"] if device == CPU else ["--device", device])]
     # In a session of its own: Ctrl-C reaches it once, from here.
@@ -224,7 +234,7 @@ def started(name: str, out: Path, device: str, limit_s: float) -> str:
     except KeyboardInterrupt:
         ended(process)
         raise
-    by_code = {code: status for status, code in EXIT_CODES.items()}
+    by_code = {code: status for status, code in EXIT_CODES.items()} | {USAGE: UNUSABLE}
     if process.returncode not in by_code:
         print(f"{name}: its process ended with {process.returncode}", flush=True)
     if process.returncode == -signal.SIGKILL:

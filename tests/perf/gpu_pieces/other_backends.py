@@ -60,6 +60,6 @@ def campaign(piece: Piece, backend: str) -> Figures:
     own = medians(LatencyTable.load(out))
     found["medians_s"] = own
     if backend != TORCH:
-        torch_s = medians(LatencyTable.load(piece.table(f"applications-{TORCH}.parquet")))
+        torch_s = medians(LatencyTable.load(piece.table_of(piece.name, f"applications-{TORCH}.parquet")))
         found["times_torch"] = {name: torch_s[name] / own[name] for name in own if name in torch_s}
     return found

@@ -24,6 +24,8 @@ SCHEMA, SCHEMA_VERSION = "slotool/gpu-benchmark", 1
 DONE, FAILED, UNFINISHED = "done", "failed", "unfinished"
 # How the process of a piece ends; the last one asks to be started again.
 EXIT_CODES = {DONE: 0, FAILED: 1, UNFINISHED: 75}
+# The folder of all Parquet tables.
+TABLES = "tables"
 # A figure that could not be had for lack of a package or a device, and the traceback's end of a step that failed.
 SKIPPED, ERROR = "skipped", "error"
 TRACEBACK_LINES = 12
@@ -56,12 +58,12 @@ class Spec:
 
 
 class Piece:
-    """What the steps of one piece share. ``device``: ``cuda:0``, in a rehearsal ``cpu``; ``tables``: a folder for
-    Parquet tables, which other pieces read."""
+    """What the steps of one piece share. ``device``: ``cuda:0``, in a rehearsal ``cpu``; ``tables``: its folder
+    for Parquet tables, which other pieces read."""
 
     def __init__(self, name: str, out: Path, device: str, sizes: Sizes, allowance_s: float):
         self.name, self.device, self.sizes = name, device, sizes
-        self.out, self.folder, self.tables = out, out / name, out / "tables"
+        self.out, self.folder, self.tables = out, out / name, out / TABLES / name
         self._allowance_s = allowance_s
         for folder in (self.folder, self.tables):
             folder.mkdir(parents=True, exist_ok=True)
@@ -115,11 +117,11 @@ class Piece:
             raise NotYet(f"piece {piece} has no figures of {step} yet")
         return dict(json.loads(path.read_text()))
 
-    def table(self, name: str) -> Path:
-        """A Parquet table that a piece wrote. Raises ``NotYet`` where it is not there."""
-        path = self.tables / name
+    def table_of(self, piece: str, name: str) -> Path:
+        """A Parquet table that ``piece`` wrote. Raises ``NotYet`` where it is not there."""
+        path = self.out / TABLES / piece / name
         if not path.is_file():
-            raise NotYet(f"{path.name} is not there yet; run the piece that measures it")
+            raise NotYet(f"{name} is not there yet; run piece {piece}")
         return path
 
 

@@ -122,7 +122,7 @@ def colocated(piece: Piece, sharing: str) -> Figures:
     """Pairs by chance, and pairs that no training row had, each in one of ten folds."""
     if sharing == "streams" and not piece.on_gpu:
         raise Left("streams are those of a GPU")
-    table = shipped_pairs(piece) if piece.sizes.shipped_pairs else piece.table(pairs.TABLES[sharing])
+    table = shipped_pairs(piece) if piece.sizes.shipped_pairs else piece.table_of("pairs", pairs.TABLES[sharing])
     graphs = DATASETS / "keras-applications-graphs.parquet"
     device = piece.device if piece.on_gpu else "cpu"
     trained = slotool.train_colocation_predictor(

@@ -121,7 +121,7 @@ def faiss_answers(mlp: MLP, device: str, batches: Sequence[Any]) -> Iterator[tup
         faiss.IndexFlatIP(vectors.shape[1]), vectors.shape[1], lists, faiss.METRIC_INNER_PRODUCT
     )
     for name, index in (("FAISS, exact", flat), (f"FAISS, {IVF_PROBES} of {lists} lists", inverted)):
-        there = faiss.index_cpu_to_gpu(resources, 0, index) if on_gpu else index
+        there = faiss.index_cpu_to_gpu(resources, dense.device.index or 0, index) if on_gpu else index
         there.train(vectors)
         there.add(vectors)
         if index is inverted:

@@ -18,6 +18,8 @@ from tests.perf.gpu_pieces.piece import Figures, Piece
 DATASETS = Path(__file__).parents[3] / "datasets"
 RANDOM, ZOO = "random-networks", "keras-applications"
 CAMPAIGNS = ("first", "second")
+# By what was measured: the piece that did.
+PIECE_OF = {RANDOM: "solo-random", ZOO: "solo-zoo"}
 SEED = 7
 
 
@@ -51,12 +53,12 @@ def smallest(graphs: Sequence[OperatorGraph], count: int) -> list[OperatorGraph]
 
 def graphs_file(piece: Piece, name: str) -> Path:
     """Where the networks of these labels are."""
-    return piece.table(f"{name}-graphs.parquet")
+    return piece.table_of(PIECE_OF[name], f"{name}-graphs.parquet")
 
 
 def label_tables(piece: Piece, name: str) -> list[Path]:
     """Both campaigns' tables."""
-    return [piece.table(f"{name}-latency-{campaign}.parquet") for campaign in CAMPAIGNS]
+    return [piece.table_of(PIECE_OF[name], f"{name}-latency-{campaign}.parquet") for campaign in CAMPAIGNS]
 
 
 def twice(piece: Piece, name: str, graphs: list[OperatorGraph]) -> None:
