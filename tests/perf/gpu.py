@@ -221,7 +221,8 @@ def write_page(out: Path) -> None:
 
 
 def started(name: str, out: Path, device: str, limit_s: float) -> str:
-    """How the piece ended in a process of its own, ``UNUSABLE`` where it did not begin. It is interrupted, then killed, where it does not end in time."""
+    """How the piece ended in a process of its own, ``UNUSABLE`` where it did not begin. It is interrupted, then killed,
+    where it does not end in time."""
     command = [sys.executable, "-m", "tests.perf.gpu", "--piece", name, "--out", str(out), "--limit", str(limit_s)]
     command += ["--parent", str(os.getpid()), *(["--rehearse"] if device == CPU else ["--device", device])]
     # In a session of its own: Ctrl-C reaches it once, from here.
