@@ -101,7 +101,7 @@ def test_a_rehearsed_piece_is_on_the_page_once_and_never_among_the_results(
     gpu.write_page(tmp_path)
     page = (tmp_path / "gpu.md").read_text()
     assert "| small residual network | " in page
-    assert "| switching to another subnet | ≤ 50\u00a0µs | " in page
+    assert "| switching to another subnet | ≤\u00a050\u00a0µs | " in page
     assert page.count(pages.NOT_RUN) == len(gpu.PIECES) - 1
     with pytest.raises(ValueError, match=r"actuation\.json is of a rehearsal; its figures mean nothing"):
         pages.record(tmp_path, tmp_path / "kept")
