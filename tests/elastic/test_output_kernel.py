@@ -22,14 +22,17 @@ from tests.elastic.tiny_slo_nns import sparse_model
 from tests.simulated_cuda import simulated_cuda
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed")
+# See conftest.py.
+needs_interpreter = pytest.mark.skipif(
+    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="triton is not installed, or compiles for the GPU that is here",
+)
 
 
 def best_of_rows(*arguments: Any) -> tuple[np.ndarray, np.ndarray]:
-    """By the interpreter, whatever imported the kernel's module first."""
-    with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
-        from slotool.elastic.activators import output_kernel
+    from slotool.elastic.activators import output_kernel
 
-        labels, scores = output_kernel.best_of_rows(*arguments)
+    labels, scores = output_kernel.best_of_rows(*arguments)
     return labels.numpy(), scores.numpy()
 
 
@@ -51,7 +54,7 @@ def drawn(n: int, inputs: int, units: int, length: int, seed: int) -> tuple[torc
     return (*floats, torch.from_numpy(rows), torch.from_numpy(rng.integers(7, size=n)))
 
 
-@needs_triton
+@needs_interpreter
 @pytest.mark.parametrize(
     ("n", "inputs", "units", "length", "count", "p"),
     [(1, 24, 300, 40, 17, 5), (5, 130, 60, 60, 60, 1), (3, 1, 9, 8, 3, 6), (4, 33, 1_100, 1_050, 1_050, 3)],
@@ -83,7 +86,7 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_there() -> None:
     assert made.asm["cubin"]
 
 
-@needs_triton
+@needs_interpreter
 def test_equal_scores_keep_the_order_of_the_list_and_what_is_no_number_comes_first() -> None:
     x, weights = torch.ones(2, 3), torch.zeros(6, 3)
     bias = torch.tensor([1.0, 1.0, -0.5, -torch.inf, 1.0, -3e38])
@@ -96,7 +99,7 @@ def test_equal_scores_keep_the_order_of_the_list_and_what_is_no_number_comes_fir
     assert np.isnan(best_of_rows(x, weights, bias, NodeRows(rows, which), 6, 2)[1][:, 0]).all()
 
 
-@needs_triton
+@needs_interpreter
 @pytest.mark.parametrize("ranker", ["clusters", "centred-freehash"])
 def test_a_model_answers_alike_by_the_kernel(ranker: str) -> None:
     """The lists that the look-ups of a built model name, with one table and with several."""
@@ -105,7 +108,7 @@ def test_a_model_answers_alike_by_the_kernel(ranker: str) -> None:
     model, x = sparse_model(ranker), examples(True, 4, 1)
     with simulated_cuda(), mock.patch.object(OutputLayer, "best", lambda own, *asked: own._by_kernel(*asked)):
         there = model.on("cuda:0")
-        with mock.patch.object(torch.cuda, "device"), mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
+        with mock.patch.object(torch.cuda, "device"):
             for point in model.points[:2]:
                 labels, scores = there.top(x, 3, point=point)
                 np.testing.assert_allclose(scores, model.top(x, 3, point=point)[1], rtol=1e-3, atol=1e-3)
