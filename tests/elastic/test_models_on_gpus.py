@@ -131,7 +131,7 @@ def test_all_tensors_are_on_the_gpu_and_the_host_waits_for_the_answers_alone(nam
 def test_no_ranker_has_the_host_wait(ranker: str) -> None:
     model = dense_model(ranker)
     with fake_cuda(), mock.patch("slotool.elastic.activators.output_layer.find_spec", return_value=None):
-        there = model.on("cuda:0")
+        there: Any = model.on("cuda:0")
         with mock.patch.object(type(there._link), "to_host", side_effect=there._link.to_host) as waits:
             there.top(examples(False, 3, 1), 2, point=model.points[0])
     assert waits.call_count == 1
