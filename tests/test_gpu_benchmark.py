@@ -81,6 +81,15 @@ def test_a_failed_step_stops_no_other_and_is_tried_again(tmp_path: Path) -> None
     assert run(tmp_path, {"bad": lambda: {"ratio": 1}, "absent": absent, "good": absent})[0] == DONE
 
 
+def test_a_piece_that_cannot_be_imported_says_so(tmp_path: Path) -> None:
+    def absent(piece: Piece) -> None:
+        raise ModuleNotFoundError("No module named 'scipy'")
+
+    assert ran(Spec("made-up", "Made up", absent, 1.0), tmp_path, "cpu", REHEARSAL, 60.0) == FAILED
+    document = json.loads((tmp_path / "made-up.json").read_text())
+    assert document["steps"]["made-up"]["error"] == "ModuleNotFoundError: No module named 'scipy'"
+
+
 def test_a_step_that_came_too_early_is_tried_again(tmp_path: Path) -> None:
     def early() -> dict[str, Any]:
         raise NotYet("labels.parquet is not there yet")
