@@ -14,10 +14,9 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
   likely as it is to be the best. Whichever is named, the chains tested against it fail with at most its share.
 - *Tolerances per group.* A policy keeps a tolerance where it does so for each group; the p-value is the largest of
   theirs (an intersection-union test), so that all groups' guarantees hold at once.
-- *A relative tolerance has the best version's unknown error in its denominator.* The bet is on e − (1 + τ)·e_best
-  itself. For 0/1 losses and no tolerance an exact test of the examples on which the two differ takes its place
-  (``counting``), which is far sharper there; where the learning part shows hardly any on which the best version alone
-  errs, the binomial tail (``betting``).
+- *A relative tolerance has the best version's unknown error in its denominator.* What is tested is the mean of
+  e − (1 + τ)·e_best itself: for 0/1 losses by the exact test of the examples on which the two differ (``counting``), for
+  others by a bet (``betting``).
 
 The guarantee is relative to the best version of the rule set. Where nothing cheaper can be proven to keep a
 tolerance, that version serves, with degradation 0 by definition. Like the paper's, it assumes examples drawn
@@ -47,9 +46,8 @@ LEARN_SHARE = 0.4
 # Of the learning part, what calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
 MAX_GOALS = 10
-ONE_SIDED = 3  # so many errors of the policy alone, and none of the best version alone, call for counting
 MIN_SHARE = 1e-3  # of the budget, for a version that is hardly the best
-MISS = 0.02  # of a test's level, for the interval of what counting does not know
+MISS = 0.01  # of a test's level, for the interval of what counting does not know
 
 
 class Certified(RuleGenerator):
@@ -160,6 +158,7 @@ class _Chain(Sequence[float]):
         groups = problem.groups
         self._parts = [rows] if groups is None else list(zip(*map(groups.rows, rows), strict=True))
         self._best = listed.error(listed.best) / problem.max_error
+        self._counted = _whole(problem) and not (self._kind == "absolute" and self._tolerance >= 1.0)
         # Losses that compare with the best version already: it has none by definition.
         self._one_sided = problem.recorded is not None
 
@@ -173,15 +172,19 @@ class _Chain(Sequence[float]):
 
     def _p_value(self, error: np.ndarray, learn: np.ndarray, test: np.ndarray) -> float:
         (error_learnt, best_learnt), tested = ((error[rows], self._best[rows]) for rows in (learn, test))
-        whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(self._best, (0.0, 1.0)).all())
-        alone, best_alone = (error_learnt > best_learnt).sum(), (best_learnt > error_learnt).sum()
-        if whole and (self._one_sided or (best_alone == 0 and alone >= ONE_SIDED)):
+        if self._counted and self._one_sided:
             return binomial_p_value(*tested, self._tolerance, self._kind)
-        if whole and self._tolerance == 0:
+        if self._counted:
             return paired_p_value(*tested, self._tolerance, self._kind, MISS * self._alpha)
         squares = excess_of(error_learnt, best_learnt, self._tolerance, self._kind) ** 2
         seen = len(squares) + 1.0
         return betting_p_value(*tested, self._tolerance, self._kind, self._alpha, (squares.sum() + 1.0) / seen, seen)
+
+
+def _whole(problem: Problem) -> bool:
+    """Whether every loss is 0 or as large as can be."""
+    error = problem.outcomes.matrix("error")
+    return bool(((error == 0.0) | (error == problem.max_error)).all())
 
 
 def _goals(problem: Problem) -> list[Goal]:

@@ -21,6 +21,8 @@ from slotool.rules.signals import Signals, calibrated
 
 # Policies of a chain: each saves so much more than the one before, as a share of what the best version takes.
 MIN_STEP, MAX_CHAIN = 0.003, 60
+# A chain begins at the cheapest policy whose margin is as large.
+SURE = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,9 @@ class _Front:
 
     def chain(self, base: float) -> list[RoutingPolicy]:
         """The policies, surest first; ``base``: the price of the best version."""
+        begin = max(0, int(np.count_nonzero(self.margin >= SURE)) - 1)
         picked, last = [], base
-        for price, make in zip(self.price, self.makers, strict=True):
+        for price, make in zip(self.price[begin:], self.makers[begin:], strict=True):
             if price < last - MIN_STEP * base:
                 picked.append(make())
                 last = price
