@@ -615,6 +615,7 @@ versions[].cost number          mean
 """,
     "plan": """
 subject         text            name of the model
+device          text?           device asked for, whose latencies count; null: the only one
 deadline_ms     number          deadline, ms
 attainment      number          least share of requests in time, as promised
 min_accuracy    number          least mean accuracy of these, as promised; 0: any
@@ -727,6 +728,7 @@ ensembles[].group text?         group whose requests are counted; null for all
 """,
     "simulate": """
 subject         text            name of the model
+device          text?           device asked for, whose latencies count; null: the only one
 points          integer         operating points
 workers         integer         workers
 deadline_ms     number          deadline, ms

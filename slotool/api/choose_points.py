@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotool.api.inputs import FilePath, cores_given, loaded, name_of, torch_threads
+from slotool.api.inputs import FilePath, cores_given, devices_of, loaded, name_of, torch_threads
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.supernet_points import SupernetPoints, check_points
@@ -36,6 +36,7 @@ def choose_points(
     *,
     latency: FilePath | LatencyTable | None = None,
     predictor: FilePath | None = None,
+    device: str | None = None,
     points: int = 8,
     data: str | DataSource | None = None,
     seed: int = 0,
@@ -53,6 +54,7 @@ def choose_points(
         out: Artifact to write.
         latency: Latency table of at least three of its points, or its file, as ``profile_points`` writes it.
         predictor: Predictor artifact, in place of ``latency``.
+        device: Device of the rows of ``latency`` that count; None: the only one there.
         points: Subnets to offer, the smallest and the largest with them.
         data: Data set; None: what it was trained on.
         seed: Of the subnets that are scored.
@@ -85,7 +87,7 @@ def choose_points(
     with torch_threads(cores_given(threads)):
         opened = open_artifact(supernet, KIND)
         model = Supernet.load(opened)
-        costs = _costs(model, latency, predictor)
+        costs = _costs(model, latency, predictor, device)
         dataset = load_dataset(data or opened.manifest["config"].get("data", "auto"))
         with reporter_of(progress).progress("measuring the accuracy of subnets") as steps:
             name, advance = model.name if written is None else written.name, steps.advance
@@ -104,20 +106,25 @@ def choose_points(
     return PointsChosen(better, dataset, written, {**source, "expected_latency_s": expected})
 
 
-def _costs(model: Supernet, latency: FilePath | LatencyTable | None, predictor: FilePath | None) -> SubnetRegression:
+def _costs(
+    model: Supernet, latency: FilePath | LatencyTable | None, predictor: FilePath | None, device: str | None
+) -> SubnetRegression:
     if predictor is None and latency is not None:
-        return _profiled(model, latency)
+        return _profiled(model, latency, device)
     if latency is None and predictor is not None:
+        if device is not None:
+            raise ArgumentError("device", "it picks rows of a latency table; a predictor is of one device")
         return _predicted(model, predictor)
     raise ArgumentError("latency", "give either a latency table or a predictor")
 
 
-def _profiled(model: Supernet, latency: FilePath | LatencyTable) -> SubnetRegression:
+def _profiled(model: Supernet, latency: FilePath | LatencyTable, device: str | None) -> SubnetRegression:
     """Raises ``InputError`` when the table tells of fewer than three of the network's subnets."""
     from slotool.elastic.supernets.search import SubnetRegression
     from slotool.tables import LatencyTable, OperatingPoint
 
     table = loaded(LatencyTable, latency).where(subject=model.name, status="ok", batch_size=1, co_runners="")
+    table = table.of_devices(devices_of(device))
     known = {OperatingPoint.parse(key) for key in table.rows["point"]}
     if len(known) < MIN_PROFILED:
         raise InputError(

@@ -141,11 +141,12 @@ def _plugin_table(plugins: list[dict[str, Any]]) -> Part:
 
 def _devices() -> list[str]:
     """``cpu`` and every CUDA device torch can use."""
+    from slotool import devices
+
     try:
-        import torch
+        return [devices.titled(device) for device in devices.present()]
     except ImportError:
-        return ["cpu"]
-    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
+        return [devices.CPU]
 
 
 def _threads() -> dict[str, int]:

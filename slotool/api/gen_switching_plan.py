@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool import devices
 from slotool.api.arguments import typed
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath
@@ -101,6 +102,7 @@ def gen_switching_plan(
     deadline_ms: float,
     by: str = "p99",
     configurations: Configurations | None = None,
+    device: str = "cpu",
     duration_s: float = 4.0,
     data: str | DataSource = "auto",
     plots: FilePath | None = None,
@@ -121,6 +123,7 @@ def gen_switching_plan(
         by: ``"p99"``: a point serves while it keeps the deadline at P99; ``"effective-accuracy"``: as long as no less
             accurate one answers more requests correctly and in time.
         configurations: Replicas and threads to try; None: what the cores allow.
+        device: That the servers compute on, ``"cpu"`` or ``"cuda:N"``; rows of other devices do not count.
         duration_s: Seconds of each load test.
         data: Data set that requests are taken from, with labels or without: a name or file, or with how to read it.
         plots: Folder for plots (PNG) of the plan and of P99 by load.
@@ -143,7 +146,7 @@ def gen_switching_plan(
 
     written = Path(out)
     refuse_existing(written, force)
-    search = _search(artifact, outcomes, latency, deadline_ms, by, configurations, duration_s, data, seed)
+    search = _search(artifact, outcomes, latency, deadline_ms, by, configurations, device, duration_s, data, seed)
     reporter = reporter_of(progress)
     reporter.note(str(_cost(search).shown()[0]))
     with reporter.progress("load tests", total=search.load_tests) as steps:
@@ -162,6 +165,7 @@ def switching_plan_cost(
     deadline_ms: float,
     by: str = "p99",
     configurations: Configurations | None = None,
+    device: str = "cpu",
     duration_s: float = 4.0,
     data: str | DataSource = "auto",
 ) -> SwitchingPlanCost:
@@ -174,6 +178,7 @@ def switching_plan_cost(
         deadline_ms: As of ``gen_switching_plan``.
         by: As of ``gen_switching_plan``.
         configurations: As of ``gen_switching_plan``.
+        device: As of ``gen_switching_plan``.
         duration_s: As of ``gen_switching_plan``.
         data: As of ``gen_switching_plan``.
 
@@ -185,7 +190,7 @@ def switching_plan_cost(
         ArtifactError: ``artifact`` is damaged.
         TableError: A table cannot be read, or lacks a point.
     """
-    return _cost(_search(artifact, outcomes, latency, deadline_ms, by, configurations, duration_s, data, 0))
+    return _cost(_search(artifact, outcomes, latency, deadline_ms, by, configurations, device, duration_s, data, 0))
 
 
 def _search(
@@ -195,6 +200,7 @@ def _search(
     deadline_ms: float,
     by: str,
     configurations: Configurations | None,
+    device: str,
     duration_s: float,
     data: str | DataSource,
     seed: int,
@@ -211,7 +217,8 @@ def _search(
         raise ArgumentError("configurations", "pairs of replicas and threads, each at least 1, are expected")
     tried = possible_configurations() if configurations is None else tuple(configurations)
     paths = (Path(artifact), Path(outcomes), Path(latency))
-    return PlanSearch(*paths, deadline_ms / 1e3, duration_s, tried, DataSource.of(data), seed, by)
+    on = devices.required(device)
+    return PlanSearch(*paths, deadline_ms / 1e3, duration_s, tried, DataSource.of(data), seed, by, on)
 
 
 def _cost(search: PlanSearch) -> SwitchingPlanCost:

@@ -41,6 +41,11 @@ def as_list(given: str | Sequence[str]) -> list[str]:
     return [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
 
 
+def devices_of(device: str | None) -> tuple[str, ...]:
+    """The device whose rows of a latency table count; none where a table is to have but one."""
+    return () if device is None else (device,)
+
+
 def cores_given(threads: int | None) -> int:
     """``threads``, or as many as this process has cores. Raises ``ArgumentError`` for more than that."""
     available = len(os.sched_getaffinity(0))

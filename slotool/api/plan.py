@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.inputs import FilePath, as_list, loaded, name_of
+from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
@@ -46,6 +46,7 @@ def plan(
     rate: float | None = None,
     outcomes: FilePath | OutcomeTable | None = None,
     subject: str | None = None,
+    device: str | None = None,
     policies: str | Sequence[str] = POLICIES,
     rules: FilePath | RuleSet | None = None,
     tolerance: Tolerance = None,
@@ -82,6 +83,7 @@ def plan(
         rate: Poisson arrivals of so many requests per second for a minute, instead.
         outcomes: Outcome table with the accuracy of the points; None: column ``accuracy`` of the latency table.
         subject: Subject of the latency table; None: its only one.
+        device: Device of the rows that count, such as ``"cuda:0"``; None: the only one of each latency table.
         policies: Scheduling policies to try; ``"fixed"`` stands for each point that is accurate enough.
         rules: Rule set by which requests of a tolerance are answered, or its file, in place of ``policies``. Requests
             are simulated as examples of ``outcomes``, which then is needed: each calls the versions that its example
@@ -134,7 +136,8 @@ def plan(
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     rule_set = None if rules is None else loaded(RuleSet, rules)
-    workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, subject=subject, quantile=quantile)
+    conditions: dict[str, Any] = {"subject": subject, "quantile": quantile, "devices": devices_of(device)}
+    workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, **conditions)
     if mixed and len(workers) == 1:
         raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
     arrival_s = _arrivals(arrivals, rate, seed)
@@ -146,6 +149,7 @@ def plan(
     names = as_list(policies)
     facts = {
         "subject": workers[0].profile.subject,
+        "device": device,
         "deadline_ms": deadline_ms,
         "attainment": attainment,
         "min_accuracy": min_accuracy,
@@ -165,10 +169,10 @@ def plan(
     if not found:
         return Plan([], facts, f"no fleet keeps the promise: {search.why_nothing_fits(workers)}")
     best = found[0]
-    rows = [fleet_row(each, promise, search) for each in found]
+    fleets = [fleet_row(each, promise, search) for each in found]
     explanation = explained(best, promise, found)
     if not best.holds:
-        return Plan(rows, facts, explanation)
+        return Plan(fleets, facts, explanation)
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
     limits = None if written is None else _scaling_limits(search, best.tried)
@@ -179,7 +183,7 @@ def plan(
     kept, verdict = None, ""
     if verify_s is not None:
         verified, (kept, verdict) = verified_plan(services, search, best.tried, verify_s, data, reporter)
-    return Plan(rows, facts, explanation, written, drawn, verified, services, kept, verdict, scaling)
+    return Plan(fleets, facts, explanation, written, drawn, verified, services, kept, verdict, scaling)
 
 
 def _search(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from slotool import devices
 from slotool.api.progress import Reporter
 from slotool.errors import ArgumentError
 
@@ -34,8 +35,9 @@ def names_among(
     return names
 
 
-def search_on(engine: str, address: str | None) -> AbstractContextManager[Search[Any]]:
-    """Where the DNN's search trains its candidates: here, or on the ray cluster at ``address``."""
+def search_on(engine: str, address: str | None, device: str = devices.CPU) -> AbstractContextManager[Search[Any]]:
+    """Where the DNN's search trains its candidates: here on ``device``, or on the CPUs of the ray cluster at
+    ``address``."""
     if engine not in ENGINES:
         raise ArgumentError("engine", f"{engine!r} is neither {' nor '.join(ENGINES)}")
     if engine == "local":
@@ -44,26 +46,39 @@ def search_on(engine: str, address: str | None) -> AbstractContextManager[Search
         from slotool.predictors.search import one_by_one
 
         return nullcontext(one_by_one)
+    if devices.is_cuda(device):
+        raise ArgumentError("training_device", f"a ray cluster trains on its CPUs, not on {device}; leave it out")
     from slotool.predictors.search import OnRay
 
     return OnRay(address or "auto")
 
 
 def predictor_makers(
-    names: Sequence[str], depths: Sequence[int], search: Search[Any] | None = None, *, colocated: bool = False
+    names: Sequence[str],
+    depths: Sequence[int],
+    search: Search[Any] | None = None,
+    *,
+    colocated: bool = False,
+    device: str = devices.CPU,
 ) -> dict[str, Callable[[], Predictor[Any]]]:
-    """By name, what makes a new predictor; the DNN searches ``depths``. Raises ``ArgumentError`` for one below 1."""
+    """By name, what makes a new predictor; the DNN searches ``depths``. The DNN and the graph network, which torch
+    trains, do so on ``device``. Raises ``ArgumentError`` for a depth below 1, and for a device other than ``cpu`` where
+    neither is among them."""
     from slotool.predictors.dnn import DnnPredictor
+    from slotool.predictors.graph_network import GraphNetworkPredictor
     from slotool.predictors.registry import predictor_class
     from slotool.predictors.search import one_by_one
 
     if not depths or min(depths) < 1:
         raise ArgumentError("depths", "a depth is a whole number of hidden layers, at least 1")
 
-    def dnn() -> Predictor[Any]:
-        return DnnPredictor(depths, search or one_by_one)
-
-    return {name: dnn if name == DnnPredictor.name else predictor_class(name, colocated=colocated) for name in names}
+    on_device: dict[str, Callable[[], Predictor[Any]]] = {
+        DnnPredictor.name: lambda: DnnPredictor(depths, search or one_by_one, device=device),
+        GraphNetworkPredictor.name: lambda: GraphNetworkPredictor(device=device),
+    }
+    if devices.is_cuda(device) and not on_device.keys() & set(names):
+        raise ArgumentError("training_device", f"{', '.join(names)} train on the CPU only; leave it out")
+    return {name: on_device.get(name) or predictor_class(name, colocated=colocated) for name in names}
 
 
 def trained_and_scored(

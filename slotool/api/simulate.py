@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
-from slotool.api.inputs import FilePath, loaded, name_of
+from slotool.api.inputs import FilePath, devices_of, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
@@ -56,6 +56,7 @@ def simulate(
     *,
     outcomes: FilePath | OutcomeTable | None = None,
     subject: str | None = None,
+    device: str | None = None,
     policies: str | Sequence[str] = POLICIES,
     workers: int = 1,
     deaths_s: Sequence[float] = (),
@@ -77,6 +78,7 @@ def simulate(
         deadline_ms: Deadline of every query, milliseconds.
         outcomes: Outcome table with the accuracy of the points; None: column ``accuracy`` of the profile.
         subject: Subject of the rows; None: the only one of the profile.
+        device: Device of the rows that count, such as ``"cuda:0"``; None: the only one of the profile.
         policies: Policies to compare; ``"fixed@POINT"`` serves one point.
         workers: Workers of the queue.
         deaths_s: Seconds at which workers die.
@@ -112,7 +114,7 @@ def simulate(
             raise ArgumentError(argument, f"{value:g} is not above 0")
     latencies = loaded(LatencyTable, profile)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
-    known = read_profile(latencies, accuracies, subject=subject, quantile=quantile)
+    known = read_profile(latencies, accuracies, subject=subject, quantile=quantile, devices=devices_of(device))
     scenario = Scenario.of(loaded(ArrivalTable, arrivals).times_s, deadline_ms / 1e3, workers, tuple(deaths_s))
     reporter = reporter_of(progress)
     for remark in known.grid.remarks:
@@ -137,6 +139,7 @@ def simulate(
             steps.advance()
     facts = {
         "subject": known.subject,
+        "device": device,
         "points": len(known.grid.points),
         "workers": workers,
         "deadline_ms": deadline_ms,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool import devices
 from slotool.api.display import Part, table
 from slotool.api.measured import MeasuredNetworks, Paths
 from slotool.api.outputs import writes
@@ -69,6 +70,7 @@ def train_colocation_predictor(
     depths: Sequence[int] | None = None,
     engine: str = "local",
     address: str | None = None,
+    training_device: str = "cpu",
     rows: Mapping[str, Any] | None = None,
     seed: int = 0,
     force: bool = False,
@@ -88,6 +90,7 @@ def train_colocation_predictor(
         depths: Numbers of hidden layers that the DNN tries; None: 1 to 20.
         engine: Where depths are trained: ``"local"``, or ``"ray"``, on a cluster.
         address: The ray cluster, ``host:port``; None: the one this machine is in.
+        training_device: Where the DNN trains: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. It answers on the CPU.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size``,
             ``machine`` or ``placement``.
         seed: Of the splits and of training.
@@ -118,8 +121,9 @@ def train_colocation_predictor(
     names_among(model, (AUTO, *own), "model", plugins=registry)
     names = own if model in (AUTO, *own) else [*own, model]
     reporter, written = reporter_of(progress), None if out is None else Path(out)
-    with search_on(engine, address) as search:
-        makers = predictor_makers(names, depths or DEPTHS, search, colocated=True)
+    on = devices.required(training_device, "training_device")
+    with search_on(engine, address, on) as search:
+        makers = predictor_makers(names, depths or DEPTHS, search, colocated=True, device=on)
         if written is not None:
             refuse_existing(written, force)
         source = MeasuredNetworks.of(latency, graphs, rows)

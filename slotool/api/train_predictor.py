@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool import devices
 from slotool.api.display import Part, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
@@ -93,6 +94,7 @@ def train_predictor(
     depths: Sequence[int] | None = None,
     engine: str = "local",
     address: str | None = None,
+    training_device: str = "cpu",
     rows: Mapping[str, Any] | None = None,
     seed: int = 0,
     force: bool = False,
@@ -113,6 +115,8 @@ def train_predictor(
         depths: Numbers of hidden layers that the DNN tries; None: 1 to 20.
         engine: Where depths are trained: ``"local"``, or ``"ray"``, on a cluster.
         address: The ray cluster, ``host:port``; None: the one this machine is in.
+        training_device: Where the DNN and the graph network train: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The
+            predictors answer on the CPU.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
             ``machine``.
         seed: Of the split and of training.
@@ -142,14 +146,17 @@ def train_predictor(
         if len(asked) > 1:
             raise ArgumentError("model", f"{of_many} learns several settings at once, the others one: ask for it alone")
         refuse_search(of_many, depths, engine, address)
+        if training_device != devices.CPU:
+            raise ArgumentError("training_device", f"{of_many} trains on the CPU only; leave it out")
         return _of_settings(latency, graphs, out, rows, seed, force, reporter_of(progress))
     if not {AUTO, "dnn"} & set(asked):
         refuse_search(", ".join(asked), depths, engine, address)
     names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
     names += [name for name in asked if name not in (AUTO, *own)]
     reporter, written = reporter_of(progress), None if out is None else Path(out)
-    with search_on(engine, address) as search:
-        makers = predictor_makers(names, depths or DEPTHS, search)
+    on = devices.required(training_device, "training_device")
+    with search_on(engine, address, on) as search:
+        makers = predictor_makers(names, depths or DEPTHS, search, device=on)
         if written is not None:
             refuse_existing(written, force)
         source = MeasuredNetworks.of(latency, graphs, rows)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotool import devices
 from slotool.api.inputs import FilePath, cores_given, torch_threads
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
@@ -47,7 +47,7 @@ def train_supernet(
     heads: Sequence[float] = (0.25, 0.5, 1.0),
     width: Sequence[float] | None = None,
     points: int = 8,
-    device: str = "auto",
+    device: str = "cpu",
     seed: int = 0,
     threads: int | None = None,
     force: bool = False,
@@ -74,7 +74,7 @@ def train_supernet(
         heads: Shares of the attention heads, ascending to 1.
         width: Shares of the channels between blocks; None: 0.5, 0.75 and 1, of transformers 1 only.
         points: Subnets to offer, the smallest and the largest with them.
-        device: ``"auto"``, ``"cpu"`` or ``"cuda:0"``.
+        device: To train on: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
         seed: Of the weights that start at random, the order of examples and the subnets drawn.
         threads: Compute threads; None: all that this process is given.
         force: Replace ``out`` if it exists.
@@ -100,6 +100,7 @@ def train_supernet(
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     if written is not None:
         refuse_existing(written, force)
+    on = devices.required(device)
     checkpoint = None if written is None else written.with_name(f".{written.name}.training")
     with torch_threads(cores_given(threads)):
         dataset = load_dataset(data)
@@ -108,7 +109,6 @@ def train_supernet(
         space = own.wrapped(drop=drop, shares={"expand": expand, "heads": heads, "width": widths})
         passes = default_epochs(dataset, MIN_EPOCHS) if epochs is None else epochs
         training = Training(passes, rule, drawn, learning_rate=learning_rate, seed=seed) if passes else None
-        on = _device(device)
         with reporter.progress(f"training on {dataset.name}", total=passes) as steps:
             trained = own.trained(space, dataset, training, checkpoint=checkpoint, device=on, progress=steps.advance)
         with reporter.progress("measuring the accuracy of subnets") as steps:
@@ -162,18 +162,6 @@ def _name(network: str | None, module: str | nn.Module | None, graph: FilePath |
     if graph is not None:
         return str(graph) if isinstance(graph, str | Path) else graph.name
     return network or "resnet"
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name == "auto":
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
-    if name != "cpu" and not re.fullmatch(r"cuda(:\d+)?", name):
-        raise ArgumentError("device", f"{name!r} is neither auto, cpu nor cuda:0")
-    if name != "cpu" and not torch.cuda.is_available():
-        raise ArgumentError("device", f"{name}: no CUDA device can be used here")
-    return name
 
 
 def _forget(checkpoint: Path) -> None:

@@ -33,6 +33,9 @@ def choose_points(
         Path | None, typer.Option("--latency", help="Latency table of some of its points, as profile writes it.")
     ] = None,
     predictor: Annotated[Path | None, typer.Option("--predictor", help="Predictor, in place of --latency.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Only rows of this device.", show_default="the only one")
+    ] = None,
     points: Points = 8,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
     label: DataLabel = None,
@@ -60,6 +63,7 @@ def choose_points(
         out,
         latency=latency,
         predictor=predictor,
+        device=device,
         points=points,
         data=optional_source(data, label, inputs, images),
         seed=seed,

@@ -44,6 +44,7 @@ def gen_switching_plan(
         str | None,
         _search("--configurations", help="Replicas x threads to try: 1x1,2x1.", show_default="what the cores allow"),
     ] = None,
+    device: Annotated[str, _search("--device", help="That the servers compute on: cpu, cuda or cuda:N.")] = "cpu",
     duration: Annotated[str, _search("--duration", help="How long each load test lasts.")] = "4s",
     data: DataName = "auto",
     label: DataLabel = None,
@@ -79,6 +80,7 @@ def gen_switching_plan(
         "deadline_ms": deadline_ms,
         "by": by,
         "configurations": _configurations(configurations) if configurations else None,
+        "device": device,
         "duration_s": 4.0 if seconds is None else seconds,
         "data": data_source(data, label, inputs, images),
     }

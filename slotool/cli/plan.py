@@ -38,6 +38,9 @@ def plan(
     subject: Annotated[
         str | None, _fleet("--subject", help="Subject of the rows.", show_default="the only one")
     ] = None,
+    device: Annotated[
+        str | None, _fleet("--device", help="Only rows of this device.", show_default="the only one")
+    ] = None,
     policies: Annotated[str, _fleet("--policies", help="Policies to try.")] = ",".join(POLICIES),
     rules: Annotated[Path | None, _fleet("--rules", help="Instead: answer by rules of gen-rules.")] = None,
     tolerance: Annotated[
@@ -95,6 +98,7 @@ def plan(
         rate=rate,
         outcomes=outcomes,
         subject=subject,
+        device=device,
         policies=policies,
         rules=rules,
         tolerance=_tolerance(tolerance),

@@ -36,6 +36,9 @@ SearchAddress = Annotated[
         rich_help_panel=SEARCH,
     ),
 ]
+TrainingDevice = Annotated[
+    str, typer.Option("--training-device", help="Where the DNN and the graph network train: cpu, cuda or cuda:N.")
+]
 _rows = panel(ROWS)
 _ROW_FILTERS: dict[str, Any] = {
     "device": Annotated[str | None, _rows("--device", help="Only rows of this device.")],

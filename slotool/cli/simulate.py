@@ -31,6 +31,9 @@ def simulate(
     subject: Annotated[
         str | None, _profile("--subject", help="Subject of the rows.", show_default="the only one of the profile")
     ] = None,
+    device: Annotated[
+        str | None, _profile("--device", help="Only rows of this device.", show_default="the only one of the profile")
+    ] = None,
     policies: Annotated[str, _service("--policies", help="Comma-separated; fixed@POINT serves one point.")] = ALL,
     workers: Annotated[int, _service("--workers", min=1, help="Workers of the queue.")] = 1,
     deaths: Annotated[str | None, _service("--deaths", help="Seconds at which workers die: 10,20.")] = None,
@@ -80,6 +83,7 @@ def simulate(
         deadline_ms,
         outcomes=outcomes,
         subject=subject,
+        device=device,
         policies=policies,
         workers=workers,
         deaths_s=parse_numbers(deaths, "--deaths") if deaths else (),

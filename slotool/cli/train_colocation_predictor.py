@@ -17,6 +17,7 @@ from slotool.cli.predictor_options import (
     Latency,
     SearchAddress,
     SearchEngine,
+    TrainingDevice,
     parse_depths,
     picks_rows,
 )
@@ -41,6 +42,7 @@ def train_colocation_predictor(
     depths: Depths = None,
     engine: SearchEngine = "local",
     address: SearchAddress = None,
+    training_device: TrainingDevice = "cpu",
     placement: Annotated[
         str | None,
         typer.Option("--placement", help="Only rows of this placement, shared or split.", rich_help_panel=ROWS),
@@ -70,6 +72,7 @@ def train_colocation_predictor(
         depths=parse_depths(depths),
         engine=engine,
         address=address,
+        training_device=training_device,
         rows={**picked, "placement": placement},
         seed=seed,
         force=force,

@@ -70,7 +70,7 @@ def train_supernet(
         ),
     ] = None,
     points: Points = 8,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda:0.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     seed: Seed = 0,
     threads: Threads = None,
     force: Force = False,

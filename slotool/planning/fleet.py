@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from slotool import devices
 from slotool.errors import InputError
 from slotool.planning.promise import Judge, Part, Promise, Reach, Verdict
 from slotool.planning.traffic import Traffic
@@ -31,13 +32,14 @@ SIZES = 8
 @dataclass(frozen=True)
 class WorkerType:
     """``profile``: latencies of the operating points on one worker of ``threads`` threads; ``price``: of one, per
-    hour or in any other unit. ``source``: the file of the latencies, or the table itself."""
+    hour or in any other unit. ``source``: the file of the latencies, or the table itself; ``device``: of its rows."""
 
     name: str
     profile: Profile
     threads: int
     price: float
     source: Any = None
+    device: str = devices.CPU
 
 
 class Overhead(NamedTuple):

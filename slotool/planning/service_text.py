@@ -41,6 +41,7 @@ def service_text(
         *(() if here else (f"# More workers than this machine has cores ({_cores()}): start a ray cluster of them.",)),
         *_replicas(pool, limits),
         f"threads = {pool.worker.threads}",
+        *_device(pool),
         *(asking if terms else policy),
         f"default-deadline-ms = {deadline_ms!r}",
         "# Of more waiting requests the last could not be answered in time"
@@ -73,6 +74,15 @@ def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:
         f"max-replicas = {limits.most}",
         f"requests-per-worker = {limits.requests_per_worker!r}",
     ]
+
+
+def _device(pool: Pool) -> list[str]:
+    """GPUs, one for each worker."""
+    device = pool.worker.device
+    if not device.startswith("cuda"):
+        return []
+    named = [device] if pool.replicas == 1 else [f"cuda:{number}" for number in range(pool.replicas)]
+    return [f"device = {_quoted(','.join(named))}"]
 
 
 def _stated(value: Any) -> str:

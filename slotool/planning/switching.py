@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slotool import devices
 from slotool.data import DataSource
 from slotool.data.dataset import Split
 from slotool.elastic import ElasticModel, load_model
@@ -53,7 +54,8 @@ class PlanSearch:
 
     ``latency``: the artifact's latency table, over batch sizes where it may batch. ``test_s``: duration of each load
     test. ``configurations``: the ⟨replicas, threads⟩ to try. ``data``: the data set whose test examples are sent.
-    ``by``: what the plan's rates go by (``SwitchingPlan``).
+    ``by``: what the plan's rates go by (``SwitchingPlan``). ``device``: that the servers compute on, of whose latency
+    rows the search knows.
     """
 
     artifact: Path
@@ -65,13 +67,15 @@ class PlanSearch:
     data: DataSource
     seed: int
     by: str = P99
+    device: str = devices.CPU
 
     @cached_property
     def _model(self) -> tuple[ElasticModel, ControlGrid]:
         """Raises ``InputError`` for a deadline that no point can keep."""
         model = load_model(str(self.artifact))
         tables = LatencyTable.load(self.latency), OutcomeTable.load(self.outcomes)
-        grid = ControlGrid(ControlSpace.of_tables(model.name, model.points, *tables, co_runners="", replicas=1))
+        known = {"devices": (self.device,), "co_runners": "", "replicas": 1}
+        grid = ControlGrid(ControlSpace.of_tables(model.name, model.points, *tables, **known))
         grid.require_deadline(self.deadline_s * 1e6)
         return model, grid
 
@@ -115,7 +119,7 @@ class PlanSearch:
                 rates[point.key], loads[point.key] = greatest_rate(confirmed, first_per_s, is_good)
         tried = tuple(load for tests in loads.values() for load in tests)
         plan = SwitchingPlan(model.name, self.deadline_s, replicas, threads, rates, accuracy, tried, machine_id())
-        return replace(plan, by=self.by)
+        return replace(plan, by=self.by, device=self.device)
 
     @contextmanager
     def _served(
@@ -132,6 +136,7 @@ class PlanSearch:
         }
         tables = ["--latency", str(self.latency), "--outcomes", str(self.outcomes), "--policy", MinCost.name]
         workers = ["--engine", "local", "--replicas", str(replicas), "--threads", str(threads)]
+        workers += ["--device", self.device] if devices.is_cuda(self.device) else []
         with server_process([str(self.artifact), *tables, *workers]) as url:
             name = ask_first_model(url, "infer")
 

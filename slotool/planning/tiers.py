@@ -80,14 +80,15 @@ def read_versions(
     *,
     subject: str | None = None,
     quantile: float = PLANNING_QUANTILE,
+    devices: Sequence[str] = (),
     **conditions: Any,
 ) -> Profile:
     """Calls of one example at each version that the rules consult, as a profile whose grid leaves none of them out.
 
-    ``conditions`` narrow the rows, as of ``read_profile``. Raises ``InputError`` as that does, and for a version of the
-    rules that the table lacks or has only in batches: a request of a tier is a call of one example.
+    ``conditions`` and ``devices`` narrow the rows, as of ``read_profile``. Raises ``InputError`` as that does, and for
+    a version of the rules that the table lacks or has only in batches: a request of a tier is a call of one example.
     """
-    subject, samples = read_samples(latency, subject=subject, **conditions)
+    subject, samples = read_samples(latency, subject=subject, devices=devices, **conditions)
     wanted = {*rules.versions, rules.best_version}
     points = [point for point in dict.fromkeys(point for point, _ in samples) if version_name(point) in wanted]
     if missing := wanted - {version_name(point) for point in points}:
@@ -101,7 +102,7 @@ def read_versions(
                 "measure batch size 1"
             )
     known = latency.where(co_runners="", **conditions)
-    space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile)
+    space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile, devices=devices)
     latency_us = {(point, 1): taken for point in points if (taken := space.latency_us(point)) is not None}
     accuracy = {point: mean for point in points if (mean := space.accuracy(point)) is not None}
     grid = ControlGrid(ControlSpace(points, latency_us, accuracy), all_points=True)

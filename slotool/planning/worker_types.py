@@ -32,19 +32,21 @@ def worker_types(
     rules: RuleSet | None,
     *,
     prices: Mapping[str, float],
+    devices: Sequence[str] = (),
     **conditions: Any,
 ) -> tuple[list[WorkerType], list[str]]:
     """The types, named by their threads, and by the file where there are several; and what is to be known of them.
 
-    ``conditions``: as of ``read_profile``. Raises ``ArgumentError`` for a price of no type or that is not above 0,
-    ``InputError`` for a table that cannot be planned with.
+    ``conditions``, ``devices``: as of ``read_profile``; tables may be of different devices. Raises ``ArgumentError``
+    for a price of no type or that is not above 0, ``InputError`` for a table that cannot be planned with.
     """
     made: list[WorkerType] = []
     remarks: list[str] = []
-    for named in tables:
-        known = named.table
-        for threads in sorted(set(known.where(status="ok", co_runners="").rows["threads"])):
-            of = f"{Path(str(named.source)).stem}, " if len(tables) > 1 else ""
+    for table, source in tables:
+        known = table.where(status="ok", co_runners="").of_devices(devices)
+        named = Named(known, source)
+        for threads in sorted(set(known.rows["threads"])):
+            of = f"{Path(str(source)).stem}, " if len(tables) > 1 else ""
             name = f"{of}{threads} thread{'s' if threads > 1 else ''}"
             profile = _profile(named, outcomes, rules, threads=threads, **conditions)
             price = prices.get(name, float(threads))
@@ -55,7 +57,8 @@ def worker_types(
             if (least := int(profile.grid.sizes[0])) > 1:
                 remarks.append(f"latencies of {name} begin with batches of {least}: a call of fewer is taken for one")
             remarks += profile.grid.remarks
-            made.append(WorkerType(name, profile, int(threads), price, named.source))
+            device = str(known.rows["device"].iloc[0])
+            made.append(WorkerType(name, profile, int(threads), price, source, device))
     if unknown := set(prices) - {worker.name for worker in made}:
         there = "; ".join(worker.name for worker in made)
         raise ArgumentError("prices", f"there is no worker type {min(unknown)!r}; there are {there}")
@@ -84,7 +87,7 @@ def _profile(named: Named, outcomes: OutcomeTable | None, rules: RuleSet | None,
 def _points(named: Named) -> list[OperatingPoint]:
     """Raises ``InputError`` for a point that is not written as one, with how it is."""
     points = []
-    for key in dict.fromkeys(named.table.where(status="ok", co_runners="").rows["point"]):
+    for key in dict.fromkeys(named.table.rows["point"]):
         try:
             points.append(OperatingPoint.parse(key))
         except InputError:

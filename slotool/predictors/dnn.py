@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slotool import devices
 from slotool.errors import InputError, RunError
 from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.flat import FlatFeatures, FlatRegressor
@@ -52,24 +53,27 @@ class DnnPredictor(FlatRegressor[Asked]):
     The middle one of ``depths`` decides how weight counts enter (plain, or their square root); then every depth is
     trained, with Adam, slowed down and stopped early by the dev MAE, and the network of lowest dev MAE is kept. A
     depth's seed depends on nothing but ``seed`` and itself, so it does not matter where ``search`` trains it. Answers
-    are floored at the least training label. Trains on CUDA when present, answers on the CPU.
+    are floored at the least training label. Trains on ``device``, answers on the CPU.
 
     Source: inference-latency-prediction, 4.1 and 4.2 (which say neither how they scale their input nor when they stop).
-    Raises ``InputError`` for a depth below 1, ``RunError`` when every training diverged.
+    Raises ``InputError`` for a depth below 1 or a device that cannot be used, ``RunError`` when every training
+    diverged.
     """
 
     name = "dnn"
     fitted_to = (SOLO, COLOCATED)
 
-    def __init__(self, depths: Sequence[int] = DEPTHS, search: Search[Trained] = one_by_one):
+    def __init__(
+        self, depths: Sequence[int] = DEPTHS, search: Search[Trained] = one_by_one, *, device: str = devices.CPU
+    ):
         if not depths or min(depths) < 1:
             raise InputError("the DNN needs at least one depth to try, each of at least 1 hidden layer")
         self.depths = tuple(sorted(set(depths)))
-        self._search = search
+        self._search, self._device = search, devices.required(device)
 
     def surrogate(self) -> Predictor[Asked]:
         """Of the depth that was found, without a search."""
-        return type(self)([self.depth])
+        return type(self)([self.depth], device=self._device)
 
     @property
     def fit_steps(self) -> int:
@@ -94,7 +98,7 @@ class DnnPredictor(FlatRegressor[Asked]):
         def attempt(features: FlatFeatures, depths: Sequence[int]) -> None:
             sets = [(features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev)]
             trained = []
-            for place, (layers, dev_mae) in self._search(_attempt, (*sets, seed), depths):
+            for place, (layers, dev_mae) in self._search(_attempt, (*sets, seed, self._device), depths):
                 candidate = Candidate(features.weight_scale, depths[place], dev_mae * self._unit_s)
                 trained.append((place, (candidate, features, layers)))
                 progress(
@@ -154,19 +158,19 @@ def _dev_mae(found: tuple[Candidate, Any, Layers]) -> float:
     return found[0].dev_mae_s
 
 
-def _attempt(common: tuple[Any, Any, int], depth: int) -> Trained:
-    """One network of the search: its layers, and its dev MAE. ``common``: training set, dev set, seed."""
-    fitting, choosing, seed = common
+def _attempt(common: tuple[Any, Any, int, str], depth: int) -> Trained:
+    """One network of the search: its layers, and its dev MAE. ``common``: training set, dev set, seed, device."""
+    fitting, choosing, seed, device = common
     with _one_thread():
-        sets = _tensors(*fitting), _tensors(*choosing)
+        sets = _tensors(*fitting, device), _tensors(*choosing, device)
         network, dev_mae = _train(_network(sets[0][0], depth, seed + depth), *sets, seed + depth)
     layers = [(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy()) for layer in _linears(network)]
     return layers, dev_mae
 
 
-def _tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.from_numpy(x.astype(np.float32)).to(device), torch.from_numpy(y.astype(np.float32)).to(device)
+def _tensors(x: np.ndarray, y: np.ndarray, device: str) -> tuple[Tensor, Tensor]:
+    on = devices.torch_device(device)
+    return torch.from_numpy(x.astype(np.float32)).to(on), torch.from_numpy(y.astype(np.float32)).to(on)
 
 
 def _network(x: Tensor, depth: int, seed: int) -> nn.Sequential:

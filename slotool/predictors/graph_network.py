@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slotool import strict_json
+from slotool import devices, strict_json
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
@@ -59,16 +59,16 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
     nearest shown. An operator of a type never seen pays prices that fit all types alike, factor 1.
 
     ``members`` networks of different seeds are trained on |log(predicted ÷ label)|, each kept as it was at its lowest
-    dev error (smoothed over epochs), and averaged in log. Trains on CUDA when present, answers on the CPU. Raises
-    ``InputError`` for options below 1, ``RunError`` when training diverged.
+    dev error (smoothed over epochs), and averaged in log. Trains on ``device``, answers on the CPU. Raises
+    ``InputError`` for options below 1 or a device that cannot be used, ``RunError`` when training diverged.
     """
 
     name = "graph"
 
-    def __init__(self, members: int = MEMBERS, epochs: int = MAX_EPOCHS):
+    def __init__(self, members: int = MEMBERS, epochs: int = MAX_EPOCHS, *, device: str = devices.CPU):
         if min(members, epochs) < 1:
             raise InputError("the graph network needs at least 1 member and 1 epoch")
-        self.members, self.epochs = members, epochs
+        self.members, self.epochs, self._device = members, epochs, devices.required(device)
 
     @property
     def fit_steps(self) -> int:
@@ -89,7 +89,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         self._networks = [_new_network(self._scaling, seed + member) for member in range(self.members)]
         with _in_turn_or_at_once() as (pool, stopped):
             trainings = [
-                pool.submit(_train, network, fitting, choosing, seed + member, self.epochs, stopped)
+                pool.submit(_train, network, fitting, choosing, seed + member, self.epochs, stopped, self._device)
                 for member, network in enumerate(self._networks)
             ]
             for member, training in enumerate(trainings):
@@ -354,10 +354,11 @@ def _train(
     seed: int,
     epochs: int,
     stopped: Event,
+    on: str,
 ) -> float:
     """Leaves the network as it was at its lowest mean |log(predicted ÷ label)| on the dev set, on the CPU; returns that
     error. Once ``stopped`` it ends with the next epoch."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = devices.torch_device(on)
     (packed, labels), (dev_packed, dev_labels) = ((graphs.to(device), y.to(device)) for graphs, y in (train, dev))
     network.to(device)
     pick = Picker(packed)

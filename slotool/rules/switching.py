@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool import strict_json
+from slotool import devices, strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 
@@ -59,7 +59,7 @@ class SwitchingPlan:
     ``by``: what the rates go by. ``p99``: a point's P99 stays within the deadline. ``effective-accuracy``: no less
     accurate point answers more requests correctly and in time. ``rates_per_s``: of the whole service, by point key; 0
     where not even the lowest rate tried would do. ``accuracy``: by point key. ``loads``: the load tests. ``others``:
-    the same for other ⟨R, T⟩, to change to when the load asks for it.
+    the same for other ⟨R, T⟩, to change to when the load asks for it. ``device``: that the load tests ran on.
     Source: model-switching, §3 and Algorithm 1.
     """
 
@@ -73,6 +73,7 @@ class SwitchingPlan:
     machine: str
     by: str = P99
     others: tuple[ConfigurationRates, ...] = ()
+    device: str = devices.CPU
 
     @property
     def configuration(self) -> tuple[int, int]:

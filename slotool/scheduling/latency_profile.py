@@ -45,16 +45,18 @@ class LatencyProfile:
         table: LatencyTable,
         *,
         quantile: float = PLANNING_QUANTILE,
+        devices: Sequence[str] = (),
         **conditions: Any,
     ) -> LatencyProfile:
         """What ``slotool profile points`` measured of ``subject``, or a predictor filled in, at batch size 1.
 
         Rows with other co-runners than copies of the subject are ignored. ``conditions`` narrow the rows, e.g.
-        ``threads=1``. Raises ``InputError`` when no row is left, or ``quantile`` is none.
+        ``threads=1``, and ``devices`` as in ``LatencyTable.of_devices``. Raises ``InputError`` when no row is left, or
+        ``quantile`` is none, and as ``of_devices``.
         """
         if not 0.0 < quantile < 1.0:
             raise InputError(f"latencies are planned with a quantile between 0 and 1, not {quantile:g}")
-        own = table.where(subject=subject, status="ok", batch_size=1, **conditions).rows
+        own = table.where(subject=subject, status="ok", batch_size=1, **conditions).of_devices(devices).rows
         own = own[own["point"].isin([point.key for point in points])]
         counts = {text: copies_in(subject, text) for text in own["co_runners"].unique()}
         known = {text: count for text, count in counts.items() if count is not None}
@@ -65,7 +67,7 @@ class LatencyProfile:
         mean: dict[int, Mapping[OperatingPoint, float]] = {}
         for text, co_runners in sorted(known.items(), key=lambda item: item[1]):
             there = LatencyTable(rows[rows["co_runners"] == text])
-            space = ControlSpace.of_tables(subject, points, there, quantile=quantile)
+            space = ControlSpace.of_tables(subject, points, there, quantile=quantile, devices=devices)
             times = {point: space.latency_us(point) for point in points}
             planned[co_runners] = {point: time for point, time in times.items() if time is not None}
             mean[co_runners] = _means_us(points, there)

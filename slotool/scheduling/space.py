@@ -56,17 +56,19 @@ class ControlSpace:
         outcomes: OutcomeTable | None = None,
         *,
         quantile: float = PLANNING_QUANTILE,
+        devices: Sequence[str] = (),
         **conditions: Any,
     ) -> ControlSpace:
         """The space of ``subject`` from measured (or predicted) tables.
 
         ``quantile`` of the samples stands for T, a predicted row's upper bound for a prediction. ``conditions``
-        narrow the latency rows, e.g. ``threads=1``; of several rows left for a point and batch the slowest counts.
-        Outcome versions are point keys or, for a family, plain version names.
+        narrow the latency rows, e.g. ``threads=1``, and ``devices`` as in ``LatencyTable.of_devices``; of several rows
+        left for a point and batch the slowest counts.
+        Outcome versions are point keys or, for a family, plain version names. Raises ``TableError`` as ``of_devices``.
         """
         return cls(
             points,
-            {} if latency is None else _latencies_us(subject, points, latency, quantile, conditions),
+            {} if latency is None else _latencies_us(subject, points, latency, quantile, devices, conditions),
             {} if outcomes is None else _accuracies(points, outcomes),
         )
 
@@ -137,12 +139,18 @@ class ControlSpace:
 
 
 def _latencies_us(
-    subject: str, points: Sequence[OperatingPoint], table: LatencyTable, quantile: float, conditions: Mapping[str, Any]
+    subject: str,
+    points: Sequence[OperatingPoint],
+    table: LatencyTable,
+    quantile: float,
+    devices: Sequence[str],
+    conditions: Mapping[str, Any],
 ) -> dict[tuple[OperatingPoint, int], float]:
     known: dict[tuple[OperatingPoint, int], float] = {}
     # By key, for a key rounds its numbers: a k of sixteen digits is not what parsing gives back.
     by_key = {point.key: point for point in points}
-    for row in table.where(subject=subject, status="ok", **conditions).rows.to_dict("records"):
+    rows = table.where(subject=subject, status="ok", **conditions).of_devices(devices).rows
+    for row in rows.to_dict("records"):
         point = by_key.get(row["point"])
         if point is not None:
             cell = point, int(row["batch_size"])

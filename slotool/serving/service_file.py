@@ -161,6 +161,7 @@ def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, com
         common.replicas,
         common.mapped,
         where,
+        devices=common.devices,
     )
 
 

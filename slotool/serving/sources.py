@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slotool.artifacts.bundle import MANIFEST
+from slotool.devices import CPU
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
@@ -38,7 +39,7 @@ from slotool.serving.candidates import parted, public
 from slotool.serving.interface import Interface
 from slotool.serving.served import ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
-from slotool.tables.latency import copies_in
+from slotool.tables.latency import UNKNOWN_DEVICE, copies_in
 
 BY_DEMAND = "by-demand"
 
@@ -62,7 +63,7 @@ class Sources:
     ``mapped``: workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the
     table of a service file that states them, for sentences. ``corrections``: by model and point, how many times as long
     calls take as the table says. ``role``: of a candidate, whose name is ``candidate_name``'s, and ``share`` of the
-    requests that it gets.
+    requests that it gets. ``devices``: that workers compute on; latencies of others do not count.
     """
 
     artifacts: tuple[Path, ...]
@@ -80,6 +81,7 @@ class Sources:
     corrections: Mapping[str, Mapping[OperatingPoint, float]] = field(default_factory=dict)
     role: str = ""
     share: float = 1.0
+    devices: tuple[str, ...] = (CPU,)
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -166,7 +168,7 @@ class Sources:
         for name, (model, path, manifest) in named.items():
             mine = rules if rules and _has_versions(model, rules) else None
             outcomes = _outcomes_of(model, tables)
-            conditions = _conditions(model, latency, self.threads, warn)
+            conditions = _conditions(model, latency, self.threads, self.devices, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
             factors = self.corrections.get(name, {})
             corrected = space.corrected(factors) if factors else space
@@ -203,6 +205,8 @@ class Sources:
             raise InputError(f"{self.plan}: a switching plan is followed by --policy {ModelSwitching.name} alone")
         if plan.subject != model.name:
             raise InputError(f"{self.plan}: a plan for {plan.subject}, not for {model.name}")
+        if plan.device not in self.devices:
+            raise InputError(f"{self.plan}: the plan was made for --device {plan.device}: serve with it")
         by_configuration = plan.by_configuration
         if self.workers not in by_configuration:
             made_for = " or ".join(f"--replicas {r} --threads {t}" for r, t in by_configuration)
@@ -342,16 +346,26 @@ def _outcomes_of(model: ElasticModel, tables: Mapping[Path, OutcomeTable]) -> Ou
 
 
 def _conditions(
-    model: ElasticModel, latency: LatencyTable | None, threads: int, warn: Callable[[str], None]
+    model: ElasticModel,
+    latency: LatencyTable | None,
+    threads: int,
+    devices: tuple[str, ...],
+    warn: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Which latency rows describe this server; falls back with a warning where only others were measured."""
+    """Which latency rows describe this server; falls back with a warning where only others were measured, but raises
+    ``TableError`` where they are of other devices alone."""
     if latency is None:
         return {}
-    alone = {"co_runners": "", "replicas": 1}
+    alone: dict[str, Any] = {"co_runners": "", "replicas": 1}
     rows = latency.where(subject=model.name, status="ok", **alone).rows
     if rows.empty:
         warn(f"the latency table has no rows of {model.name}: its deadlines only bound the time in the queue")
         return {}
+    rows = LatencyTable(rows, source=latency.source).of_devices(devices).rows
+    for device in devices:
+        if device not in (there := set(rows["device"])) and UNKNOWN_DEVICE not in there:
+            warn(f"the latencies of {model.name} were not measured on {device}; those of {', '.join(there)} count")
+    alone["devices"] = devices
     if threads not in set(rows["threads"]):
         warn(f"the latencies of {model.name} were measured with other threads than {threads}; the slowest count")
     if machine_id() not in set(rows["machine"]):
@@ -368,10 +382,11 @@ def _co_located_policy(
     if latency is None or not conditions:
         return None
     narrowed = {name: value for name, value in conditions.items() if name != "co_runners"}
-    rows = latency.where(subject=model.name, status="ok", batch_size=1, **narrowed).rows
+    devices = narrowed.pop("devices")
+    rows = latency.where(subject=model.name, status="ok", batch_size=1, **narrowed).of_devices(devices).rows
     if not any(copies_in(model.name, text) for text in rows["co_runners"].unique()):
         return None
-    profile = LatencyProfile.of_table(model.name, model.points, latency, **narrowed)
+    profile = LatencyProfile.of_table(model.name, model.points, latency, devices=devices, **narrowed)
     accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
     spaces = {
         co_runners: ControlSpace(model.points, {(point, 1): time_us for point, time_us in planned.items()}, accuracy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Schema
 from slotool.tables.statistics import median_interval, tail_quantile
 from slotool.tables.table import Table
 
+# Of rows that do not say what they were measured on.
+UNKNOWN_DEVICE = "unknown"
 # Names until version 1, and what they are now.
 EARLIER_NAMES = {"visits": "rounds", "disturbed": "interrupted", "policy": "placement"}
 
@@ -24,7 +27,7 @@ LATENCY_SCHEMA = Schema(
         Column("subject", "text", "what ran: a graph's id, or an artifact's name"),
         Column("point", "text", "operating point key; 'full' for a model without settings", default="full"),
         Column("batch_size", "integer", "examples in one call", default=1, rule=POSITIVE),
-        Column("device", "text", "cpu, cuda:N, or what its maker calls it", default="unknown"),
+        Column("device", "text", "cpu, cuda:N, or what its maker calls it", default=UNKNOWN_DEVICE),
         Column("backend", "text", "what executed it: torch, keras, numba …", default="unknown"),
         Column("threads", "integer", "threads the backend was allowed", default=1, rule=POSITIVE),
         Column("replicas", "integer", "copies serving side by side", default=1, rule=POSITIVE),
@@ -74,7 +77,29 @@ class LatencyTable(Table):
         keep = np.ones(len(self), dtype=bool)
         for column, value in conditions.items():
             keep &= (self.rows[column] == value).to_numpy()
-        return LatencyTable(self.rows[keep], self.provenance)
+        return LatencyTable(self.rows[keep], self.provenance, self.source)
+
+    def of_devices(self, devices: Sequence[str] = ()) -> LatencyTable:
+        """The rows of ``devices``; where none is of them, rows that do not say their device. Without ``devices`` all
+        rows, which then are of one: a latency of one device says nothing of another.
+
+        Raises ``TableError`` naming the devices of the rows, where they are several and none is asked for, or none is
+        of those asked for.
+        """
+        there = sorted(set(self.rows["device"]))
+        if not devices:
+            if len(there) > 1:
+                raise TableError(
+                    f"{self.source}: its rows are of {' and '.join(there)}; name one of these with --device"
+                )
+            return self
+        asked = set(devices) & set(there) or {UNKNOWN_DEVICE} & set(there)
+        if there and not asked:
+            raise TableError(
+                f"{self.source}: its rows are of {' and '.join(there)}, none of {' or '.join(devices)}; measure there, "
+                "or name another --device"
+            )
+        return LatencyTable(self.rows[self.rows["device"].isin(asked)], self.provenance, self.source)
 
     def statistics(self) -> pd.DataFrame:
         """Per ``ok`` row: its key columns and n, rounds, median_s, low_s, high_s, mad_s, p90_s, p99_s.
@@ -101,8 +126,9 @@ class LatencyTable(Table):
         return fit_noise(round_medians(samples, counts) for samples, counts in known if len(counts) > 1)
 
     def median_s(self, subject: str, point: OperatingPoint, **conditions: Any) -> float:
-        """Median seconds per call over all samples of the matching rows. Raises ``InputError`` when there are none."""
-        rows = self.where(subject=subject, point=point.key, status="ok", **conditions).rows
+        """Median seconds per call over all samples of the matching rows. Raises ``InputError`` when there are none, or
+        those of several devices."""
+        rows = self.where(subject=subject, point=point.key, status="ok", **conditions).of_devices().rows
         if rows.empty:
             raise InputError(f"the latency table has no row of {subject} at {point}")
         return float(np.median(np.concatenate(rows["samples_s"].tolist())))

@@ -223,7 +223,7 @@ def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, mon
         (["--rule", "astrology"], "'astrology' is neither sandwich nor progressive"),
         (["--expand", "1,0.5"], "expand: shares ascend from above 0 to 1"),
         (["--width", "some"], "neither a number nor start:stop:step"),
-        (["--device", "banana"], "'banana' is neither auto, cpu nor cuda:0"),
+        (["--device", "banana"], "'banana' is no device; cpu, cuda or cuda:N is expected"),
         (["--data", "nowhere"], "no data set called 'nowhere'"),
         (["--drop", "0", "--expand", "1", "--width", "1"], "nothing to vary"),
     ],

@@ -29,8 +29,11 @@ def latency_figures(name: str, table: LatencyTable, source: str) -> Iterator[Fig
         batched = curve["batch_size"].transform("nunique") > 1
         yield _by_batch_size(name, solo[batched], source) if batched.any() else _ranked(name, solo, source)
     colocated = _degradations(table)
-    if len(colocated):
-        yield _degradation(name, colocated, source)
+    # What co-runners do on one device says nothing of another.
+    devices = colocated["device"].unique() if len(colocated) else []
+    for device in devices:
+        of = f"{name} on {device}" if len(devices) > 1 else name
+        yield _degradation(of, colocated[colocated["device"] == device], source)
 
 
 def _by_batch_size(name: str, rows: pd.DataFrame, source: str) -> Figure:

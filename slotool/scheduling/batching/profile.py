@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,18 +30,20 @@ def read_profile(
     *,
     subject: str | None = None,
     quantile: float = PLANNING_QUANTILE,
+    devices: Sequence[str] = (),
     **conditions: Any,
 ) -> Profile:
     """The profile of ``subject`` (may be left out when the table has but one).
 
     Accuracies come from ``outcomes``, or from a column ``accuracy`` of the latency table, so that one CSV of point,
-    batch size, samples and accuracy is enough. ``conditions`` narrow the rows, e.g. ``threads=1``; rows with
-    co-runners are left out. Raises ``InputError``, also for what ``ControlGrid`` rejects.
+    batch size, samples and accuracy is enough. ``conditions`` narrow the rows, e.g. ``threads=1``, and ``devices`` as
+    in ``LatencyTable.of_devices``; rows with co-runners are left out. Raises ``InputError``, also for what
+    ``ControlGrid`` rejects.
     """
-    known, subject = _rows_of(latency, subject, conditions)
+    known, subject = _rows_of(latency, subject, devices, conditions)
     rows = known.rows
     points = [OperatingPoint.parse(key) for key in dict.fromkeys(rows["point"])]
-    space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile)
+    space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile, devices=devices)
     if outcomes is None and "accuracy" in rows:
         means = rows.assign(accuracy=_numbers(rows["accuracy"])).groupby("point")["accuracy"].mean().dropna()
         times = {
@@ -52,14 +55,16 @@ def read_profile(
 
 
 def read_samples(
-    latency: LatencyTable, *, subject: str | None = None, **conditions: Any
+    latency: LatencyTable, *, subject: str | None = None, devices: Sequence[str] = (), **conditions: Any
 ) -> tuple[str, dict[tuple[OperatingPoint, int], np.ndarray]]:
     """The subject, and the µs measured of it per point and batch size; as ``read_profile``."""
-    known, subject = _rows_of(latency, subject, conditions)
+    known, subject = _rows_of(latency, subject, devices, conditions)
     return subject, _samples_us(known.rows)
 
 
-def _rows_of(latency: LatencyTable, subject: str | None, conditions: dict[str, Any]) -> tuple[LatencyTable, str]:
+def _rows_of(
+    latency: LatencyTable, subject: str | None, devices: Sequence[str], conditions: dict[str, Any]
+) -> tuple[LatencyTable, str]:
     """The rows of ``subject`` or of the only one, and its name."""
     known = latency.where(status="ok", co_runners="", **conditions)
     subjects = sorted(set(known.rows["subject"]))
@@ -69,7 +74,7 @@ def _rows_of(latency: LatencyTable, subject: str | None, conditions: dict[str, A
     found = known.where(subject=subject)
     if found.rows.empty:
         raise InputError(f"the latency table has no rows of {subject}; it holds {', '.join(subjects)}")
-    return found, subject
+    return found.of_devices(devices), subject
 
 
 def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarray]:

@@ -1,0 +1,96 @@
+"""Devices that compute: ``cpu``, and CUDA GPUs as PyTorch numbers them.
+
+A GPU computes where somebody names it, never merely because it is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+CPU = "cpu"
+# ``cuda`` alone is the first GPU.
+_FORM = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?")
+
+
+def parsed(text: str, argument: str = "device") -> str:
+    """``cpu`` or ``cuda:N``, whether it is there or not; ``cuda`` is ``cuda:0``.
+
+    Raises ``ArgumentError`` of ``argument`` for another text.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ArgumentError(argument, f"{text[:40]!r} is no device; cpu, cuda or cuda:N is expected")
+    return CPU if text == CPU else f"cuda:{found[1] or 0}"
+
+
+def is_cuda(device: str) -> bool:
+    """Whether a ``parsed`` device is a GPU."""
+    return device != CPU
+
+
+def present() -> tuple[str, ...]:
+    """The devices that PyTorch can use: ``cpu``, then every GPU."""
+    return (CPU, *(f"cuda:{number}" for number in range(cuda_count())))
+
+
+def required(text: str, argument: str = "device") -> str:
+    """As ``parsed``, of a device that can be used here. PyTorch is imported for a GPU only.
+
+    Raises ``ArgumentError`` of ``argument`` for one that cannot be used: PyTorch was built without CUDA, or there is
+    no GPU of this number.
+    """
+    device = parsed(text, argument)
+    if not is_cuda(device) or device in present():
+        return device
+    if cuda_count():
+        raise ArgumentError(argument, f"there is no {device} on this machine; available: {', '.join(present())}")
+    raise ArgumentError(argument, f"{device} cannot be used: {_why_no_cuda()}; available: {CPU}")
+
+
+def several(texts: str | Sequence[str], argument: str = "device") -> tuple[str, ...]:
+    """As ``required`` of each, of a sequence or a text with commas. Raises ``ArgumentError`` for a device that is named
+    twice, and for ``cpu`` beside others."""
+    names = texts.split(",") if isinstance(texts, str) else list(texts)
+    devices = tuple(required(name.strip(), argument) for name in names)
+    for device in devices:
+        if devices.count(device) > 1:
+            raise ArgumentError(argument, f"{device} is named twice; name each device once")
+    if not devices or (len(devices) > 1 and CPU in devices):
+        raise ArgumentError(argument, "one device, or several GPUs such as cuda:0,cuda:1, are expected")
+    return devices
+
+
+def titled(device: str) -> str:
+    """The device with the name of its maker: ``cuda:0 (NVIDIA H100 80GB HBM3)``."""
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(torch_device(device))})" if is_cuda(device) else device
+
+
+def torch_device(device: str) -> torch.device:
+    """PyTorch's name of a ``parsed`` device."""
+    import torch
+
+    return torch.device(device)
+
+
+def cuda_count() -> int:
+    """The number of GPUs that PyTorch can use."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _why_no_cuda() -> str:
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        return f"this PyTorch ({torch.__version__}) was built without CUDA, so install a build with it"
+    return "PyTorch finds no GPU or no driver (see nvidia-smi)"
