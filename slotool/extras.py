@@ -12,6 +12,7 @@ EXTRA_OF = {
     "keras": "keras",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "pynvml": "cuda",
     "ray": "ray",
     "grpc": "grpc",
     "tritonclient": "grpc",

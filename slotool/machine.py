@@ -7,11 +7,14 @@ import json
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from slotool.nvml import Nvml
 
 _LIBRARIES = ("numpy", "torch", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
 # Those of the optional extras that have a part in a latency.
@@ -21,6 +24,10 @@ _FACT_WORDS = {
     "cpu": "processor",
     "architecture": "architecture",
     "gpus": "GPUs",
+    "gpu_driver": "GPU driver",
+    "gpu_cuda": "CUDA of the driver",
+    "gpu_power_limits_w": "GPU power limits (W)",
+    "gpu_clocks_mhz": "highest GPU clocks (MHz)",
     "cores": "cores",
     "cores_given": "cores given",
     "cpu_quota": "CPU quota",
@@ -31,6 +38,8 @@ _FACT_WORDS = {
     "system": "kernel",
     "python": "Python",
 }
+# Those that count where there are GPUs.
+_GPU_FACTS = ("gpus", "gpu_driver", "gpu_cuda", "gpu_power_limits_w", "gpu_clocks_mhz")
 _LATENCY_FACTS = (
     "cpu",
     "architecture",
@@ -44,7 +53,8 @@ _LATENCY_FACTS = (
 
 @lru_cache(maxsize=1)
 def machine_facts() -> dict[str, Any]:
-    """CPU and GPU models, cores given to this process, memory, container limits, governor, system, library versions.
+    """CPU and GPU models, cores given to this process, memory, container limits, governor, system, library versions; of
+    GPUs the driver, power limits and highest clocks too.
 
     Everything is read from the system, none of the libraries is imported. Unknown facts are None.
     """
@@ -62,7 +72,7 @@ def machine_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in _LIBRARIES},
         "optional_libraries": {name: _version(name) for name in _OPTIONAL_LIBRARIES},
-        "gpus": gpu_models(),
+        **_gpu_facts(),
     }
 
 
@@ -79,7 +89,8 @@ def machine_id(facts: Mapping[str, Any] | None = None) -> str:
     kept["system"] = str(facts.get("system")).partition(" ")[0]
     kept["torch"] = (facts.get("libraries") or {}).get("torch")
     if facts.get("gpus"):
-        kept["gpus"] = facts["gpus"]
+        # Facts stored by an earlier version have the models alone.
+        kept |= {name: facts[name] for name in _GPU_FACTS if facts.get(name) is not None}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -120,6 +131,31 @@ def gpu_models(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
     """The models of the NVIDIA GPUs whose driver this process sees, in the order of their bus."""
     texts = [(read_system_file(str(path)) or "").splitlines() for path in sorted(Path(driver).glob("*/information"))]
     return [line.partition(":")[2].strip() for lines in texts for line in lines if line.startswith("Model:")]
+
+
+def gpu_driver(version: str = "/proc/driver/nvidia/version") -> str | None:
+    """The version of NVIDIA's driver, where there is one."""
+    found = re.search(r"\s(\d+(?:\.\d+)+)\s", read_system_file(version) or "")
+    return found.group(1) if found else None
+
+
+def _gpu_facts() -> dict[str, Any]:
+    """Of the GPUs of this machine, in the order of their bus; None where the driver or NVML says nothing."""
+    models = gpu_models()
+    facts: dict[str, Any] = dict.fromkeys(_GPU_FACTS) | {"gpus": models, "gpu_driver": gpu_driver()}
+    if not models and not Path("/dev/nvidiactl").exists():
+        return facts
+    nvml = Nvml()
+    devices = nvml.devices()
+    limits, clocks = [device.power_limit_w for device in devices], [device.max_clock_mhz for device in devices]
+    return {
+        "gpus": models or [str(device.name) for device in devices],
+        "gpu_driver": nvml.driver or facts["gpu_driver"],
+        "gpu_cuda": nvml.cuda,
+        # What no device says is no fact.
+        "gpu_power_limits_w": limits if any(limits) else None,
+        "gpu_clocks_mhz": clocks if any(clocks) else None,
+    }
 
 
 def _cpu_model() -> str | None:

@@ -21,7 +21,9 @@ max_seconds_per_item number     seconds of sampling per subject at most
 rounds          integer         times that each subject is measured afresh
 cache           text            warm or cold
 machine         text            fingerprint id of the machine
+device_name?    text            of a device other than the CPU: its model
 placement?      text            of co-located subjects: shared or split cores
+colocation?     text            of co-located subjects on a device: processes that take turns, or mps
 solo_runs?      integer         of co-located subjects: solo samples before and after
 """
 _SCORES = """
@@ -145,6 +147,7 @@ seconds         number          seconds of measuring
 cores_busy_with_others number   mean cores that other processes kept busy
 rows_per_second number          subjects measured per second
 skipped         integer         rows without samples: too big
+out_of_memory   integer         rows without samples: memory did not suffice
 failed          integer         rows without samples: failed
 timeout         integer         rows without samples: out of time
 ok_rows         integer         rows with samples

@@ -52,6 +52,7 @@ class Diagnosis(Result):
             "libraries": ", ".join(f"{name} {version}" for name, version in libraries if version),
             "extras": ", ".join(name if there else f"{name} (not installed)" for name, there in self.extras.items()),
             "devices": ", ".join(self.devices),
+            **({"gpus": _gpus(facts)} if facts["gpus"] else {}),
             "threads": ", ".join(f"{name} {count}" for name, count in self.threads.items()),
         }
         remarks = [f"advice: {text}" for text in self.advice] + [f"missing: {text}" for text in self.missing]
@@ -81,7 +82,7 @@ def doctor() -> Diagnosis:
         machine=facts,
         devices=_devices(),
         threads=_threads(),
-        advice=_advice(facts),
+        advice=[*_advice(facts), *_gpu_advice(facts)],
         missing=[f"{name} is not installed" for name, version in facts["libraries"].items() if version is None],
         extras=installed_extras(),
         plugins=_plugins(),
@@ -159,6 +160,39 @@ def _threads() -> dict[str, int]:
     except ImportError:
         return counts
     return {"torch": torch.get_num_threads(), **counts}
+
+
+def _gpus(facts: Mapping[str, Any]) -> str:
+    """Models of the GPUs, driver and limits, as far as they are known."""
+    driver = f"driver {facts['gpu_driver'] or 'not visible'}"
+    cuda = f"CUDA up to {facts['gpu_cuda']}" if facts["gpu_cuda"] else ""
+    units = {"gpu_power_limits_w": "W", "gpu_clocks_mhz": "MHz"}
+    limits = [f"{', '.join(map(str, facts[name]))} {unit}" for name, unit in units.items() if facts[name]]
+    return "; ".join(filter(None, [", ".join(facts["gpus"]), driver, cuda, *limits]))
+
+
+def _gpu_advice(facts: Mapping[str, Any]) -> list[str]:
+    """What keeps slotool from a GPU that is there, and what makes its latencies noisy."""
+    from slotool.nvml import Nvml
+    from slotool.profiling.accelerator import mps_is_running
+
+    if not facts["gpus"]:
+        return []
+    nvml = Nvml()
+    advice = [*nvml.remarks]
+    if len(_devices()) == 1:
+        advice.append("there is a GPU, but torch finds none it can use; install a build of torch for the driver's CUDA")
+    for number, device in enumerate(nvml.devices()):
+        if device.persistence is False:
+            advice.append(
+                f"GPU {number} is not kept ready while nobody uses it, so its first call takes seconds; nvidia-smi -pm 1"
+            )
+        slowdown = device.slowdown()
+        if slowdown is not None and slowdown.throttled:
+            advice.append(f"the clock of GPU {number} is held down by heat; measure when it is cool")
+    if mps_is_running():
+        advice.append("NVIDIA's Multi-Process Service is running: co-located models use a GPU at once, not in turns")
+    return advice
 
 
 def _advice(facts: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,6 +248,13 @@ class Planned:
     address: str | None = None
     chosen: Proposal | None = None
 
+    @cached_property
+    def probed(self) -> Settings:
+        """The settings with what was found of their device."""
+        from slotool.profiling.device_probe import probed
+
+        return probed(self.settings, self.items)
+
     def plan(self) -> ProfilePlan | ProfileProposal:
         """What would be measured, and about how long that may take."""
         from slotool.profiling.campaign import plan_only
@@ -255,10 +263,11 @@ class Planned:
         # Whoever plans should hear now of an engine that is not there.
         chosen_engine(self.engine, self.address, reporter_of(None))
         in_order, budgeted = self.chosen is not None, self.budget_s is not None
-        plan = plan_only(self.items, self.settings, self.out, force=self.force, budgeted=budgeted, in_order=in_order)
+        settings = self.probed
+        plan = plan_only(self.items, settings, self.out, force=self.force, budgeted=budgeted, in_order=in_order)
         if self.chosen is not None:
-            return ProfileProposal(self.chosen, self.settings, predicted_seconds(plan.todo, self.settings))
-        return ProfilePlan(plan, self.settings, self.out, self.budget_s)
+            return ProfileProposal(self.chosen, settings, predicted_seconds(plan.todo, settings))
+        return ProfilePlan(plan, settings, self.out, self.budget_s)
 
     def measured(self, reporter: Reporter) -> Profile:
         """Measure what is left, and write the table."""
@@ -267,7 +276,7 @@ class Planned:
         engine = chosen_engine(self.engine, self.address, reporter)
         enough = self.chosen.enough if self.chosen else None
         campaign = Campaign(
-            self.items, self.settings, self.out, force=self.force, budget_s=self.budget_s, enough=enough, engine=engine
+            self.items, self.probed, self.out, force=self.force, budget_s=self.budget_s, enough=enough, engine=engine
         )
         with campaign:
             latency = self._run(campaign, reporter)
@@ -275,7 +284,7 @@ class Planned:
             reporter.note(note)
         titles = {member.name: member.title for item in self.items for member in item.members if member.title}
         notes = self.chosen.notes(self.out) if self.chosen else []
-        return Profile(latency, self.settings, self.out, titles, notes)
+        return Profile(latency, self.probed, self.out, titles, notes)
 
     def _run(self, campaign: Campaign, reporter: Reporter) -> LatencyTable:
         todo, resumed = len(campaign.plan.todo), campaign.plan.resumed

@@ -46,7 +46,7 @@ class ProfilePlan(Result):
 
     @property
     def _too_big(self) -> int:
-        return sum(item.memory_bytes > self.settings.memory_limit_bytes for item in self.plan.todo)
+        return sum(not self.settings.fits(item) for item in self.plan.todo)
 
     @property
     def _places(self) -> Sequence[Sequence[int]]:
@@ -59,7 +59,7 @@ class ProfilePlan(Result):
             "to_measure": len(self.plan.todo) - self._too_big,
             "to_skip": self._too_big,
             "finished": self.plan.resumed,
-            "memory_limit_bytes": self.settings.memory_limit_bytes,
+            "memory_limit_bytes": self.settings.limit_bytes,
             "affinity": self._places,
             "predicted_seconds": self.predicted_s,
             "budget_s": self.budget_s,
@@ -70,7 +70,7 @@ class ProfilePlan(Result):
         cores = " and ".join(sorted({", ".join(map(str, cores)) for cores in self._places}))
         rows = [
             ["measurements to make", f"{len(self.plan.todo) - self._too_big:,}"],
-            [f"to skip, over {settings.memory_limit_bytes / 2**30:.1f} GiB", f"{self._too_big:,}"],
+            [f"to skip, over {settings.limit_bytes / 2**30:.1f} GiB", f"{self._too_big:,}"],
             ["finished already", f"{self.plan.resumed:,}"],
             ["batch sizes", ", ".join(map(str, settings.batch_sizes))],
             ["threads", f"{settings.threads}, on core {cores}"],
@@ -139,6 +139,7 @@ def _counts(found: dict[str, Any], settings: Settings) -> Table:
         ["measurements made now", f"{found['measured']:,}"],
         ["finished before", f"{found['resumed']:,}"],
         ["skipped: too big", f"{found['skipped']:,}"],
+        *([["out of memory", f"{found['out_of_memory']:,}"]] if found["out_of_memory"] else []),
         ["failed", f"{found['failed']:,}"],
         ["timeout", f"{found['timeout']:,}"],
         [f"unstable, beyond ± {100 * settings.rule.precision:g}%", f"{found['unstable']:,}"],
@@ -204,6 +205,7 @@ def _summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]
         **run,
         "rows_per_second": run["measured"] / run["seconds"] if run["measured"] else 0.0,
         **{name: int(status.get(name, 0)) for name in ("skipped", "failed", "timeout")},
+        "out_of_memory": int(status.get("out-of-memory", 0)),
         "ok_rows": len(ok),
         "unstable": int((~ok["stable"].astype(bool)).sum()),
         "interrupted": int(ok["interrupted"].sum()),
@@ -225,7 +227,7 @@ def _median(samples: Any) -> float:
 
 def _remarks(found: dict[str, Any], settings: Settings) -> list[str]:
     remarks: list[str] = found["reasons"][:3]
-    without = found["skipped"] + found["failed"] + found["timeout"]
+    without = found["skipped"] + found["failed"] + found["timeout"] + found["out_of_memory"]
     if without > len(remarks):
         remarks.append(f"… and {without - len(remarks)} more rows without samples; the table's reason column has them")
     others = found["cores_busy_with_others"]

@@ -17,7 +17,7 @@ import numpy as np
 
 from slotool.profiling.timer import Call, stops
 
-_GO, _STOP, _FIRST = 0, 1, 2
+_GO, _STOP, _FAILED, _FIRST = 0, 1, 2, 3
 _BYTES_PER_SLOT = 8
 SPIN_S = 1e-4
 MAX_SPANS = 1 << 20
@@ -39,6 +39,10 @@ class Spans:
 
 def _never_idle() -> float:
     return 0.0
+
+
+def _nothing() -> None:
+    return None
 
 
 class SharedMemoryBarrier:
@@ -74,9 +78,18 @@ class SharedMemoryBarrier:
     def stop(self) -> None:
         self._slots[_STOP] = 1
 
-    def run(self, member: int, call: Call, calls: int, idle: Callable[[], float] = _never_idle) -> Spans:
+    def run(
+        self,
+        member: int,
+        call: Call,
+        calls: int,
+        idle: Callable[[], float] = _never_idle,
+        wait: Callable[[], None] = _nothing,
+    ) -> Spans:
         """As a member: wait for the others, then call until ``stop``, ``calls`` times per sample. ``idle``: seconds
-        since its last call in which no thread of this process ran or was ready to run (``Interference.idle_s``)."""
+        since its last call in which no thread of this process ran or was ready to run (``Interference.idle_s``).
+        ``wait`` returns when the device has done what was called; it is a part of every sample, so none is left to be
+        done when this returns."""
         slots, mine = self._slots, _FIRST + member
         spans: list[tuple[float, float]] = []
         checks: list[tuple[float, float]] = []
@@ -87,6 +100,7 @@ class SharedMemoryBarrier:
             started = time.perf_counter()
             for _ in range(calls):
                 call()
+            wait()
             ended = time.perf_counter()
             spans.append((started, ended))
             slots[mine] = len(spans)
@@ -95,13 +109,24 @@ class SharedMemoryBarrier:
                 check_at = ended + IDLE_CHECK_EVERY_S
         return Spans(np.array(spans).reshape(-1, 2), _stops(begun, np.array(checks).reshape(-1, 2)))
 
-    def keep_busy(self, member: int, call: Call) -> None:
-        """As a member that only keeps the core busy: ``run`` without recording samples."""
+    def keep_busy(self, member: int, call: Call, wait: Callable[[], None] = _nothing) -> None:
+        """As a member that only keeps the core or the device busy: ``run`` without recording samples."""
         slots, mine = self._slots, _FIRST + member
         self._await_go(member)
         while not slots[_STOP]:
             call()
+            # Not only for the count: what is called without an end would fill the device's queue.
+            wait()
             slots[mine] += 1
+
+    def fail(self) -> None:
+        """As a member that cannot go on: the others need not go on for its sake."""
+        self._slots[_FAILED] = 1
+
+    @property
+    def failed(self) -> bool:
+        """Whether a member has failed."""
+        return bool(self._slots[_FAILED])
 
     def _await_go(self, member: int) -> None:
         slots = self._slots
@@ -167,15 +192,15 @@ def coordinate(
 ) -> bool:
     """As the parent: start all members at once, stop them when each has ``samples`` co-located samples.
 
-    ``seconds``: minimum and maximum co-located time, whatever the samples. Ends early when a member dies; returns
-    whether all are alive.
+    ``seconds``: minimum and maximum co-located time, whatever the samples. Ends early when a member dies or fails;
+    returns whether all are alive.
     """
-    while min(barrier.counts) < 0 and alive():
+    while min(barrier.counts) < 0 and alive() and not barrier.failed:
         time.sleep(poll_s)
     min_s, max_s = seconds
     started = time.perf_counter() + 2 * poll_s
     barrier.go(started)
-    while alive():
+    while alive() and not barrier.failed:
         lasted = time.perf_counter() - started
         # The first and the last sample lie partly outside of the co-located time.
         if lasted >= max_s or (lasted >= min_s and min(barrier.counts) >= samples + 2):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,31 +12,34 @@ import numpy as np
 from slotool.errors import InputError, SlotoolError
 from slotool.profiling.backends import Backend
 from slotool.profiling.barrier import SharedMemoryBarrier
-from slotool.profiling.caches import eviction
 from slotool.profiling.interference import Interference
+from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.timer import Call, MeasurementHooks, StoppingRule, measure
 
 # Enough digits for a tenth of a picosecond in a microsecond; the rest is noise that would only fill the journal.
 DIGITS = 11
+NOT_SETTLED = "durations had not settled when sampling began"
 
 
 class Bench:
     """Answers the requests of ``WorkerProcess`` with plain JSON values. ``cores`` are those the process is bound to.
 
     ``measure`` times a subject alone. ``prepare`` makes one ready; after it ``sample`` times it again, ``colocated``
-    runs it with co-runners, and ``keep_busy`` runs it as a co-runner that is not timed.
+    runs it with co-runners, and ``keep_busy`` runs it as a co-runner that is not timed. ``device`` tells of the device
+    and its free memory.
     """
 
     def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule, cold: bool = False):
         self._backend, self._rule = backend, rule
         self._interference = Interference(cores, oversubscribed=backend.oversubscribed)
         self._hooks = MeasurementHooks(
-            begin=self._interference.look_again,
+            begin=self._begin,
             lost=self._lost_s,
             idle=self._interference.idle_s,
-            before_sample=eviction() if cold else None,
+            before_sample=backend.eviction() if cold else None,
             wait=backend.wait,
             stopwatch=backend.stopwatch(),
+            ramp_up_s=backend.accelerator.ramp_up_s if backend.accelerator else 0.0,
         )
         self._call: Call | None = None
         self._calls_per_sample = 1
@@ -50,12 +53,18 @@ class Bench:
             "sample": self.sample,
             "run colocated": self.colocated,
             "keep busy": self.keep_busy,
+            "device": self.device,
         }
         try:
-            found = ways[request.get("do", "measure")](request)
+            return {"status": "ok", **ways[request.get("do", "measure")](request), "healthy": True}
         except Exception as error:
-            return {"status": "failed", "reason": sentence(error), "healthy": isinstance(error, SlotoolError)}
-        return {"status": "ok", **found, "healthy": True}
+            failure = self._failure(error)
+        # Now that the error is gone, and with it what its frames held.
+        if failure["status"] == OUT_OF_MEMORY:
+            self._call = None
+            if self._backend.accelerator is not None:
+                self._backend.accelerator.release()
+        return failure
 
     def measure(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Time ``subject`` at ``batch_size`` by the worker's rule."""
@@ -74,19 +83,45 @@ class Bench:
         barrier = SharedMemoryBarrier(request["barrier"], int(request["members"]))
         try:
             idle = self._interference.idle_s
-            found = barrier.run(int(request["member"]), self._ready(), self._calls_per_sample, idle)
+            self._begin_watch()
+            found = barrier.run(int(request["member"]), self._ready(), self._calls_per_sample, idle, self._backend.wait)
+            throttled = self._backend.throttled()
+        except BaseException:
+            barrier.fail()
+            raise
         finally:
             barrier.close()
-        return {"spans": found.samples.tolist(), "stops": found.stops.tolist()}
+        return {
+            "spans": found.samples.tolist(),
+            "stops": found.stops.tolist(),
+            "throttled": throttled,
+            **self._watched(),
+        }
 
     def keep_busy(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Run the prepared model as ``member`` of the ``barrier``, without timing it."""
         barrier = SharedMemoryBarrier(request["barrier"], int(request["members"]))
         try:
-            barrier.keep_busy(int(request["member"]), self._ready())
+            barrier.keep_busy(int(request["member"]), self._ready(), self._backend.wait)
+        except BaseException:
+            barrier.fail()
+            raise
         finally:
             barrier.close()
         return {}
+
+    def device(self, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The device's model, memory and settings, and how co-runners share it; nothing of a CPU."""
+        accelerator = self._backend.accelerator
+        if accelerator is None:
+            return {}
+        memory = accelerator.memory()
+        return {
+            "device_name": accelerator.name,
+            "memory": None if memory is None else asdict(memory),
+            "settings": "; ".join(f"{name} {value}" for name, value in accelerator.settings().items()),
+            "colocation": accelerator.colocation(),
+        }
 
     def _place(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._call = None  # free the last one first: both together may not fit
@@ -94,7 +129,10 @@ class Bench:
         subject = self._backend.open(request["subject"])
         opened = time.perf_counter()
         self._call = self._backend.prepare(subject, int(request["batch_size"]))
-        return {"open_s": opened - started, "prepare_s": time.perf_counter() - opened, **self._backend.facts()}
+        took = {"open_s": opened - started, "prepare_s": time.perf_counter() - opened}
+        found = self.device()
+        about = {"device_name": found["device_name"], "device_settings": found["settings"]} if found else {}
+        return {**took, **about, **self._backend.facts()}
 
     def _timed(self, rule: StoppingRule) -> dict[str, Any]:
         call = self._ready()
@@ -110,7 +148,33 @@ class Bench:
         }
         if measured.device_samples_s is not None:
             found["device_samples_s"] = _rounded(measured.device_samples_s)
-        return found
+        return found | self._watched(() if measured.settled else (NOT_SETTLED,))
+
+    def _begin(self) -> None:
+        self._interference.look_again()
+        self._begin_watch()
+
+    def _begin_watch(self) -> None:
+        if self._backend.watch is not None:
+            self._backend.watch.begin()
+
+    def _watched(self, remarks: Sequence[str] = ()) -> dict[str, Any]:
+        """What a row says of its device; nothing of a CPU."""
+        watch = self._backend.watch
+        if watch is None:
+            return {}
+        found = watch.columns()
+        return {**found, "remarks": "; ".join(filter(None, [*remarks, found["remarks"]]))}
+
+    def _failure(self, error: Exception) -> dict[str, Any]:
+        if self._backend.is_out_of_memory(error):
+            # A device's allocator goes on after it; a process whose own memory ran out may not.
+            return {
+                "status": OUT_OF_MEMORY,
+                "reason": sentence(error),
+                "healthy": self._backend.accelerator is not None,
+            }
+        return {"status": "failed", "reason": sentence(error), "healthy": isinstance(error, SlotoolError)}
 
     def _ready(self) -> Call:
         if self._call is None:

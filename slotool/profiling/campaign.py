@@ -17,6 +17,7 @@ from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.machine import machine_facts
 from slotool.profiling.backends import backend_class
+from slotool.profiling.device_probe import probed
 from slotool.profiling.engines import Engine, LocalEngine
 from slotool.profiling.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.profiling.plan import Item, Plan, Settings, make_plan, solo_items
@@ -52,6 +53,7 @@ def plan_only(
 ) -> Plan:
     """What a campaign would do, leaving every file as it is."""
     _check(items, settings, out)
+    settings = probed(settings, items)
     journal = JournalContent() if force else read_journal(journal_path(out), settings.configuration())
     finished = [] if force else _finished(out, settings, journal)
     return make_plan(items, settings, finished, budgeted=budgeted, in_order=in_order)
@@ -60,8 +62,8 @@ def plan_only(
 class Campaign:
     """Measures items and writes ``out``; the same call again takes up where one ended. Use it as a context manager.
 
-    A subject that is too big is one row ``skipped``, one that fails or kills its worker ``failed``, one that hangs
-    ``timeout``, each with its reason. With ``budget_s`` it ends after so many seconds, having measured first what
+    A subject that is too big is one row ``skipped``, one for which memory does not suffice ``out-of-memory``, one that
+    fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason. With ``budget_s`` it ends after so many seconds, having measured first what
     tells most for its time (``plan.worth_first``), and, when all is measured, the unstable rows again. With ``enough``
     the items are measured in the order given, and it ends when ``enough``, asked of all finished rows before each item,
     says so. ``force`` begins again.
@@ -81,11 +83,12 @@ class Campaign:
         enough: Callable[[Collection[Row]], bool] | None = None,
         engine: Callable[[Settings], Engine] = LocalEngine,
     ):
-        self._settings, self._out, self._engine = settings, Path(out), engine
+        self._out, self._engine = Path(out), engine
         self._budget_s, self._enough = budget_s, enough
         self._failed: set[Key] = set()  # in this run: their later rounds are passed over
         self._passed = 0
         _check(items, settings, self._out)
+        self._settings = settings = probed(settings, items)
         with ExitStack() as opened:
             journal = Journal(journal_path(self._out), settings.configuration(), fresh=force)
             self._journal = opened.enter_context(journal)
@@ -166,7 +169,7 @@ class Campaign:
             "seed": settings.seed,
             "timeout_s": settings.timeout_s,
             "journal": {"id": self._journal.id, "rows": len(self._journal.rows)},
-            "memory_limit_bytes": settings.memory_limit_bytes,
+            "memory_limit_bytes": settings.limit_bytes,
             "machine_facts": machine_facts(),
         }
 

@@ -14,19 +14,28 @@ import psutil
 from slotool.errors import AlreadyExistsError, InputError
 from slotool.machine import machine_facts, machine_id
 from slotool.process import cores_by_preference
+from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.rows import Key, Row, by_key
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
 
-# Rough rates of one CPU core, for predicting a campaign's time only.
+# Rough rates of one CPU core, and of a device, for predicting a campaign's time only.
 FLOPS_PER_SECOND = 3e10
 BYTES_PER_SECOND = 1e10
+DEVICE_FLOPS_PER_SECOND = 1e13
+DEVICE_BYTES_PER_SECOND = 1e12
 SECONDS_PER_OPERATOR = 1e-5
 # Building and sending a subject, journal; starting a worker.
 SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3, "onnx": 0.02, "onnx-int8": 0.5}
 SECONDS_PER_START = {"torch": 2.0, "keras": 6.0, "onnx": 1.0, "onnx-int8": 3.0}
 WARM_UP_CALLS = 2
+# What ran out of memory is tried again when so many times the memory is there: free memory is never twice the same.
+GROWN_LIMIT = 1.1
 PLACEMENTS = ("shared", "split")
+# On a device an item takes more than its weights and outputs: kernels want space to work in, and the area that weights
+# lie in grows by a quarter more than is needed; each process beyond the first has a context of its own.
+DEVICE_SLACK = 1.3
+CONTEXT_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,9 @@ class Settings:
     machine spoils one round at most. ``cold``: caches are emptied before each sample. ``placement`` assigns cores to
     co-runners: ``shared`` gives all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its
     own. ``solo_runs``: solo samples of a co-runner, once before and once after each combination.
+
+    ``device_name``, ``device_limit_bytes`` and ``colocation`` are what ``device_probe.probed`` found of a device: its
+    model, the memory that an item may take there, and how co-runners share it.
     """
 
     backend: str = "torch"
@@ -52,6 +64,9 @@ class Settings:
     cold: bool = False
     placement: str | None = None
     solo_runs: int = 5
+    device_name: str = ""
+    device_limit_bytes: int | None = None
+    colocation: str = ""
 
     @property
     def kind(self) -> str:
@@ -73,7 +88,26 @@ class Settings:
             "cache": "cold" if self.cold else "warm",
             "machine": machine_id(),
         }
-        return shared | ({"placement": self.placement, "solo_runs": self.solo_runs} if self.placement else {})
+        shared |= {"device_name": self.device_name} if self.device_name else {}
+        if not self.placement:
+            return shared
+        shared |= {"placement": self.placement, "solo_runs": self.solo_runs}
+        return shared | ({"colocation": self.colocation} if self.colocation else {})
+
+    @property
+    def limit_bytes(self) -> int:
+        """What one item may take: of the device's memory, where that is known, else of the host's."""
+        return self.memory_limit_bytes if self.device_limit_bytes is None else self.device_limit_bytes
+
+    def needed_bytes(self, item: Item) -> int:
+        """An upper estimate of what an item takes, of the memory that ``limit_bytes`` is of."""
+        if self.device_limit_bytes is None:
+            return item.memory_bytes
+        return int(DEVICE_SLACK * item.memory_bytes) + (len(item.members) - 1) * CONTEXT_BYTES
+
+    def fits(self, item: Item) -> bool:
+        """Whether an item keeps the memory limit."""
+        return self.needed_bytes(item) <= self.limit_bytes
 
     @property
     def round_rule(self) -> StoppingRule:
@@ -230,7 +264,9 @@ def _rounds_made(row: Row, settings: Settings) -> int:
 def _may_do_now(row: Row, item: Item, settings: Settings) -> bool:
     """Whether a row has no samples for a limit that has grown since."""
     if row["status"] == "skipped":
-        return item.memory_bytes <= settings.memory_limit_bytes
+        return settings.fits(item)
+    if row["status"] == OUT_OF_MEMORY:
+        return settings.limit_bytes > GROWN_LIMIT * (row.get("limit_bytes") or math.inf)
     return row["status"] == "timeout" and settings.timeout_s > (row.get("limit_s") or math.inf)
 
 
@@ -247,7 +283,7 @@ def worth_first(items: Sequence[Item], settings: Settings, chance: random.Random
 
 def predicted_seconds(items: Sequence[Item], settings: Settings) -> float:
     """A rough prediction of a campaign's time: roofline of assumed rates, start of workers, the fewest runs."""
-    fits = [item for item in items if item.memory_bytes <= settings.memory_limit_bytes]
+    fits = [item for item in items if settings.fits(item)]
     members = [member for item in items for member in item.members]
     # A worker per backend, or, with co-runners, one per subject.
     started = {member.label if settings.placement else settings.backend_of(member): member for member in members}
@@ -258,7 +294,7 @@ def predicted_seconds(items: Sequence[Item], settings: Settings) -> float:
 
 def item_seconds(item: Item, settings: Settings) -> float:
     """A rough prediction for one item that fits."""
-    calls_s = [_call_seconds(member, item.batch_size, settings.threads) for member in item.members]
+    calls_s = [_call_seconds(member, item.batch_size, settings) for member in item.members]
     if settings.placement:
         # On shared cores all slow each other down; the slowest decides how long they are co-located.
         colocated_s = (settings.round_rule.runs + 2) * (
@@ -269,9 +305,12 @@ def item_seconds(item: Item, settings: Settings) -> float:
     return overhead_s + min(calls_s[0] * (settings.round_rule.runs + WARM_UP_CALLS), settings.timeout_s)
 
 
-def _call_seconds(subject: Subject, batch_size: int, threads: int) -> float:
-    compute_s = batch_size * subject.flops / (threads * FLOPS_PER_SECOND)
-    return max(compute_s, subject.weight_bytes / BYTES_PER_SECOND) + subject.operators * SECONDS_PER_OPERATOR
+def _call_seconds(subject: Subject, batch_size: int, settings: Settings) -> float:
+    flops_per_s, bytes_per_s = settings.threads * FLOPS_PER_SECOND, BYTES_PER_SECOND
+    if settings.device != "cpu":
+        flops_per_s, bytes_per_s = DEVICE_FLOPS_PER_SECOND, DEVICE_BYTES_PER_SECOND
+    compute_s = batch_size * subject.flops / flops_per_s
+    return max(compute_s, subject.weight_bytes / bytes_per_s) + subject.operators * SECONDS_PER_OPERATOR
 
 
 def available_memory() -> int:

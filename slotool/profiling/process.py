@@ -28,7 +28,7 @@ class WorkerHung(WorkerError):
 class WorkerProcess:
     """A fresh ``slotool.profiling.worker`` with threads and affinity set and verified before it says hello.
 
-    ``hello``: pid, affinity, threads, pools and start_s as found in force. Use it as a context manager.
+    ``hello``: pid, affinity, threads, pools, device and start_s as found in force. Use it as a context manager.
     Raises ``WorkerError`` when it cannot start or the system denies what was asked; ``InputError`` when the backend
     does not offer the device.
     """

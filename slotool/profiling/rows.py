@@ -21,8 +21,10 @@ Key = tuple[str, str, int, str]
 # And what a row without samples holds. Samples are means over blocks of calls_per_sample calls; content identifies
 # what the name stood for; rounds counts the rounds in which the item was measured; discarded counts samples measured
 # again because other processes interrupted them; interrupted: such samples were kept; stable: all rounds agree to the
-# precision asked for (see ``judged``); limit_s is the time limit that a row of status timeout did not keep; precision
-# is what was computed in, int8_share the part of the FLOPs that ran on whole numbers.
+# precision asked for (see ``judged``); limit_s is the time limit that a row of status timeout did not keep, limit_bytes
+# the memory limit under which one ran out of memory; precision is what was computed in, int8_share the part of the FLOPs
+# that ran on whole numbers. Of a device: its model, what was set on it, how co-runners share it, the share of samples
+# during which its power limit held the clock down, its clock after them, and sentences on what else was seen.
 EXTRA_COLUMNS: Mapping[str, Any] = {
     "content": "",
     "calls_per_sample": 0,
@@ -36,8 +38,15 @@ EXTRA_COLUMNS: Mapping[str, Any] = {
     "stable": False,
     "measured_at": None,
     "limit_s": None,
+    "limit_bytes": None,
     "precision": "float32",
     "int8_share": 0.0,
+    "device_name": "",
+    "device_settings": "",
+    "colocation": "",
+    "power_capped": 0.0,
+    "clock_mhz": None,
+    "remarks": "",
 }
 _SAMPLES = ("samples_s", "samples_per_round", "solo_s", "device_samples_s")
 
@@ -57,6 +66,7 @@ class _Parts:
     stable: bool
     measured_at: float | None
     limit_s: float | None
+    limit_bytes: float | None = None
     co_runners: str = ""
     samples_s: list[float] = field(default_factory=list)
     samples_per_round: list[int] = field(default_factory=list)
@@ -113,7 +123,18 @@ def pooled(first: Row, second: Row) -> dict[str, Any]:
         "discarded": first["discarded"] + second["discarded"],
         "interrupted": first["interrupted"] or second["interrupted"],
         "measured_at": second["measured_at"],
+        **_device_columns(first, second),
     }
+
+
+def _device_columns(first: Row, second: Row) -> dict[str, Any]:
+    """What both rounds saw of their device; nothing where the rows do not say."""
+    if "power_capped" not in first or "power_capped" not in second:
+        return {}
+    rounds = first["rounds"], second["rounds"]
+    capped = (rounds[0] * first["power_capped"] + rounds[1] * second["power_capped"]) / sum(rounds)
+    said = dict.fromkeys(part for row in (first, second) for part in str(row["remarks"]).split("; ") if part)
+    return {"power_capped": capped, "remarks": "; ".join(said)}
 
 
 def by_key(rows: Iterable[Row], rule: StoppingRule) -> dict[Key, Row]:

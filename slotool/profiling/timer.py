@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Protocol
 
@@ -21,6 +21,10 @@ Clock = Callable[[], float]
 CLOCK_READS_PER_SAMPLE = 1000
 WARM_UP_CALLS = 1
 WARM_UP_SECONDS = 0.01
+# A device is warm when the medians of two successive pieces of time differ by less than this share.
+RAMP_UP_PIECE_S = 0.05
+RAMP_UP_CALLS = 3
+SETTLED = 0.01
 # A sample of which other processes took more than this share is measured again.
 MAX_LOST = 0.01
 # A sample is also measured again when it was idle for so much longer than the others of its kind, for more than this
@@ -50,11 +54,14 @@ class StoppingRule:
 
 
 class Stopwatch(Protocol):
-    """A device's own clock. ``stop`` waits until the device is done and returns its seconds since ``start``."""
+    """A device's own clock. ``start`` and ``stop`` ask the device to note the time when it gets there, and return at once;
+    ``seconds`` waits until it has, and returns what lay between."""
 
     def start(self) -> None: ...
 
-    def stop(self) -> float: ...
+    def stop(self) -> None: ...
+
+    def seconds(self) -> float: ...
 
 
 def _nothing() -> None:
@@ -73,7 +80,8 @@ class MeasurementHooks:
     (``Interference``). ``idle``: seconds since its last call in which no thread of this process ran or was ready to
     run. ``before_sample`` runs untimed before each sample, which is then a single call (cold caches). ``wait`` returns
     when the device has done what was called; it is timed, once per sample, so that calls within a sample may overlap on
-    the device as they would. ``stopwatch``: the device's own clock.
+    the device as they would. ``stopwatch``: the device's own clock, stopped before the host waits. ``ramp_up_s``: calls
+    go on for so many seconds at most before the first sample, until their durations settle.
     """
 
     begin: Callable[[], None] = _nothing
@@ -82,6 +90,7 @@ class MeasurementHooks:
     before_sample: Callable[[], None] | None = None
     wait: Callable[[], None] = _nothing
     stopwatch: Stopwatch | None = None
+    ramp_up_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ class Measurement:
 
     ``discarded`` samples were measured again because other processes interrupted them. ``interrupted``: that did not
     end, so interrupted samples are among the kept ones. ``device_samples_s`` are the same samples by the device's own
-    clock.
+    clock. ``settled``: durations no longer changed before the first sample.
     """
 
     first_call_s: float
@@ -99,6 +108,7 @@ class Measurement:
     discarded: int = 0
     interrupted: bool = False
     device_samples_s: np.ndarray | None = None
+    settled: bool = True
 
 
 def measure(
@@ -111,8 +121,9 @@ def measure(
     with collector_off():
         first_call_s = _block(call, 1, clock, hooks.wait)
         quickest_s = _warm_up(call, clock, hooks.wait)
+        settled = _ramped_up(call, clock, hooks)
         calls = 1 if hooks.before_sample or rule.single else block_size(quickest_s, clock_overhead(clock))
-        return _Sampler(call, calls, rule, clock, hooks).run(first_call_s)
+        return replace(_Sampler(call, calls, rule, clock, hooks).run(first_call_s), settled=settled)
 
 
 def is_stable(samples_s: np.ndarray, precision: float) -> bool:
@@ -162,6 +173,24 @@ def _warm_up(call: Call, clock: Clock, wait: Callable[[], None]) -> float:
     return quickest
 
 
+def _ramped_up(call: Call, clock: Clock, hooks: MeasurementHooks) -> bool:
+    """Call until durations settle, which says that the device has its clock, or ``ramp_up_s`` are over; returns whether
+    they did."""
+    if not hooks.ramp_up_s:
+        return True
+    started, last_s = clock(), math.inf
+    while True:
+        begun, blocks_s = clock(), []
+        while len(blocks_s) < RAMP_UP_CALLS or clock() - begun < RAMP_UP_PIECE_S:
+            blocks_s.append(_block(call, 1, clock, hooks.wait))
+        median_s = float(np.median(blocks_s))
+        if abs(median_s - last_s) <= SETTLED * median_s:
+            return True
+        if clock() - started >= hooks.ramp_up_s:
+            return False
+        last_s = median_s
+
+
 @dataclass(frozen=True)
 class _Sample:
     """One block of calls: what the clock and the device's clock said, and how much of it the process was idle."""
@@ -198,10 +227,8 @@ class _Sampler:
             hooks.before_sample()
             hooks.lost()
         hooks.idle()
-        if hooks.stopwatch is not None:
-            hooks.stopwatch.start()
-        seconds = _block(self._call, self._calls, self._clock, hooks.wait)
-        device_s = hooks.stopwatch.stop() if hooks.stopwatch is not None else math.nan
+        seconds = _block(self._call, self._calls, self._clock, hooks.wait, hooks.stopwatch)
+        device_s = hooks.stopwatch.seconds() if hooks.stopwatch is not None else math.nan
         sample = _Sample(seconds, device_s, hooks.idle())
         interrupted = hooks.lost() > MAX_LOST * seconds
         (self._interrupted if interrupted else self._clean).append(sample)
@@ -235,9 +262,14 @@ def _columns(samples: Sequence[_Sample]) -> tuple[list[float], list[float]]:
     return [sample.seconds for sample in samples], [sample.device_s for sample in samples]
 
 
-def _block(call: Call, calls: int, clock: Clock, wait: Callable[[], None]) -> float:
+def _block(call: Call, calls: int, clock: Clock, wait: Callable[[], None], stopwatch: Stopwatch | None = None) -> float:
+    if stopwatch is not None:
+        stopwatch.start()
     started = clock()
     for _ in repeat(None, calls):
         call()
+    if stopwatch is not None:
+        # Before the host waits: how long it takes to wake up is none of the device's time.
+        stopwatch.stop()
     wait()
     return clock() - started

@@ -63,7 +63,8 @@ def _start(options: dict[str, Any]) -> tuple[Bench, dict[str, Any]]:
     in_force = {"affinity": affinity, "threads": backend.threads(), "pools": _pools()}
     _verify(options, in_force)
     bench = Bench(backend, affinity, StoppingRule(**options["rule"]), cold=options["cold"])
-    return bench, {"pid": os.getpid(), **in_force, "start_s": time.perf_counter() - started}
+    hello = {"pid": os.getpid(), **in_force, "device": bench.device(), "start_s": time.perf_counter() - started}
+    return bench, hello
 
 
 def _pools() -> dict[str, int]:

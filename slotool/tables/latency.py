@@ -33,7 +33,7 @@ LATENCY_SCHEMA = Schema(
         Column("replicas", "integer", "copies serving side by side", default=1, rule=POSITIVE),
         Column("co_runners", "text", "co-runners, sorted, joined by '+'; empty when solo", default=""),
         Column("machine", "text", "fingerprint id of the machine", default="unknown"),
-        Column("status", "text", "ok, or why there are no samples: failed, skipped, timeout", default="ok"),
+        Column("status", "text", "ok, or why there are none: failed, skipped, timeout, out-of-memory", default="ok"),
         Column("reason", "text", "one sentence when status is not ok", default=""),
         Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),
         Column("samples_s", "numbers", "seconds per call, each sample as measured", rule=POSITIVE, alias="latency_s"),

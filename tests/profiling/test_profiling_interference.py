@@ -109,11 +109,14 @@ def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> N
         def start(self) -> None:
             self.began = clock.now
 
-        def stop(self) -> float:
+        def stop(self) -> None:
+            waits.append("stop")
+
+        def seconds(self) -> float:
             return (clock.now - self.began) / 2
 
     def wait() -> None:
-        waits.append(1)
+        waits.append("wait")
         clock.now += 1e-3
 
     hooks = MeasurementHooks(wait=wait, stopwatch=Halved())

@@ -14,6 +14,9 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.indices import Indices, dtype_of, is_whole
+from slotool.profiling.accelerator import Accelerator, DeviceWatch
+from slotool.profiling.caches import eviction
+from slotool.profiling.out_of_memory import is_out_of_memory
 from slotool.profiling.timer import Stopwatch
 
 # Small enough that 20 layers of 16,384 units stay finite; the biases keep narrow layers clear of denormals.
@@ -34,6 +37,8 @@ class Backend(ABC):
     precision: ClassVar[str] = "float32"
     # Whether its library keeps more threads busy than it was allowed, so that they wait for each other.
     oversubscribed: ClassVar[bool] = False
+    # What to do where it lacks a device, as the end of a sentence.
+    no_device_advice: ClassVar[str] = ""
 
     def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
         self.device = device
@@ -41,9 +46,12 @@ class Backend(ABC):
         if threads is not None:
             self.set_threads(threads)
         if device not in self.devices():
-            raise InputError(
-                f"the {self.name} backend has no device {device!r} here; it has {', '.join(self.devices())}"
-            )
+            there = ", ".join(self.devices()) or "none"
+            advice = f"; {self.no_device_advice}" if self.no_device_advice else ""
+            raise InputError(f"the {self.name} backend has no device {device!r} here; it has {there}{advice}")
+        # What the methods below ask of the device; None on a CPU, and where a backend overrides them itself.
+        self.accelerator: Accelerator | None = None if device == "cpu" else self.open_accelerator()
+        self.watch = DeviceWatch(self.accelerator.readings) if self.accelerator else None
 
     @classmethod
     def missing(cls) -> str | None:
@@ -53,6 +61,10 @@ class Backend(ABC):
     def devices(self) -> tuple[str, ...]:
         """Devices it can run on."""
         return ("cpu",)
+
+    def open_accelerator(self) -> Accelerator | None:
+        """The device it was made for, which is not the CPU; called once, while the backend is made."""
+        return None
 
     @abstractmethod
     def set_threads(self, threads: int) -> None:
@@ -80,15 +92,29 @@ class Backend(ABC):
 
     def wait(self) -> None:
         """Return when the device has done all that was called; on a CPU a call returns only then anyway."""
-        return
+        if self.accelerator is not None:
+            self.accelerator.wait()
 
     def stopwatch(self) -> Stopwatch | None:
         """The device's own clock, if it has one besides the host's."""
-        return None
+        return self.accelerator.stopwatch() if self.accelerator else None
 
     def throttled(self) -> bool:
-        """Whether the device has lowered its clock just now, for heat or power, so that timings would be too long."""
-        return False
+        """Whether the device has lowered its clock just now, for heat, so that timings would be too long."""
+        return self.watch is not None and self.watch.throttled()
+
+    def eviction(self) -> Callable[[], None]:
+        """A function that empties the caches between a call and the next. Raises ``InputError`` where nothing can."""
+        evict = eviction() if self.device == "cpu" else self.accelerator and self.accelerator.eviction()
+        if not evict:
+            raise InputError(
+                f"--cache cold: the {self.name} backend cannot empty the caches of {self.device}; use --cache warm"
+            )
+        return evict
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether what it raised means that memory ran out."""
+        return is_out_of_memory(error)
 
     @abstractmethod
     def array(self, output: Any) -> np.ndarray:

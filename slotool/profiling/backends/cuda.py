@@ -1,13 +1,29 @@
-"""What a CUDA device says of itself while it is timed: its own clock, and whether it has been slowed down."""
+"""A CUDA device through torch: waited for, timed by its own events, emptied, and set to compute in float32."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any
+
+from slotool.nvml import Nvml, NvmlDevice
+from slotool.profiling.accelerator import MPS, PROCESSES, Accelerator, DeviceMemory, mps_is_running
+from slotool.profiling.timer import Stopwatch
+
+# Where torch does not say how large the L2 is: more than that of any device until now.
+USUAL_L2_BYTES = 256 << 20
+# Writing so many times the cache's size leaves nothing older in it, whatever its policy of replacement.
+EVICTED_TIMES = 2
 
 
 class CudaStopwatch:
-    """Seconds between two CUDA events on the current stream, by the device's clock."""
+    """Seconds between two CUDA events on the current stream, by the device's clock.
+
+    Both are recorded at once with the work they enclose: an event recorded after the host has waited would count how
+    long the host took to wake up.
+    """
 
     def __init__(self, device: str):
         import torch
@@ -16,45 +32,102 @@ class CudaStopwatch:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def start(self) -> None:
-        import torch
-
-        with torch.cuda.device(self._device):
+        with self._current():
             self._begin.record()
 
-    def stop(self) -> float:
-        import torch
-
-        with torch.cuda.device(self._device):
+    def stop(self) -> None:
+        with self._current():
             self._end.record()
+
+    def seconds(self) -> float:
         self._end.synchronize()
         return float(self._begin.elapsed_time(self._end) / 1000.0)
 
+    def _current(self) -> AbstractContextManager[Any]:
+        import torch
 
-def is_throttled(device: str) -> bool:
-    """Whether heat, power or the board hold the clock down right now; False where NVML (``nvidia-ml-py``) is absent."""
-    found = _nvml(device)
-    if found is None:
-        return False
-    nvml, handle = found
-    slowed = (
-        nvml.nvmlClocksThrottleReasonHwSlowdown
-        | nvml.nvmlClocksThrottleReasonSwPowerCap
-        | nvml.nvmlClocksThrottleReasonSwThermalSlowdown
-        | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
-        | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
-    )
-    return bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed)
+        return torch.cuda.device(self._device)
 
 
-@lru_cache(maxsize=8)
-def _nvml(device: str) -> tuple[Any, Any] | None:
-    """The library and its handle of the device that torch calls ``cuda:N``, matched by its UUID."""
-    import torch
+class CudaAccelerator(Accelerator):
+    """The device that torch calls ``cuda:N``. Opening it switches TF32 and cuDNN's search for kernels off: TF32 keeps ten
+    bits of a float32's fraction, and which kernel the search finds differs from run to run."""
 
-    try:
-        import pynvml
-    except ModuleNotFoundError:
-        return None
-    pynvml.nvmlInit()
-    uuid = f"GPU-{torch.cuda.get_device_properties(torch.device(device)).uuid}"
-    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    def __init__(self, device: str):
+        import torch
+
+        self._device = torch.device(device)
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = False
+
+    @property
+    def name(self) -> str:
+        import torch
+
+        return str(torch.cuda.get_device_name(self._device))
+
+    @cached_property
+    def readings(self) -> NvmlDevice:
+        import torch
+
+        uuid = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", ""))
+        return Nvml().device(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+
+    def wait(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self._device)
+
+    def stopwatch(self) -> Stopwatch:
+        return CudaStopwatch(str(self._device))
+
+    def memory(self) -> DeviceMemory:
+        import torch
+
+        free, total = torch.cuda.mem_get_info(self._device)
+        return DeviceMemory(int(free), int(total))
+
+    def eviction(self) -> Callable[[], None]:
+        import torch
+
+        size = EVICTED_TIMES * self._l2_bytes()
+        values = torch.zeros(size // 4, device=self._tensor_device)
+
+        def evict() -> None:
+            values.add_(1.0)
+            self.wait()
+
+        return evict
+
+    def release(self) -> None:
+        import torch
+
+        # An error that was raised may still hold tensors in a circle.
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def settings(self) -> dict[str, Any]:
+        import torch
+
+        return {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "matmul precision": torch.get_float32_matmul_precision(),
+            "cudnn tf32": torch.backends.cudnn.allow_tf32,
+            "cudnn benchmark": torch.backends.cudnn.benchmark,
+            "cudnn deterministic": torch.backends.cudnn.deterministic,
+        }
+
+    def colocation(self) -> str:
+        return MPS if mps_is_running() else PROCESSES
+
+    @property
+    def _tensor_device(self) -> Any:
+        return self._device
+
+    def _l2_bytes(self) -> int:
+        import torch
+
+        return int(getattr(torch.cuda.get_device_properties(self._device), "L2_cache_size", 0)) or USUAL_L2_BYTES

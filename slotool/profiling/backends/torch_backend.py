@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slotool.graphs import OperatorGraph
+from slotool.profiling.accelerator import Accelerator
 from slotool.profiling.backends.base import Backend
-from slotool.profiling.backends.cuda import CudaStopwatch, is_throttled
+from slotool.profiling.backends.cuda import CudaAccelerator
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,9 @@ class OnTorch(Backend):
 
         return torch.get_num_threads()
 
+    def open_accelerator(self) -> Accelerator | None:
+        return CudaAccelerator(self.device)
+
 
 class TorchBackend(OnTorch):
     """Runs ``GraphModule`` in inference mode; weights are views of one arena that outlives the networks."""
@@ -41,7 +45,12 @@ class TorchBackend(OnTorch):
 
     def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
         super().__init__(device, threads, seed)
-        self._arena = WeightArena(self.weight_block, device)
+        self._arena = WeightArena(self.weight_block, self.tensor_device)
+
+    @property
+    def tensor_device(self) -> str:
+        """Where torch puts weights and inputs."""
+        return self.device
 
     def set_threads(self, threads: int) -> None:
         import torch
@@ -57,7 +66,7 @@ class TorchBackend(OnTorch):
 
         module = GraphModule(subject, device="meta").eval().requires_grad_(False)
         self._arena.lend_to(module)
-        inputs = [torch.from_numpy(values).to(self.device) for values in self.feeds(subject, batch_size)]
+        inputs = [torch.from_numpy(values).to(self.tensor_device) for values in self.feeds(subject, batch_size)]
 
         def call() -> torch.Tensor:
             with torch.inference_mode():
@@ -65,18 +74,6 @@ class TorchBackend(OnTorch):
                 return answer
 
         return call
-
-    def wait(self) -> None:
-        if self.device != "cpu":
-            import torch
-
-            torch.cuda.synchronize(self.device)
-
-    def stopwatch(self) -> CudaStopwatch | None:
-        return None if self.device == "cpu" else CudaStopwatch(self.device)
-
-    def throttled(self) -> bool:
-        return self.device != "cpu" and is_throttled(self.device)
 
     def array(self, output: torch.Tensor) -> np.ndarray:
         return output.cpu().numpy()

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from slotool.machine import machine_id
 from slotool.profiling.backends import backend_class
+from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.plan import Item, Settings
 from slotool.profiling.process import WorkerProcess
 from slotool.profiling.rows import EXTRA_COLUMNS, judged
@@ -21,8 +22,8 @@ TRIES = 2
 class Measurer(ABC):
     """Measures items one after the other, keeping worker processes between them. Use it as a context manager.
 
-    A subject that is too big is a row ``skipped``, one that fails or kills its worker ``failed``, one that hangs
-    ``timeout``, each with its reason. Raises ``WorkerError`` when no worker can be started at all.
+    A subject that is too big is a row ``skipped``, one for which memory does not suffice all the same ``out-of-memory``,
+    one that fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason. Raises ``WorkerError`` when no worker can be started at all.
     """
 
     def __init__(self, settings: Settings):
@@ -44,13 +45,12 @@ class Measurer(ABC):
 
     def too_big(self, item: Item) -> dict[str, Any] | None:
         """The answer for an item that does not fit, else None."""
-        needed, limit = item.memory_bytes, self.settings.memory_limit_bytes
-        if needed <= limit:
+        settings = self.settings
+        if settings.fits(item):
             return None
-        return {
-            "status": "skipped",
-            "reason": f"needs about {needed / 2**30:.2f} GiB, the limit is {limit / 2**30:.2f} GiB",
-        }
+        of_device = "" if settings.device_limit_bytes is None else f" of {settings.device}"
+        needed, limit = settings.needed_bytes(item) / 2**30, settings.limit_bytes / 2**30
+        return {"status": "skipped", "reason": f"needs about {needed:.2f} GiB{of_device}, the limit is {limit:.2f} GiB"}
 
     def start(self, backend: str, cores: Sequence[int]) -> WorkerProcess:
         """A fresh worker bound to these cores."""
@@ -88,10 +88,13 @@ class Measurer(ABC):
             "first_call_s": None,
             "samples_s": [],
             "measured_at": time.time(),
+            "device_name": settings.device_name,
+            "colocation": settings.colocation if settings.placement else "",
             **answer,
         }
         row["samples_per_round"] = [len(row["samples_s"])] if row["samples_s"] else []
         row["limit_s"] = settings.timeout_s if row["status"] == "timeout" else None
+        row["limit_bytes"] = settings.limit_bytes if row["status"] == OUT_OF_MEMORY else None
         return judged(row, settings.rule)
 
 

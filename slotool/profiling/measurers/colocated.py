@@ -18,8 +18,9 @@ from slotool.errors import WorkerError
 from slotool.profiling.barrier import SharedMemoryBarrier, Spans, colocated_samples, coordinate, stopped_share
 from slotool.profiling.bench import DIGITS
 from slotool.profiling.measurers.base import Measurer, request_for
-from slotool.profiling.plan import Item, Settings, available_memory
-from slotool.profiling.process import WorkerHung, WorkerProcess
+from slotool.profiling.out_of_memory import OUT_OF_MEMORY
+from slotool.profiling.plan import CONTEXT_BYTES, Item, Settings, available_memory
+from slotool.profiling.process import START_TIMEOUT_S, WorkerHung, WorkerProcess
 from slotool.profiling.rows import by_key
 from slotool.profiling.subjects import Subject
 
@@ -32,6 +33,13 @@ ATTEMPTS = 3
 SPARE_BYTES = 2 << 30
 # Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds.
 MIN_SECONDS = 0.5
+
+# What of the answers to preparing, and to running co-located, stands in the row.
+_OF_PREPARING = (
+    *("open_s", "prepare_s", "first_call_s", "calls_per_sample", "int8_share"),
+    *("device_name", "device_settings"),
+)
+_OF_DEVICE = ("power_capped", "clock_mhz", "remarks")
 
 # What a worker is kept for: a subject's name, which copy of it, and its cores.
 Key = tuple[str, int, tuple[int, ...]]
@@ -50,20 +58,21 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Answers of all members, the share of a core that others took, and whether a member was stopped meanwhile."""
+    """Answers of all members, the share of a core that others took, and whether a member was stopped, or the device
+    throttled, meanwhile."""
 
     answers: list[dict[str, Any]]
     others: float
-    stopped: bool
+    spoiled: bool
 
     @property
     def is_clean(self) -> bool:
-        return self.others <= MAX_OTHERS and not self.stopped
+        return self.others <= MAX_OTHERS and not self.spoiled
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """A stopped co-runner is worse than other processes on the machine."""
-        return self.stopped, self.others
+        """A co-runner that was stopped, or a device that was throttled, is worse than other processes on the machine."""
+        return self.spoiled, self.others
 
 
 class _Failure(Exception):
@@ -105,6 +114,10 @@ class ColocatedMeasurer(Measurer):
         members = [self._ready(key, subject, item, keys) for key, subject in zip(keys, item.members, strict=True)]
         try:
             return self._best_attempt(item, members)
+        except _Failure:
+            for key in keys:
+                self._retire(key)
+            raise
         except WorkerError as error:
             for key in keys:
                 self._retire(key)
@@ -124,22 +137,23 @@ class ColocatedMeasurer(Measurer):
 
     def _attempt(self, members: Sequence[_Member]) -> _Attempt:
         before = [self._alone(member) for member in members]
-        spans, others = self._colocated(members)
+        runs, others = self._colocated(members)
         after = [self._alone(member) for member in members]
-        answers = []
-        for member, colocated_s, alone_s in zip(
-            members, colocated_samples([of.samples for of in spans]), zip(before, after, strict=True), strict=True
+        spans, answers = [_spans(run) for run in runs], []
+        for member, colocated_s, alone_s, run in zip(
+            members, colocated_samples([of.samples for of in spans]), zip(before, after, strict=True), runs, strict=True
         ):
             calls = member.answer["calls_per_sample"]
-            answers.append(self._answer(member, colocated_s / calls, np.concatenate(alone_s), others))
-        return _Attempt(answers, others, stopped_share(spans) > MAX_STOPPED_SHARE)
+            found = self._answer(member, colocated_s / calls, np.concatenate(alone_s), others)
+            answers.append(found | {name: run[name] for name in _OF_DEVICE if name in run})
+        throttled = any(run["throttled"] for run in runs)
+        return _Attempt(answers, others, stopped_share(spans) > MAX_STOPPED_SHARE or throttled)
 
     def _answer(self, member: _Member, colocated_s: np.ndarray, alone_s: np.ndarray, others: float) -> dict[str, Any]:
         if len(colocated_s) == 0:
             reason = f"no co-located sample within {self.settings.rule.max_seconds:g} s; allow more seconds per item"
             return {"status": "timeout", "reason": reason, "others": others}
-        names = ("open_s", "prepare_s", "first_call_s", "calls_per_sample", "int8_share")
-        prepared = {name: member.answer[name] for name in names if name in member.answer}
+        prepared = {name: member.answer[name] for name in _OF_PREPARING if name in member.answer}
         return {
             "status": "ok",
             **prepared,
@@ -152,12 +166,11 @@ class ColocatedMeasurer(Measurer):
 
     def _alone(self, member: _Member) -> np.ndarray:
         answer = member.worker.ask({"do": "sample", "runs": self.settings.solo_runs}, self.settings.timeout_s)
-        if answer["status"] != "ok":
-            raise WorkerError(answer["reason"])
+        _require_ok([answer])
         return np.array(answer["samples_s"])
 
-    def _colocated(self, members: Sequence[_Member]) -> tuple[list[Spans], float]:
-        """Each member's samples and stops, and the share of a core that the rest of the machine took."""
+    def _colocated(self, members: Sequence[_Member]) -> tuple[list[dict[str, Any]], float]:
+        """What each member answered, and the share of a core that the rest of the machine took."""
         rule, workers = self.settings.round_rule, [member.worker for member in members]
         barrier = SharedMemoryBarrier.create(len(members))
         try:
@@ -172,46 +185,86 @@ class ColocatedMeasurer(Measurer):
             others = (_busy_with_others_s(workers) - busy) / (time.monotonic() - started)
         finally:
             barrier.close()
-        failed = [answer["reason"] for answer in answers if answer["status"] != "ok"]
-        if failed:
-            raise WorkerError(failed[0])
-        spans = [
-            Spans(np.array(answer["spans"]).reshape(-1, 2), np.array(answer["stops"]).reshape(-1, 3))
-            for answer in answers
-        ]
-        return spans, max(0.0, others)
+        _require_ok(answers)
+        return answers, max(0.0, others)
 
     def _ready(self, key: Key, subject: Subject, item: Item, needed: Sequence[Key]) -> _Member:
         """The member of that key with the subject ready on it. Raises ``_Failure``."""
         wanted = (subject.point, item.batch_size)
         if (key, wanted) in self._broken:
             raise _Failure(self._broken[key, wanted])
-        if key not in self._members:
-            self._make_room(needed)
-            self._members[key] = _Member(self.start(self.settings.backend_of(subject), key[-1]), key[-1])
-        member = self._members[key]
+        member = self._member_of(key, subject, needed)
         if member.ready != wanted:
+            self._make_room_on_device(subject, item, needed)
             member.answer = _prepared(member.worker, subject, item, self.settings.timeout_s)
+            if member.answer["status"] == OUT_OF_MEMORY and self._retire_idle(needed):
+                member.answer = _prepared(member.worker, subject, item, self.settings.timeout_s)
             member.ready = wanted
         if member.answer["status"] != "ok":
             self._retire(key)
             answer = {"status": member.answer["status"], "reason": f"{subject.label}: {member.answer['reason']}"}
-            self._broken[key, wanted] = answer
+            if answer["status"] != OUT_OF_MEMORY:
+                # Memory may suffice next to others.
+                self._broken[key, wanted] = answer
             raise _Failure(answer)
         member.used_at = time.monotonic()
         return member
 
+    def _member_of(self, key: Key, subject: Subject, needed: Sequence[Key]) -> _Member:
+        if key not in self._members:
+            self._make_room(needed)
+            self._members[key] = _Member(self.start(self.settings.backend_of(subject), key[-1]), key[-1])
+        return self._members[key]
+
     def _make_room(self, needed: Sequence[Key]) -> None:
-        while available_memory() < SPARE_BYTES:
-            idle = [key for key in self._members if key not in needed]
-            if not idle:
-                return
+        while available_memory() < SPARE_BYTES and self._retire_oldest(needed):
+            pass
+
+    def _make_room_on_device(self, subject: Subject, item: Item, needed: Sequence[Key]) -> None:
+        """Workers that wait for their next turn keep their networks on the device: those used longest ago give way."""
+        if self.settings.device_limit_bytes is None:
+            return
+        wanted = self.settings.needed_bytes(Item((subject,), item.batch_size)) + CONTEXT_BYTES
+        while _free_bytes(next(iter(self._members.values())).worker) < wanted and self._retire_oldest(needed):
+            pass
+
+    def _retire_idle(self, needed: Sequence[Key]) -> bool:
+        """End every worker that the combination does without; returns whether there were any."""
+        retired = False
+        while self._retire_oldest(needed):
+            retired = True
+        return retired
+
+    def _retire_oldest(self, needed: Sequence[Key]) -> bool:
+        """End the worker used longest ago that the combination does without; returns whether there was one."""
+        idle = [key for key in self._members if key not in needed]
+        if idle:
             self._retire(min(idle, key=lambda key: self._members[key].used_at))
+        return bool(idle)
 
     def _retire(self, key: Key) -> None:
         member = self._members.pop(key, None)
         if member is not None:
             member.worker.kill()
+
+
+def _require_ok(answers: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ``_Failure`` when memory ran out, ``WorkerError`` when a member failed otherwise."""
+    failed = sorted((a for a in answers if a["status"] != "ok"), key=lambda a: a["status"] != OUT_OF_MEMORY)
+    if failed and failed[0]["status"] == OUT_OF_MEMORY:
+        raise _Failure({"status": OUT_OF_MEMORY, "reason": failed[0]["reason"]})
+    if failed:
+        raise WorkerError(failed[0]["reason"])
+
+
+def _spans(run: Mapping[str, Any]) -> Spans:
+    return Spans(np.array(run["spans"]).reshape(-1, 2), np.array(run["stops"]).reshape(-1, 3))
+
+
+def _free_bytes(worker: WorkerProcess) -> float:
+    """Free memory of the device that a worker is on; infinite where it does not say."""
+    memory = worker.ask({"do": "device"}, START_TIMEOUT_S).get("memory")
+    return float("inf") if memory is None else float(memory["free_bytes"])
 
 
 def _one_round(row: Mapping[str, Any]) -> dict[str, Any]:

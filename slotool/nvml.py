@@ -1,0 +1,140 @@
+"""What NVIDIA's driver says of its devices (NVML). What it does not say is a remark, never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+# Bits of the reasons for a lowered clock, as nvml.h defines them.
+SW_POWER_CAP = 0x04
+HW_SLOWDOWN, SW_THERMAL_SLOWDOWN, HW_THERMAL_SLOWDOWN, HW_POWER_BRAKE = 0x08, 0x20, 0x40, 0x80
+_THROTTLED = HW_SLOWDOWN | SW_THERMAL_SLOWDOWN | HW_THERMAL_SLOWDOWN | HW_POWER_BRAKE
+_SM_CLOCK = 1  # NVML_CLOCK_SM
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Why the clock is lower than asked for. ``throttled``: heat, or the board's protection. ``power_capped``: the power
+    limit, under which many devices run all of the time."""
+
+    throttled: bool
+    power_capped: bool
+
+
+class Nvml:
+    """The driver, asked by the package ``nvidia-ml-py``. ``remarks`` has a sentence on each kind of failure."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+        self._library: Any = None
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._library = pynvml
+        except ModuleNotFoundError:
+            self._remark("NVML is not read: nvidia-ml-py is not installed; pip install 'slotool[cuda]'")
+        except Exception as error:  # of NVML, of ctypes, of another package named pynvml
+            self._remark(f"NVML is not read: {_words(error)}")
+
+    def device(self, uuid: str) -> NvmlDevice:
+        """The device of that UUID, as CUDA states it (``GPU-…``)."""
+        return NvmlDevice(self, self.read("the device", "nvmlDeviceGetHandleByUUID", uuid))
+
+    def devices(self) -> list[NvmlDevice]:
+        """All of this machine, in the order of their bus, whichever CUDA shows to a process."""
+        count = self.read("the number of devices", "nvmlDeviceGetCount") or 0
+        handles = [self.read("the device", "nvmlDeviceGetHandleByIndex", i) for i in range(count)]
+        return [NvmlDevice(self, handle) for handle in handles if handle is not None]
+
+    @property
+    def driver(self) -> str | None:
+        """Version of the driver."""
+        return _text(self.read("the driver's version", "nvmlSystemGetDriverVersion"))
+
+    @property
+    def cuda(self) -> str | None:
+        """The newest CUDA that the driver runs, as ``12.4``."""
+        number = self.read("the driver's CUDA version", "nvmlSystemGetCudaDriverVersion")
+        return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
+    def read(self, what: str, function: str, *arguments: Any) -> Any:
+        """What ``function`` of the library returns, or None and a remark."""
+        if self._library is None:
+            return None
+        try:
+            return getattr(self._library, function)(*arguments)
+        except Exception as error:  # NVML's own, or a library that lacks the function
+            self._remark(f"NVML does not say {what}: {_words(error)}")
+            return None
+
+    def _remark(self, sentence: str) -> None:
+        if sentence not in self.remarks:
+            self.remarks.append(sentence)
+
+
+class NvmlDevice:
+    """Readings of one device; each is None where it cannot be had."""
+
+    def __init__(self, nvml: Nvml, handle: Any):
+        self._nvml, self._handle = nvml, handle
+
+    @property
+    def remarks(self) -> list[str]:
+        """A sentence on each kind of reading that failed."""
+        return self._nvml.remarks
+
+    @property
+    def name(self) -> str | None:
+        return _text(self._read("the device's name", "nvmlDeviceGetName"))
+
+    @property
+    def power_limit_w(self) -> float | None:
+        """Watts that the device may take."""
+        return self._as(lambda milliwatts: milliwatts / 1000, "the power limit", "nvmlDeviceGetEnforcedPowerLimit")
+
+    @property
+    def clock_mhz(self) -> int | None:
+        """Of the multiprocessors, now."""
+        return self._as(int, "the clock", "nvmlDeviceGetClockInfo", _SM_CLOCK)
+
+    @property
+    def max_clock_mhz(self) -> int | None:
+        """Of the multiprocessors, at most."""
+        return self._as(int, "the highest clock", "nvmlDeviceGetMaxClockInfo", _SM_CLOCK)
+
+    @property
+    def persistence(self) -> bool | None:
+        """Whether the driver keeps the device ready while nobody uses it."""
+        return self._as(bool, "the persistence mode", "nvmlDeviceGetPersistenceMode")
+
+    def slowdown(self) -> Slowdown | None:
+        """Why the clock is lowered just now."""
+        reasons = self._read("why the clock is lowered", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        if reasons is None:
+            return None
+        return Slowdown(bool(reasons & _THROTTLED), bool(reasons & SW_POWER_CAP))
+
+    def processes(self) -> list[int] | None:
+        """Ids of the processes that compute on it, as the host numbers them: a container may number them otherwise."""
+        running = self._read("which processes use the device", "nvmlDeviceGetComputeRunningProcesses")
+        return None if running is None else [int(process.pid) for process in running]
+
+    def _as(self, kind: Callable[[Any], Value], what: str, function: str, *arguments: Any) -> Value | None:
+        found = self._read(what, function, *arguments)
+        return None if found is None else kind(found)
+
+    def _read(self, what: str, function: str, *arguments: Any) -> Any:
+        return None if self._handle is None else self._nvml.read(what, function, self._handle, *arguments)
+
+
+def _text(found: str | bytes | None) -> str | None:
+    """Older versions of the package return bytes."""
+    return found.decode(errors="replace") if isinstance(found, bytes) else found
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

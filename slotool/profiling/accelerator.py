@@ -1,0 +1,160 @@
+"""A device other than the CPU, as measurements on it need it: to be waited for, timed, emptied and asked how it is."""
+
+from __future__ import annotations
+
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from slotool.nvml import Slowdown
+from slotool.profiling.timer import Stopwatch
+
+# How co-runners share a device: in turns of time, a process each; at once by NVIDIA's Multi-Process Service.
+PROCESSES, MPS = "processes", "mps"
+_MPS_FOLDER = "/tmp/nvidia-mps"
+MAX_REMARKS = 8
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """``free_bytes``: nobody has them now; ``total_bytes``: of the device."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+class DeviceReadings(Protocol):
+    """What a device says of itself; ``NvmlDevice`` is one. None where it says nothing."""
+
+    @property
+    def remarks(self) -> list[str]: ...
+
+    @property
+    def clock_mhz(self) -> int | None: ...
+
+    @property
+    def power_limit_w(self) -> float | None: ...
+
+    def slowdown(self) -> Slowdown | None: ...
+
+    def processes(self) -> list[int] | None: ...
+
+
+class Accelerator(ABC):
+    """The device of a backend, made when the backend is. A process has one."""
+
+    # Calls go on so long at most before the first sample, until their durations settle: clocks rise under load.
+    ramp_up_s: ClassVar[float] = 2.0
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The device's model."""
+
+    @property
+    @abstractmethod
+    def readings(self) -> DeviceReadings:
+        """What it says of its clock, its power and its users."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when it has done all that was asked of it."""
+
+    @abstractmethod
+    def memory(self) -> DeviceMemory | None:
+        """Its memory, or None where that is not known."""
+
+    def stopwatch(self) -> Stopwatch | None:
+        """Its own clock, if it can be read."""
+        return None
+
+    def eviction(self) -> Callable[[], None] | None:
+        """A function that leaves nothing of a model in its caches and returns when that is done; None: there is none."""
+        return None
+
+    def release(self) -> None:
+        """Give back memory that is kept for later."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """What is set on it and bears on a latency, name by name."""
+        return {}
+
+    def colocation(self) -> str:
+        """How processes share it: ``PROCESSES`` or ``MPS``."""
+        return PROCESSES
+
+
+class DeviceWatch:
+    """Asks a device after each sample what holds its clock down, and before and after them all who else uses it."""
+
+    def __init__(self, readings: DeviceReadings, own: Callable[[Collection[int]], Collection[int]] | None = None):
+        self._readings, self._own = readings, own or of_this_campaign
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the samples until now."""
+        self._asked = self._capped = 0
+        self._others: set[int] = set()
+        self._unseen = False
+        self._look_around()
+
+    def throttled(self) -> bool:
+        """Whether heat or the board's protection holds the clock down now. The power limit is counted apart: it is how
+        the device runs, not a disturbance."""
+        slowdown = self._readings.slowdown()
+        if slowdown is None:
+            return False
+        self._asked += 1
+        self._capped += slowdown.power_capped
+        return slowdown.throttled
+
+    def columns(self) -> dict[str, Any]:
+        """What a row says of the time since ``begin``: ``power_capped``, the share of samples under the power limit;
+        ``clock_mhz`` at the end; ``remarks``, sentences."""
+        self._look_around()
+        remarks = [*self._readings.remarks[:MAX_REMARKS]]
+        if self._others:
+            pids = ", ".join(map(str, sorted(self._others)))
+            remarks.append(f"other processes use the device: {pids}")
+        elif self._unseen:
+            remarks.append("whether others use the device is not known: the driver numbers processes otherwise")
+        share = self._capped / self._asked if self._asked else 0.0
+        return {"power_capped": share, "clock_mhz": self._readings.clock_mhz, "remarks": "; ".join(remarks)}
+
+    def _look_around(self) -> None:
+        found = self._readings.processes()
+        if found is None:
+            return
+        own = set(self._own(found))
+        # Inside a container the driver may name us by a number that we do not know.
+        self._unseen |= not own
+        if own:
+            self._others |= set(found) - own
+
+
+def of_this_campaign(pids: Collection[int]) -> list[int]:
+    """Which of these processes are this one, its parent, or children of the same parent."""
+    parent = os.getppid()
+    return [pid for pid in pids if pid in (os.getpid(), parent) or _parent_of(pid) == parent]
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        # The second field, the command, may hold spaces and brackets.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def mps_is_running(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the control pipe of NVIDIA's Multi-Process Service is there: CUDA programs then share the device at once."""
+    folder = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER)
+    try:
+        kind = (folder / "control").stat().st_mode
+        return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
+    except OSError:
+        return False
