@@ -102,6 +102,7 @@ def serve(
     access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
     http: Annotated[Literal["fast", "uvicorn"], typer.Option("--http", hidden=True)] = "fast",
     reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
+    shared_memory: Annotated[bool, typer.Option("--shared-memory", hidden=True)] = False,
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
     switch_workers: Annotated[bool, typer.Option("--switch-workers", hidden=True)] = False,
@@ -180,6 +181,7 @@ def serve(
             reprofiling=_reprofiling(router, runtime_settings) if reprofile else None,
             worker_changes=_worker_changes(router, runtime_settings, autoscaler, switch_workers),
             faults=_with_faults(router.engine, listener) if allow_faults else None,
+            shared_memory=shared_memory and _only_here(listener, "--shared-memory"),
         )
         if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
             risk = "anyone who can reach this machine" if clients is None else "anyone who intercepts a token"
@@ -409,6 +411,15 @@ def _with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInfer
             "other machines could stop the workers: leave --host at 127.0.0.1", param_hint="--allow-faults"
         )
     return engine
+
+
+def _only_here(listener: socket.socket, option: str) -> bool:
+    """True; refuses the option where other machines reach the server."""
+    from slotool.serving.server import is_loopback
+
+    if not is_loopback(listener):
+        raise typer.BadParameter("it is for clients on this machine: leave --host at 127.0.0.1", param_hint=option)
+    return True
 
 
 def _reprofiling(router: Router, settings: ReloadableSettings) -> Reprofiling:

@@ -33,6 +33,7 @@ from slotool.serving.request_options import RequestOptions
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.shadow import Shadows
+from slotool.serving.shared_memory import Regions, SharedMemory
 
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
@@ -59,6 +60,7 @@ class FrontEnd:
     ``interfaces``: by model, the tensors that clients send and get.
     ``default_tolerance``: of requests that ask for no accuracy; it may change while the server runs.
     ``access_log``: gets a line for every request that is answered, None for no log.
+    ``shared_memory``: in which clients may send and get tensors, None where they may not.
     """
 
     def __init__(self, router: Router, limits: Limits, clients: Clients | None = None):
@@ -67,6 +69,7 @@ class FrontEnd:
         self.clients = clients
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
+        self.shared_memory: SharedMemory | None = None
         self.interfaces: dict[str, Interface] = {}
         self._tensor_bytes: dict[str, int] = {}
         self.accounts = Accounts(router)
@@ -255,6 +258,10 @@ class FrontEnd:
             return self.clients.check(authorization).name
         except Rejection:
             return None
+
+    def regions_of(self, authorization: str | None) -> Regions | None:
+        """Of shared memory, of whoever shows this header; None where none are served."""
+        return None if self.shared_memory is None else self.shared_memory.of(self.client_name(authorization))
 
     def turned_away(self, rejection: Rejection) -> Reply:
         """The same for a request without a token, or beyond its client's rate, of which nothing else was looked at."""

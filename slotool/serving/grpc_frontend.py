@@ -24,6 +24,7 @@ from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
+from slotool.serving.shared_memory import EXTENSION, NOT_SHARED, Regions
 from slotool.serving.tls import Certificate
 
 SERVICE = "inference.GRPCInferenceService"
@@ -117,6 +118,9 @@ class GrpcFrontEnd:
             "RepositoryIndex": (self._repository_index, v2.RepositoryIndexRequest),
             "RepositoryModelLoad": (self._fixed, v2.RepositoryModelLoadRequest),
             "RepositoryModelUnload": (self._fixed, v2.RepositoryModelUnloadRequest),
+            "SystemSharedMemoryRegister": (self._register_region, v2.SystemSharedMemoryRegisterRequest),
+            "SystemSharedMemoryUnregister": (self._unregister_region, v2.SystemSharedMemoryUnregisterRequest),
+            "SystemSharedMemoryStatus": (self._region_status, v2.SystemSharedMemoryStatusRequest),
             "ModelInfer": (self._infer, v2.ModelInferRequest),
         }
 
@@ -231,7 +235,8 @@ class GrpcFrontEnd:
         return v2.ServerReadyResponse(ready=self._front.router.unready() is None)
 
     async def _server_metadata(self, request: Any, context: Any) -> Any:
-        return v2.ServerMetadataResponse(name="slotool", version=__version__, extensions=EXTENSIONS)
+        extensions = EXTENSIONS if self._front.shared_memory is None else [*EXTENSIONS, EXTENSION]
+        return v2.ServerMetadataResponse(name="slotool", version=__version__, extensions=extensions)
 
     async def _model_ready(self, request: Any, context: Any) -> Any:
         """False and no error for a model that is not served, as Triton has it."""
@@ -266,12 +271,32 @@ class GrpcFrontEnd:
     async def _fixed(self, request: Any, context: Any) -> Any:
         raise rejections.not_found(MODELS_ARE_FIXED)
 
+    async def _register_region(self, request: Any, context: Any) -> Any:
+        asked = {"key": request.key, "byte_size": request.byte_size, "offset": request.offset}
+        self._regions(context).register(request.name, asked)
+        return v2.SystemSharedMemoryRegisterResponse()
+
+    async def _unregister_region(self, request: Any, context: Any) -> Any:
+        self._regions(context).unregister(request.name)
+        return v2.SystemSharedMemoryUnregisterResponse()
+
+    async def _region_status(self, request: Any, context: Any) -> Any:
+        return grpc_messages.regions_message(self._regions(context).status(request.name))
+
+    def _regions(self, context: Any) -> Regions:
+        """Of the client. Raises ``Rejection`` (404) where none are served."""
+        regions = self._front.regions_of(_authorization(context))
+        if regions is None:
+            raise rejections.not_found(NOT_SHARED)
+        return regions
+
     async def _infer(self, request: Any, context: Any) -> Any:
         front = self._front
         arrival_us = front.router.now_us()
         served = self._named(request)
         interface = front.interfaces[served.public_name]
-        asked = grpc_messages.parse_infer(request, interface)
+        regions = None if front.shared_memory is None else front.regions_of(_authorization(context))
+        asked = grpc_messages.parse_infer(request, interface, regions)
         options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
         version = request.model_version or None
         answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled, version)

@@ -208,7 +208,7 @@ def test_bytes_that_are_no_message_or_too_long_are_rejected(live: LiveServer) ->
                 infer(raw)
             assert caught.value.code() == code
         with pytest.raises(grpc.RpcError) as caught:
-            Stub(channel).SystemSharedMemoryStatus(v2.SystemSharedMemoryStatusRequest())
+            Stub(channel).CudaSharedMemoryStatus(v2.CudaSharedMemoryStatusRequest())
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
