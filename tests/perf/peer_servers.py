@@ -124,9 +124,11 @@ def _first_answer(port: int, question: Question, server: subprocess.Popen[bytes]
     until_s = time.monotonic() + READY_WITHIN_S
     asked = urllib.request.Request(f"http://127.0.0.1:{port}{question.path}", question.body, dict(question.headers))
     while time.monotonic() < until_s and server.poll() is None:
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            with urllib.request.urlopen(asked, timeout=REQUEST_WITHIN_S) as response:
-                return question.label(response.read())
+        with (
+            contextlib.suppress(OSError, urllib.error.URLError),
+            urllib.request.urlopen(asked, timeout=REQUEST_WITHIN_S) as response,
+        ):
+            return question.label(response.read())
         time.sleep(0.3)
     raise RunError(f"it does not answer: {log.read_text(errors='replace')[-300:]}")
 

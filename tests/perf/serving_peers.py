@@ -190,8 +190,8 @@ def _round(name: str, seconds: float, seed: int) -> dict[str, Any]:
         found["rate_per_s"] = greatest_rate(tail_s, FIRST_SHARE * found[str(CLOSED[-1])]["per_s"], P99_S)
     one, many = (found[str(connections)] for connections in CLOSED)
     print(f"  {name}: {found['rate_per_s']:.0f}/s within {P99_S * 1e3:g} ms ({len(tries)} loads); closed loop "
-          f"{one['per_s']:.0f} and {many['per_s']:.0f}/s, CPU {one['cpu_s'] * 1e6:.0f} and {many['cpu_s'] * 1e6:.0f} µs",
-          file=sys.stderr, flush=True)  # fmt: skip
+          f"{one['per_s']:.0f} and {many['per_s']:.0f}/s, CPU {one['cpu_s'] * 1e6:.0f} and "
+          f"{many['cpu_s'] * 1e6:.0f} µs", file=sys.stderr, flush=True)  # fmt: skip
     return found
 
 

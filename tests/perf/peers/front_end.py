@@ -4,7 +4,8 @@ Kinds: ``asyncio`` and ``uvloop``, uvicorn as it comes on that event loop in fro
 ``fast-uvloop``, today's protocol on uvloop, which measures no idle time and so admits everything; ``granian``,
 granian's RSGI in front of the same handler that the fast path calls; ``fastapi`` and ``fastapi-json``, a route of
 FastAPI around a session of ONNX Runtime, raw bytes or JSON in and JSON out, on uvicorn and uvloop; ``echo``, llhttp on
-uvloop alone, which answers every request with the same bytes: the floor. One of ``SHORTCUTS``: slotool's own server without it.
+uvloop alone, which answers every request with the same bytes: the floor. One of ``SHORTCUTS``: slotool's own server
+without it.
 """
 
 import sys
