@@ -14,6 +14,7 @@ from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
 from slotool.rules.cascades import Cascade
 from slotool.serving.outputs import Computed, gathered
+from slotool.tables.labels import label_text
 
 
 class OneCascadeRun:
@@ -82,7 +83,7 @@ class OneCascadeRun:
         known = self._labels.get(version)
         if known is None:
             answers = self._given[version]
-            known = self._labels[version] = "" if answers is None else str(answers.first)
+            known = self._labels[version] = "" if answers is None else label_text(answers.first)
         return known
 
     def feature(self, name: str) -> float:
@@ -178,7 +179,7 @@ class _Seen:
         asked, answers = self._run.asked[version]
         known = self._run.labels.get(version)
         if known is None:
-            given = [""] * len(asked) if answers is None else map(str, answers.answers.tolist())
+            given = [""] * len(asked) if answers is None else map(label_text, answers.answers.tolist())
             known = self._run.labels[version] = np.array(list(given), dtype=object)
         return known if len(asked) == len(self._rows) else known[np.searchsorted(asked, self._rows)]
 

@@ -24,6 +24,7 @@ from slotool.serving.outputs import Computed
 from slotool.serving.served import ServedModel
 from slotool.tables import OutcomeTable
 from slotool.tables.importing import less_sure
+from slotool.tables.labels import label_text
 
 # Certificates are looked at again after so many labelled requests.
 LOOK_EVERY = 20
@@ -135,7 +136,7 @@ def outcomes_of(
         answers = np.concatenate([part.answers for part in computed])
         error = np.zeros(len(answers)) if labels is None else (answers != labels).astype(np.float64)
         # As conditions see an answer when they serve.
-        texts = np.array([str(answer) for answer in answers.tolist()], dtype=object)
+        texts = np.array([label_text(answer) for answer in answers.tolist()], dtype=object)
         columns = {"version": version, "error": error, "confidence": _confidence(computed), "latency_s": 0.0}
         numbered = {"example": np.arange(len(answers)).astype(str), "answer": texts}
         frames.append(pd.DataFrame({**numbered, **columns, **features}))

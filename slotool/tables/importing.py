@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from slotool.errors import TableError
+from slotool.tables.labels import label_text, label_texts
 from slotool.tables.outcomes import ANSWER, TRUTH, OutcomeTable
 from slotool.tables.schema import read_csv, require_commas, require_distinct
 
@@ -96,6 +97,7 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
         raise TableError(f"{taken[0]!r} is no further column to keep: the table of outcomes has one of this name")
     found = _read(path)
     long = _by_answer(found, layout, path) if layout.versions else _renamed(found, layout, path)
+    long = long.assign(**{name: label_texts(long[name]) for name in (ANSWER, TRUTH) if name in long})
     _require_one_truth(long, path)
     rows = pd.DataFrame({"example": long["example"], "version": long["version"]})
     missing = _missing(long, layout)
@@ -158,7 +160,7 @@ def read_truths(path: Path) -> dict[str, str]:
         raise TableError(f"{path}: example {found['example'][twice].iloc[0]!r} is there twice")
     if ORDER in found:
         found = found.iloc[_places(found, path)]
-    return dict(zip(found["example"], found[TRUTH].str.strip(), strict=True))
+    return dict(zip(found["example"], label_texts(found[TRUTH]), strict=True))
 
 
 def _places(found: pd.DataFrame, path: Path) -> np.ndarray:
@@ -246,7 +248,8 @@ def _missing(long: pd.DataFrame, layout: Layout) -> np.ndarray:
     for key in (ANSWER, "error"):
         if key in long:
             given |= (long[key].str.strip() != "").to_numpy()
-    return ~given | (long[ANSWER].isin(list(layout.abstain)).to_numpy() if ANSWER in long else False)
+    abstentions = [label_text(answer) for answer in layout.abstain]
+    return ~given | (long[ANSWER].isin(abstentions).to_numpy() if ANSWER in long else False)
 
 
 def _errors(long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import TableError
+from slotool.tables.labels import label_texts
 from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema
 from slotool.tables.table import Table
 
@@ -60,7 +61,8 @@ class OutcomeTable(Table):
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
         numbers = {str(name): _as_numbers(rows[name]) for name in rows if name not in _OWN}
-        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers)
+        labels = {name: label_texts(rows[name]) for name in (ANSWER, TRUTH) if name in rows}
+        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers, **labels)
 
     def matrix(self, column: str) -> np.ndarray:
         """Values of ``column`` as float64 [examples, versions], in the order of ``examples`` and ``versions``.
@@ -81,11 +83,12 @@ class OutcomeTable(Table):
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """The answers as text: object [examples, versions]. Raises ``TableError`` for a table without them."""
+        """The answers as text (``label_text``): object [examples, versions]. Raises ``TableError`` for a table without
+        them."""
         if not self.knows_answers:
             raise TableError("the outcome table has no column 'answer', which some rules compare")
         values = np.empty((len(self.examples), len(self.versions)), dtype=object)
-        values[self._cells] = self.rows[ANSWER].astype(str).to_numpy()
+        values[self._cells] = self.rows[ANSWER].to_numpy()
         return values
 
     @property

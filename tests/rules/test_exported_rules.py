@@ -32,6 +32,7 @@ from slotool.rules.conditions.sure_by_label import SureByLabel
 from slotool.rules.exporting import CONDITIONS as EXPORTED
 from slotool.rules.exporting import as_python, route_of
 from slotool.tables import OutcomeTable
+from slotool.tables.labels import label_text
 
 VERSIONS = ("small", "medium", "large", "huge")
 # Few values, so that confidences meet thresholds and each other.
@@ -106,6 +107,11 @@ def test_the_exported_router_decides_as_the_replay(policy: RoutingPolicy, cells:
         assert found["answer"] == example[v][1]
         if not isinstance(policy, Conc):
             assert sum(2.0 ** VERSIONS.index(name) for name in found["asked"]) == replayed.cost[i]
+
+
+@given(st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.from_regex(r"[-+]?[0-9]{1,3}\.0*", fullmatch=True)))
+def test_an_answer_is_the_same_label_there(answer: Any) -> None:
+    assert ROUTER._label(answer) == label_text(answer)
 
 
 def test_every_kind_of_condition_can_be_exported() -> None:

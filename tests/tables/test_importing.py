@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import slotool as library
@@ -131,3 +132,16 @@ def test_a_torn_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.csv.gz").write_bytes(whole[:20] + bytes(20) + whole[40:])
     with pytest.raises(TableError, match="not a readable table"):
         library.import_outcomes(tmp_path / "torn.csv.gz", columns=NAMES)
+
+
+def test_numbers_are_the_same_labels_however_they_are_written(tmp_path: Path) -> None:
+    cells = "example,version,answer,truth,confidence\n"
+    text = cells + "a,f,1.0,1,0.9\na,s,1,1.0,0.8\nb,f,-1.0,2,0.4\nb,s,2.00,2,0.7\nc,f,v1.0,v1.0,1\nc,s, v1.0,v1.0,1\n"
+    made = library.import_outcomes(written(tmp_path / "answers.csv", text), abstain="-1").outcomes
+    assert made.labels.tolist() == [["1", "1"], ["", "2"], ["v1.0", "v1.0"]]
+    assert made.matrix("error").tolist() == [[0, 0], [1, 0], [0, 0]]
+    # Of a table with a gap pandas makes floats, and Parquet keeps them.
+    frame = pd.DataFrame({"example": ["a", "a"], "version": ["f", "s"], "error": [0, 1], "confidence": [0.9, 0.1]})
+    frame = frame.assign(latency_s=1.0, answer=[1.0, float("nan")])
+    frame.to_parquet(tmp_path / "outcomes.parquet")
+    assert OutcomeTable.load(tmp_path / "outcomes.parquet").labels.tolist() == [["1", ""]]
