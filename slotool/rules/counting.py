@@ -36,29 +36,53 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import betainccinv, betaincinv, gammaln
+from scipy.special import bdtr, bdtrc, betainccinv, betaincinv, gammaln, ndtri
 
 from slotool.rules.losses import Comparison
 
 CELL = 0.01  # standard errors of the mean excess
 
 
-def paired_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: Comparison, miss: float) -> float:
+def paired_p_value(
+    error: np.ndarray,
+    best_error: np.ndarray,
+    tolerance: float,
+    kind: Comparison,
+    miss: float,
+    *,
+    never_better: bool = False,
+) -> float:
     """P-value against "the tolerance is exceeded"; ``error``, ``best_error``: [examples], each 0 or 1.
 
     ``tolerance``: from 0, absolute ones to below 1. ``miss``: γ, fixed before the examples are seen and well below the
-    level of the test; no p-value is smaller.
+    level of the test; no p-value is smaller. ``never_better``: q₀₁ is 0 by definition, and the test a binomial one.
     """
-    return PairedTest(_trials(error, best_error, kind), tolerance, kind, miss).p_value(*_alone(error, best_error))
+    trials, alone, best_alone = _counts(error, best_error, kind)
+    if never_better:
+        share = tolerance / (1.0 + tolerance) if kind == "relative" else tolerance
+        return float(bdtr(float(alone), trials, share)) if tolerance > 0 else 1.0
+    return PairedTest(trials, tolerance, kind, miss).p_value(alone, best_alone)
 
 
-def kept_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: Comparison, miss: float) -> float:
+def kept_p_value(
+    error: np.ndarray,
+    best_error: np.ndarray,
+    tolerance: float,
+    kind: Comparison,
+    miss: float,
+    *,
+    never_better: bool = False,
+) -> float:
     """P-value against "the tolerance is kept", as of ``paired_p_value``.
 
     q₁₀ ≤ g(q₀₁) says q₀₁ ≥ q₁₀ − τ, or ≥ (1 + τ)·q₁₀ − τ: the best version exceeds a negative tolerance.
     """
+    trials, alone, best_alone = _counts(error, best_error, kind)
+    if never_better:
+        share = tolerance / (1.0 + tolerance) if kind == "relative" else min(1.0, tolerance)
+        return float(bdtrc(alone - 1.0, trials, share)) if alone else 1.0
     negative = -tolerance / (1.0 + tolerance) if kind == "relative" else -tolerance
-    return PairedTest(_trials(error, best_error, kind), negative, kind, miss).p_value(*_alone(best_error, error))
+    return PairedTest(trials, negative, kind, miss).p_value(best_alone, alone)
 
 
 @dataclass(frozen=True)
@@ -97,15 +121,27 @@ class PairedTest:
         return max(float(least), -self.tolerance), min(float(most) * self._scale - self.tolerance, largest)
 
 
-def _alone(error: np.ndarray, best_error: np.ndarray) -> tuple[int, int]:
-    """On how many examples either alone errs."""
-    return int(np.count_nonzero(error > best_error)), int(np.count_nonzero(error < best_error))
-
-
-def _trials(error: np.ndarray, best_error: np.ndarray, kind: Comparison) -> int:
-    return len(error) if kind == "absolute" else int(np.count_nonzero((error > 0) | (best_error > 0)))
+def _counts(error: np.ndarray, best_error: np.ndarray, kind: Comparison) -> tuple[int, int, int]:
+    """How many examples count, and on how many the candidate alone and the best version alone errs."""
+    trials = len(error) if kind == "absolute" else int(np.count_nonzero((error > 0) | (best_error > 0)))
+    return trials, int(np.count_nonzero(error > best_error)), int(np.count_nonzero(error < best_error))
 
 
 @lru_cache(maxsize=32)
 def _log_factorials(trials: int) -> np.ndarray:
     return np.asarray(gammaln(np.arange(trials + 1) + 1.0))
+
+
+def examples_to_count(margin: np.ndarray, second_moment: np.ndarray, alpha: float) -> np.ndarray:
+    """About how many examples show a mean excess of −``margin`` < 0 at level ``alpha`` as often as not, where the two
+    differ on a share ``second_moment`` of them: as the normal approximation says, corrected for rare differences, and
+    no fewer than show it if they never differ."""
+    normal = float(ndtri(alpha)) ** 2 * (second_moment + 2.0 / 3.0 * margin) / margin**2
+    return np.asarray(np.maximum(normal, np.log(1.0 / alpha) / margin))
+
+
+def countable_excess(second_moment: np.ndarray, alpha: float, examples: int) -> np.ndarray:
+    """About the mean excess above 0 that so many examples show at level ``alpha`` as often as not."""
+    quantile = -float(ndtri(alpha))
+    found: np.ndarray = quantile * np.sqrt(second_moment / examples) + quantile**2 / (6.0 * examples)
+    return found

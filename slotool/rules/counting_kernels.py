@@ -27,10 +27,7 @@ def signed_root(alone: int, best_alone: int, trials: int, tolerance: float, scal
     linear = alone + best_alone - k * tolerance * (trials - alone)
     constant = best_alone * tolerance
     root = np.sqrt(max(0.0, linear * linear + 4.0 * k * trials * constant))
-    if linear >= 0.0:
-        share = (linear + root) / (2.0 * k * trials)
-    else:
-        share = 2.0 * constant / (root - linear)
+    share = (linear + root) / (2.0 * k * trials) if linear >= 0.0 else 2.0 * constant / (root - linear)
     share_alone = max(0.0, (share + tolerance) / scale)
     same = max(0.0, 1.0 - share - share_alone)
     ratio = (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from slotool.rules.betting import betting_p_value
-from slotool.rules.counting import PairedTest, kept_p_value, paired_p_value
+from slotool.rules.counting import PairedTest, countable_excess, examples_to_count, kept_p_value, paired_p_value
 from slotool.rules.losses import Comparison
 
 EXAMPLES = 16
@@ -122,3 +122,19 @@ def test_it_shows_more_than_a_bet_does(level: float) -> None:
         exact += paired_p_value(error, best, tolerance, "absolute", 0.01 * level) <= level
         bets += betting_p_value(error, best, tolerance, "absolute", stakes_for, 0.03, 240.0) <= level
     assert exact > bets + 5
+
+
+@pytest.mark.parametrize(("best_alone", "level"), [(0.0175, 1e-4), (0.1, 1e-3), (0.001, 0.01)])
+def test_what_is_said_to_show_something_does_about_as_often_as_not(best_alone: float, level: float) -> None:
+    draw, tolerance = np.random.default_rng(2), 0.02
+    needed = int(examples_to_count(np.array([tolerance]), np.array([2 * best_alone]), level)[0])
+    test = PairedTest(needed, tolerance, "absolute", level / 100)
+    counts = draw.multinomial(needed, [best_alone, best_alone, 1 - 2 * best_alone], size=200)[:, :2]
+    assert 0.4 < np.mean([test.p_value(*own) <= level for own in counts]) < 0.9
+    examples, excess = 1000, 0.0
+    for _ in range(20):
+        excess = float(countable_excess(np.array([2 * best_alone + tolerance + excess]), level, examples)[0])
+    worse = best_alone + tolerance + excess
+    counts = draw.multinomial(examples, [worse, best_alone, 1 - worse - best_alone], size=200)[:, :2]
+    kept = PairedTest(examples, -tolerance, "absolute", 1e-7)
+    assert 0.4 < np.mean([kept.p_value(*own[::-1]) <= level for own in counts]) < 0.9

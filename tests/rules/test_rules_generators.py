@@ -19,9 +19,10 @@ from slotool.rules import (
     generate_rules,
 )
 from slotool.rules.analysis import category_shares, version_facts
-from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show
+from slotool.rules.betting import betting_p_value, examples_to_show
 from slotool.rules.bootstrap import MAX_TRIALS, MIN_TRIALS, Bootstrap, simulate
 from slotool.rules.certified import Certified
+from slotool.rules.counting import paired_p_value
 from slotool.rules.naive import NaiveOSFA
 from slotool.rules.sequences import holm_over_sequences
 from slotool.tables import OutcomeTable
@@ -172,7 +173,7 @@ def test_p_values_are_small_no_more_often_than_they_say(kind: str, degradation: 
         u = draw.random(200)  # exactly at the tolerance, and one-sided, where both are sharpest
         error, best = (u < 0.34).astype(float), (u >= 0.04) & (u < 0.34)
         betting.append(betting_p_value(error, best, degradation, kind, 0.05, 0.05, 50.0))
-        counting.append(binomial_p_value(error, best, degradation, kind))
+        counting.append(paired_p_value(error, best, degradation, kind, 1e-4, never_better=True))
     for p_values in (np.array(betting), np.array(counting)):
         for level in (0.2, 0.05, 0.01):
             share = (p_values <= level).mean()
