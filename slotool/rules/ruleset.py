@@ -13,6 +13,7 @@ from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 from slotool.rules.cascades import Cascade
+from slotool.rules.consistency import require_consistent
 from slotool.rules.losses import Comparison, comparison_of, degradation, excess_of, losses
 from slotool.rules.points import from_point
 from slotool.rules.units import OWN, LossUnit, error_unit, tolerance_unit
@@ -185,6 +186,7 @@ class RuleSet:
             entries = _sequence(document.get("rules"))
             read = strict_json.convert({**document, "rules": []}, cls)
             rules = replace(read, rules=tuple(_rule(entry, f"{path}: rule {i}") for i, entry in enumerate(entries, 1)))
+            require_consistent(rules, entries, path)
             return rules
 
 
