@@ -13,8 +13,10 @@ from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 from slotool.rules.cascades import Cascade
+from slotool.rules.consistency import require_consistent
 from slotool.rules.losses import Comparison, comparison_of, degradation, excess_of, losses
 from slotool.rules.points import from_point
+from slotool.rules.units import OWN, LossUnit, error_unit, tolerance_unit
 from slotool.tables import OperatingPoint, OutcomeTable
 
 RULES_SCHEMA = "slotool/rules"
@@ -109,13 +111,40 @@ class RuleSet:
         return comparison_of(self.tolerance_kind)
 
     @property
+    def max_error(self) -> float:
+        """What no error of the table exceeds."""
+        return float(self.config.get("max_error", 1.0))
+
+    @property
     def largest_loss(self) -> float:
         """What no loss of ``losses`` exceeds."""
-        return 1.0 if self.tolerance_kind == "quantile" else float(self.config.get("max_error", 1.0))
+        return 1.0 if self.tolerance_kind == "quantile" else self.max_error
+
+    @property
+    def unit(self) -> LossUnit:
+        """In which tolerances, bounds and degradations are shown."""
+        return tolerance_unit(self.tolerance_kind, self.max_error)
+
+    @property
+    def loss_unit(self) -> LossUnit:
+        """In which differences of losses are shown: with ``quantile`` shares of requests, else errors."""
+        return self.unit if self.tolerance_kind == "quantile" else error_unit(self.max_error)
+
+    @property
+    def loss_words(self) -> str:
+        """What tolerances, bounds and degradations are numbers of."""
+        if self.tolerance_kind == "relative":
+            return f"loss in % of {self.best_version}'s error"
+        if self.tolerance_kind == "quantile":
+            limit = float(self.config.get("loss_limit", 0.0))
+            beyond = f" by more than {limit:g}" if limit else ""
+            return f"loss in % of requests with an error above {self.best_version}'s{beyond}"
+        unit = "the table's unit of error" if self.unit is OWN else "points of error (0.01)"
+        return f"loss in {unit} above {self.best_version}'s"
 
     def require_errors(self, outcomes: OutcomeTable) -> None:
         """Raises ``InputError`` for an error above all that the rules were made for."""
-        errors, greatest = outcomes.matrix("error"), float(self.config.get("max_error", 1.0))
+        errors, greatest = outcomes.matrix("error"), self.max_error
         if (worst := float(errors.max())) > greatest:
             example, version = (int(at) for at in np.argwhere(errors == worst)[0])
             raise InputError(
@@ -150,12 +179,15 @@ class RuleSet:
 
     @classmethod
     def load(cls, path: str | Path) -> RuleSet:
-        """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version."""
+        """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version, and for one
+        whose parts contradict each other."""
         document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set")
         with strict_json.assembling(path, "a rule set"):
             entries = _sequence(document.get("rules"))
             read = strict_json.convert({**document, "rules": []}, cls)
-            return replace(read, rules=tuple(_rule(entry, f"{path}: rule {i}") for i, entry in enumerate(entries, 1)))
+            rules = replace(read, rules=tuple(_rule(entry, f"{path}: rule {i}") for i, entry in enumerate(entries, 1)))
+            require_consistent(rules, entries, path)
+            return rules
 
 
 def _readable(point: OperatingPoint) -> dict[str, Any]:

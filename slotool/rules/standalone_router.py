@@ -121,7 +121,7 @@ def _asked(name: str, request: Any, versions: Mapping[str, Version], early: Mapp
 
 def _label(answer: Any) -> str:
     """An answer as the rules write it: a whole number without a point, so that 1 and 1.0 are one label."""
-    if answer is None or answer != answer:
+    if answer is None or (isinstance(answer, float) and math.isnan(answer)):
         return ""
     text = str(answer).strip()
     whole = _WHOLE.fullmatch(text)

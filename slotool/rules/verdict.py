@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def cross_validate(
     """
     if not 2 <= folds <= len(outcomes.examples) // 2:
         raise InputError(f"{folds} folds of {len(outcomes.examples)} examples; 2 or more are needed, of 2 or more each")
-    config = rules.config
+    config = _settings(rules)
     dealt = np.random.default_rng(config["seed"]).permutation(len(outcomes.examples)) % folds
     found = []
     for fold in range(folds):
@@ -142,6 +143,18 @@ def cross_validate(
         found.append(verdicts(learnt, outcomes.examples_at(np.flatnonzero(dealt == fold))))
         progress()
     return found
+
+
+def _settings(rules: RuleSet) -> Mapping[str, Any]:
+    """What the rules were made with. Raises ``InputError`` where their file lacks it, or holds something else."""
+    kinds: dict[str, Any] = {"policies": list, "thresholds": int, "max_error": int | float, "seed": int}
+    for name, kind in kinds.items():
+        if not isinstance(rules.config.get(name), kind):
+            raise InputError(
+                f"config of the rules: {name} is {rules.config.get(name, 'missing')!r}, which --folds needs to make "
+                "rules of the same settings; make the rules again with gen-rules"
+            )
+    return rules.config
 
 
 def adjusted_p_values(rounds: Sequence[Sequence[TierVerdict]]) -> np.ndarray:

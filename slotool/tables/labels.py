@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -14,7 +15,7 @@ _WHOLE = re.compile(r"([-+]?[0-9]+)\.0*")
 def label_text(answer: Any) -> str:
     """An answer as tables and rules write it: without blanks at its ends, a whole number without a point. None and NaN,
     which is no answer, are empty. Exported rules do the same (``rules.standalone_router``)."""
-    if answer is None or answer != answer:
+    if answer is None or (isinstance(answer, float) and math.isnan(answer)):
         return ""
     text = str(answer).strip()
     whole = _WHOLE.fullmatch(text)

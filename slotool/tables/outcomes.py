@@ -51,8 +51,10 @@ class OutcomeTable(Table):
 
     def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str | None = None):
         super().__init__(rows, provenance, source)
-        self.versions: list[str] = list(dict.fromkeys(self.rows["version"]))
-        self.examples: list[str] = list(dict.fromkeys(self.rows["example"]))
+        (at_example, examples), (at_version, versions) = (pd.factorize(self.rows[k]) for k in ("example", "version"))
+        self.versions: list[str] = versions.tolist()
+        self.examples: list[str] = examples.tolist()
+        self._cells = at_example, at_version
         self._matrices: dict[str, np.ndarray] = {}
         self._known: dict[str, np.ndarray] = {}
         self._check_complete(source or "outcome table")
@@ -183,12 +185,6 @@ class OutcomeTable(Table):
             digest.update(np.ascontiguousarray(self.matrix(column)).tobytes())
         digest.update("\0".join([*self.examples, "", *self.versions]).encode())
         return digest.hexdigest()
-
-    @cached_property
-    def _cells(self) -> tuple[np.ndarray, np.ndarray]:
-        at_example = {example: i for i, example in enumerate(self.examples)}
-        at_version = {version: i for i, version in enumerate(self.versions)}
-        return self.rows["example"].map(at_example).to_numpy(), self.rows["version"].map(at_version).to_numpy()
 
     def _check_complete(self, source: str) -> None:
         counts = np.zeros((len(self.examples), len(self.versions)), dtype=np.int64)

@@ -109,7 +109,9 @@ def test_the_exported_router_decides_as_the_replay(policy: RoutingPolicy, cells:
             assert sum(2.0 ** VERSIONS.index(name) for name in found["asked"]) == replayed.cost[i]
 
 
-@given(st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.from_regex(r"[-+]?[0-9]{1,3}\.0*", fullmatch=True)))
+@given(
+    st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.from_regex(r"[-+]?[0-9]{1,3}\.0*", fullmatch=True))
+)
 def test_an_answer_is_the_same_label_there(answer: Any) -> None:
     assert ROUTER._label(answer) == label_text(answer)
 
