@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,8 +18,8 @@ _SM_CLOCK = 1  # NVML_CLOCK_SM
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Why the clock is lower than asked for. ``throttled``: heat, or the board's protection. ``power_capped``: the power
-    limit, under which many devices run all of the time."""
+    """Why the clock is lower than asked for. ``throttled``: heat, or the board's protection. ``power_capped``: the
+    power limit, under which many devices run all of the time."""
 
     throttled: bool
     power_capped: bool
@@ -49,6 +50,16 @@ class Nvml:
         count = self.read("the number of devices", "nvmlDeviceGetCount") or 0
         handles = [self.read("the device", "nvmlDeviceGetHandleByIndex", i) for i in range(count)]
         return [NvmlDevice(self, handle) for handle in handles if handle is not None]
+
+    def visible(self, number: int, environment: Mapping[str, str] = os.environ) -> NvmlDevice:
+        """The device that CUDA calls ``number`` in this process, where CUDA counts in the order of the bus
+        (``CUDA_DEVICE_ORDER=PCI_BUS_ID``)."""
+        shown = environment.get("CUDA_VISIBLE_DEVICES")
+        names = list(map(str, range(number + 1))) if shown is None else [name.strip() for name in shown.split(",")]
+        name = names[number] if number < len(names) else ""
+        if name.isdecimal():
+            return NvmlDevice(self, self.read("the device", "nvmlDeviceGetHandleByIndex", int(name)))
+        return self.device(name)
 
     @property
     def driver(self) -> str | None:
@@ -95,6 +106,11 @@ class NvmlDevice:
     def power_limit_w(self) -> float | None:
         """Watts that the device may take."""
         return self._as(lambda milliwatts: milliwatts / 1000, "the power limit", "nvmlDeviceGetEnforcedPowerLimit")
+
+    @property
+    def memory_bytes(self) -> tuple[int, int] | None:
+        """Free bytes, and all."""
+        return self._as(lambda found: (int(found.free), int(found.total)), "the memory", "nvmlDeviceGetMemoryInfo")
 
     @property
     def clock_mhz(self) -> int | None:

@@ -185,7 +185,7 @@ def _gpu_advice(facts: Mapping[str, Any]) -> list[str]:
     for number, device in enumerate(nvml.devices()):
         if device.persistence is False:
             advice.append(
-                f"GPU {number} is not kept ready while nobody uses it, so its first call takes seconds; nvidia-smi -pm 1"
+                f"GPU {number} is not kept ready while it is idle, so its first call takes seconds; nvidia-smi -pm 1"
             )
         slowdown = device.slowdown()
         if slowdown is not None and slowdown.throttled:

@@ -73,11 +73,12 @@ class Accelerator(ABC):
         return None
 
     def eviction(self) -> Callable[[], None] | None:
-        """A function that leaves nothing of a model in its caches and returns when that is done; None: there is none."""
+        """A function that leaves nothing of a model in its caches, and returns when that is done, if there is one."""
         return None
 
     def release(self) -> None:
         """Give back memory that is kept for later."""
+        return
 
     def settings(self) -> Mapping[str, Any]:
         """What is set on it and bears on a latency, name by name."""
@@ -151,7 +152,7 @@ def _parent_of(pid: int) -> int | None:
 
 
 def mps_is_running(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the control pipe of NVIDIA's Multi-Process Service is there: CUDA programs then share the device at once."""
+    """Whether the control pipe of NVIDIA's Multi-Process Service is there: CUDA processes then compute at once."""
     folder = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER)
     try:
         kind = (folder / "control").stat().st_mode

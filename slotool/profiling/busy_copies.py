@@ -1,4 +1,4 @@
-"""Busy copies of a model in processes of their own, on the core on which this process measures."""
+"""Busy copies of a model in processes of their own, on the core or the device on which this process measures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import WorkerError
+from slotool.process import cores_by_preference
 from slotool.profiling.barrier import SharedMemoryBarrier
 from slotool.profiling.process import WorkerProcess
 from slotool.profiling.timer import StoppingRule
@@ -21,12 +22,14 @@ MIN_GAP_S = 2e-4
 class BusyCopies:
     """``copies`` processes on ``core``, each answering ``request`` (see ``ElasticBackend.open``) back to back.
 
-    They are busy while the context is entered. Raises ``WorkerError`` when one does not start; ``check`` raises it when
-    one has died since: what was measured after that was not co-located.
+    On another ``device`` than the CPU they keep that busy, from other cores than ``core`` where there are any: it is
+    the device that is shared. They are busy while the context is entered. Raises ``InputError`` for a device that is
+    not there, ``WorkerError`` when a copy does not start; ``check`` raises it when one has died since: what was
+    measured after that was not co-located.
     """
 
-    def __init__(self, request: Mapping[str, Any], copies: int, core: int):
-        self.copies, self.core = copies, core
+    def __init__(self, request: Mapping[str, Any], copies: int, core: int, device: str = "cpu"):
+        self.copies, self.core, self.device = copies, core, device
         self._request = dict(request)
         self._barrier: SharedMemoryBarrier | None = None
         self._workers: list[WorkerProcess] = []
@@ -62,7 +65,11 @@ class BusyCopies:
     def _started(self, member: int) -> WorkerProcess:
         assert self._barrier is not None
         worker = WorkerProcess(
-            backend="elastic", device="cpu", threads=1, affinity=[self.core], rule=StoppingRule(runs=1)
+            backend="elastic",
+            device=self.device,
+            threads=1,
+            affinity=[self._core_of(member)],
+            rule=StoppingRule(runs=1),
         )
         prepared = worker.ask({"do": "prepare", "subject": self._request, "batch_size": 1}, READY_TIMEOUT_S)
         if prepared["status"] != "ok":
@@ -70,6 +77,10 @@ class BusyCopies:
             raise WorkerError(prepared["reason"])
         worker.send({"do": "keep busy", "barrier": self._barrier.path, "members": self.copies, "member": member})
         return worker
+
+    def _core_of(self, member: int) -> int:
+        others = [core for core in cores_by_preference() if core != self.core]
+        return others[member % len(others)] if others and self.device != "cpu" else self.core
 
     def _wait(self, calls: int) -> None:
         """Until each has made so many calls."""

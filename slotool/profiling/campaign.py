@@ -63,10 +63,10 @@ class Campaign:
     """Measures items and writes ``out``; the same call again takes up where one ended. Use it as a context manager.
 
     A subject that is too big is one row ``skipped``, one for which memory does not suffice ``out-of-memory``, one that
-    fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason. With ``budget_s`` it ends after so many seconds, having measured first what
-    tells most for its time (``plan.worth_first``), and, when all is measured, the unstable rows again. With ``enough``
-    the items are measured in the order given, and it ends when ``enough``, asked of all finished rows before each item,
-    says so. ``force`` begins again.
+    fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason. With ``budget_s`` it ends
+    after so many seconds, having measured first what tells most for its time (``plan.worth_first``), and, when all is
+    measured, the unstable rows again. With ``enough`` the items are measured in the order given, and it ends when
+    ``enough``, asked of all finished rows before each item, says so. ``force`` begins again.
 
     Opening it locks the journal; ``plan`` says what is left. Raises ``InputError`` for unusable items or settings,
     ``AlreadyExistsError`` when ``out`` was measured otherwise.

@@ -22,9 +22,9 @@ Key = tuple[str, str, int, str]
 # what the name stood for; rounds counts the rounds in which the item was measured; discarded counts samples measured
 # again because other processes interrupted them; interrupted: such samples were kept; stable: all rounds agree to the
 # precision asked for (see ``judged``); limit_s is the time limit that a row of status timeout did not keep, limit_bytes
-# the memory limit under which one ran out of memory; precision is what was computed in, int8_share the part of the FLOPs
-# that ran on whole numbers. Of a device: its model, what was set on it, how co-runners share it, the share of samples
-# during which its power limit held the clock down, its clock after them, and sentences on what else was seen.
+# the memory limit under which one ran out of memory; precision is what was computed in, int8_share the part of the
+# FLOPs that ran on whole numbers. Of a device: its model, what was set on it, how co-runners share it, the share of
+# samples during which its power limit held the clock down, its clock after them, and what else was seen, in sentences.
 EXTRA_COLUMNS: Mapping[str, Any] = {
     "content": "",
     "calls_per_sample": 0,

@@ -54,8 +54,8 @@ class StoppingRule:
 
 
 class Stopwatch(Protocol):
-    """A device's own clock. ``start`` and ``stop`` ask the device to note the time when it gets there, and return at once;
-    ``seconds`` waits until it has, and returns what lay between."""
+    """A device's own clock. ``start`` and ``stop`` ask the device to note the time when it gets there, and return at
+    once; ``seconds`` waits until it has, and returns what lay between."""
 
     def start(self) -> None: ...
 
@@ -180,7 +180,8 @@ def _ramped_up(call: Call, clock: Clock, hooks: MeasurementHooks) -> bool:
         return True
     started, last_s = clock(), math.inf
     while True:
-        begun, blocks_s = clock(), []
+        begun = clock()
+        blocks_s: list[float] = []
         while len(blocks_s) < RAMP_UP_CALLS or clock() - begun < RAMP_UP_PIECE_S:
             blocks_s.append(_block(call, 1, clock, hooks.wait))
         median_s = float(np.median(blocks_s))

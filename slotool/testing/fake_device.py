@@ -155,11 +155,11 @@ class Allocation:
 
 
 class FakeDevice:
-    """One process's context: ``run`` returns at once, a thread executes in order, one kernel of all processes at a time.
+    """A process's context: ``run`` returns at once, a thread executes in order, one kernel of all processes at a time.
 
     A kernel lasts the seconds it is given, times a factor that ``seed`` and its number decide, over the clock. The
-    device's clock is ``time.perf_counter`` with kernels that follow each other without a gap, so the seconds between two
-    events are exact when the stream was never empty between them.
+    device's clock is ``time.perf_counter`` with kernels that follow each other without a gap, so the seconds between
+    two events are exact when the stream was never empty between them.
     """
 
     def __init__(self, folder: str | Path, seed: int = 0):

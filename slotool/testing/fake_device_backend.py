@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.nvml import Slowdown
 from slotool.profiling.accelerator import Accelerator, DeviceMemory
-from slotool.profiling.backends.torch_backend import TorchBackend
+from slotool.profiling.backends import Backend
+from slotool.profiling.subjects import Subject
 from slotool.testing.fake_device import FOLDER_VARIABLE, Allocation, Event, FakeDevice, Result
+
+if TYPE_CHECKING:
+    from slotool.profiling.backends.torch_backend import TorchBackend
 
 PLACE = f"{__name__}:FakeDeviceBackend"
 DEVICE = "fake:0"
 KERNEL_S = 1e-3
 FLOPS_PER_S = 1e11
 FULL_CLOCK_MHZ = 1500
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A subject: what a call takes of the device's time and memory."""
+
+    seconds: float
+    memory_bytes: int
 
 
 class FakeStopwatch:
@@ -87,41 +100,65 @@ class FakeAccelerator(Accelerator):
         return {"fake": True}
 
 
-class FakeDeviceBackend(TorchBackend):
-    """Graphs by torch, on the stream thread of the device in the folder that ``FOLDER_VARIABLE`` names; on the CPU as
-    torch does.
+class FakeDeviceBackend(Backend):
+    """Runs kernels on the device in the folder that ``FOLDER_VARIABLE`` names: subjects of ``kernel_subject``, and
+    graphs, which torch computes on its stream thread. On the CPU the same, at once.
 
-    A call lasts a millisecond and what its FLOPs take. Weights and outputs take their bytes of the device's memory.
+    A call of a graph lasts a millisecond and what its FLOPs take, and takes the bytes of its weights and outputs.
     """
 
     name = "fake-device"
+    needs = "numpy"
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu", DEVICE) if os.environ.get(FOLDER_VARIABLE) else ("cpu",)
+
+    def set_threads(self, threads: int) -> None:
+        self._threads = threads
+
+    def threads(self) -> int:
+        return self._threads
 
     def open_accelerator(self) -> FakeAccelerator:
         self.fake = FakeDevice(os.environ[FOLDER_VARIABLE], self.seed)
         self._held: Allocation | None = None
         return FakeAccelerator(self.fake)
 
-    @property
-    def tensor_device(self) -> str:
-        return "cpu"
+    @cached_property
+    def _torch(self) -> TorchBackend:
+        # Only for graphs: a process that runs kernels alone starts in a fraction of the time.
+        from slotool.profiling.backends.torch_backend import TorchBackend
 
-    def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], Any]:
+        return TorchBackend("cpu", seed=self.seed)
+
+    def open(self, request: Mapping[str, Any]) -> OperatorGraph | Kernel:
+        return Kernel(**request["kernel"]) if "kernel" in request else super().open(request)
+
+    def prepare(self, subject: OperatorGraph | Kernel, batch_size: int) -> Callable[[], Any]:
+        call: Callable[[], Any]
+        if isinstance(subject, Kernel):
+            kernel, call = subject, lambda: None
+        else:
+            seconds = KERNEL_S + batch_size * subject.flops / FLOPS_PER_S
+            kernel, call = Kernel(seconds, subject.memory_bytes(batch_size)), self._torch.prepare(subject, batch_size)
         if self.device == "cpu":
-            return super().prepare(subject, batch_size)
+            return call
         if self._held is not None:
             # Free the last one first: both together may not fit.
             self._held.free()
-        self._held = self.fake.allocate(subject.memory_bytes(batch_size))
-        call, seconds = super().prepare(subject, batch_size), KERNEL_S + batch_size * subject.flops / FLOPS_PER_S
-        return lambda: self.fake.run(seconds, call)
+        self._held = self.fake.allocate(kernel.memory_bytes)
+        return lambda: self.fake.run(kernel.seconds, call)
 
     def array(self, output: Any) -> np.ndarray:
         if not isinstance(output, Result):
-            return super().array(output)
+            return self._torch.array(output)
         self.fake.synchronize()
-        if output.value is None:
-            raise InputError("this output was never computed")
-        return super().array(output.value)
+        return self._torch.array(output.value)
+
+
+def kernel_subject(name: str, memory_bytes: int, planned_bytes: int | None = None) -> Subject:
+    """A subject of ``FakeDeviceBackend`` that lasts a millisecond; ``planned_bytes``: what the campaign is told that it
+    takes, if something else than it does."""
+    planned = memory_bytes if planned_bytes is None else planned_bytes
+    request = {"kernel": {"seconds": KERNEL_S, "memory_bytes": memory_bytes}}
+    return Subject(name=name, content=name, request=request, weight_bytes=planned)

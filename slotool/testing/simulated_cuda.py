@@ -1,7 +1,7 @@
 """``torch.cuda`` as far as measurements use it, on a machine without a device: what is called, and when.
 
-Tensors lie on the CPU. Time is simulated: ``launch`` asks for work and returns at once, and ``synchronize`` returns when
-it is done, a moment later than that.
+Tensors lie on the CPU. Time is simulated: ``launch`` asks for work and returns at once, and ``synchronize`` returns
+when it is done, a moment later than that.
 """
 
 from __future__ import annotations

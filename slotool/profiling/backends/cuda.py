@@ -49,13 +49,37 @@ class CudaStopwatch:
         return torch.cuda.device(self._device)
 
 
-class CudaAccelerator(Accelerator):
-    """The device that torch calls ``cuda:N``. Opening it switches TF32 and cuDNN's search for kernels off: TF32 keeps ten
-    bits of a float32's fraction, and which kernel the search finds differs from run to run."""
+class NvidiaAccelerator(Accelerator):
+    """``cuda:N`` of a library that says little of it: what is known is what NVML says."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self.number = int(device.partition(":")[2] or 0)
+
+    @property
+    def name(self) -> str:
+        return self.readings.name or self.device
+
+    @cached_property
+    def readings(self) -> NvmlDevice:
+        return Nvml().visible(self.number)
+
+    def memory(self) -> DeviceMemory | None:
+        found = self.readings.memory_bytes
+        return None if found is None else DeviceMemory(*found)
+
+    def colocation(self) -> str:
+        return MPS if mps_is_running() else PROCESSES
+
+
+class CudaAccelerator(NvidiaAccelerator):
+    """The device that torch calls ``cuda:N``. Opening it switches TF32 and cuDNN's search for kernels off: TF32 keeps
+    ten bits of a float32's fraction, and which kernel the search finds differs from run to run."""
 
     def __init__(self, device: str):
         import torch
 
+        super().__init__(device)
         self._device = torch.device(device)
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
@@ -119,9 +143,6 @@ class CudaAccelerator(Accelerator):
             "cudnn benchmark": torch.backends.cudnn.benchmark,
             "cudnn deterministic": torch.backends.cudnn.deterministic,
         }
-
-    def colocation(self) -> str:
-        return MPS if mps_is_running() else PROCESSES
 
     @property
     def _tensor_device(self) -> Any:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.errors import InputError
+from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
+from slotool.profiling.accelerator import Accelerator
 from slotool.profiling.backends.base import Backend
+from slotool.profiling.backends.cuda import NvidiaAccelerator
 
 if TYPE_CHECKING:
     import keras
@@ -27,6 +29,7 @@ class KerasBackend(Backend):
     needs = "tensorflow"
     # The thread that walks the graph computes as well as the intra-op threads.
     oversubscribed = True
+    no_device_advice = "TensorFlow sees no other; pip install 'tensorflow[and-cuda]' brings a build that sees GPUs"
 
     def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
         super().__init__(device, threads, seed)
@@ -46,6 +49,14 @@ class KerasBackend(Backend):
 
         return int(tf.config.threading.get_intra_op_parallelism_threads())
 
+    def devices(self) -> tuple[str, ...]:
+        import tensorflow as tf
+
+        return ("cpu", *(f"cuda:{number}" for number in range(len(tf.config.list_physical_devices("GPU")))))
+
+    def open_accelerator(self) -> Accelerator:
+        return TensorFlowAccelerator(self.device)
+
     def open(self, request: Mapping[str, Any]) -> OperatorGraph | keras.Model:
         """A graph, or the member of ``keras.applications`` that ``request["application"]`` names."""
         if "application" not in request:
@@ -63,7 +74,7 @@ class KerasBackend(Backend):
 
         from slotool.profiling.backends.keras_model import channels_last, functional_model
 
-        with tf.device("/CPU:0"):
+        with tf.device(self._place):
             if isinstance(subject, OperatorGraph):
                 keras.backend.clear_session()
                 model = functional_model(subject, self._weights)
@@ -73,8 +84,22 @@ class KerasBackend(Backend):
             alone = len(inputs) == 1
             traced = tf.function(lambda *x: model(x[0] if alone else list(x), training=False), autograph=False)
             concrete = traced.get_concrete_function(*(tf.TensorSpec(x.shape, x.dtype) for x in inputs))
+        self._check_place([*inputs, *(variable.value for variable in model.weights)], subject)
         # The concrete function does not own the model's variables, so the call must keep the model.
         return _Call(model, concrete, inputs)
+
+    @property
+    def _place(self) -> str:
+        """The only GPU that TensorFlow is shown, or the CPU."""
+        return "/CPU:0" if self.device == "cpu" else "/GPU:0"
+
+    def _check_place(self, tensors: Sequence[Any], subject: Any) -> None:
+        """Raises ``GraphError`` for a tensor that lies elsewhere; what is computed where they lie is where it was asked
+        for, as nothing else is allowed."""
+        for tensor in tensors:
+            if not str(tensor.device).upper().endswith(self._place[1:]):
+                name = getattr(subject, "name", "") or getattr(subject, "id", "")
+                raise GraphError(f"{name}: TensorFlow put a tensor on {tensor.device}, not on {self.device}")
 
     def array(self, output: Any) -> np.ndarray:
         values = output.numpy()
@@ -88,6 +113,40 @@ class KerasBackend(Backend):
         if len(self._values) < count:
             self._values = np.resize(self.weight_block, count)
         return tf.constant(self._values[:count].reshape(tuple(shape)), dtype=dtype)
+
+
+class TensorFlowAccelerator(NvidiaAccelerator):
+    """Opening it shows TensorFlow this GPU alone, lets it take memory as it needs it (else it takes all of it), forbids
+    TF32, and forbids that operators without a kernel for GPUs run on the CPU instead."""
+
+    def __init__(self, device: str):
+        import tensorflow as tf
+
+        super().__init__(device)
+        gpu = tf.config.list_physical_devices("GPU")[self.number]
+        try:
+            tf.config.set_visible_devices([gpu], "GPU")
+            tf.config.experimental.set_memory_growth(gpu, True)
+        except RuntimeError as error:
+            raise InputError("TensorFlow has started already; its GPU can be chosen only before") from error
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        tf.config.set_soft_device_placement(False)
+
+    def wait(self) -> None:
+        import tensorflow as tf
+
+        tf.test.experimental.sync_devices()
+
+    def settings(self) -> dict[str, Any]:
+        import tensorflow as tf
+
+        return {
+            "tensorflow": tf.__version__,
+            "cuda": tf.sysconfig.get_build_info().get("cuda_version"),
+            "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
+            "soft placement": tf.config.get_soft_device_placement(),
+            "memory growth": True,
+        }
 
 
 class _Call:

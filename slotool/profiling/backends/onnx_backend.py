@@ -1,4 +1,4 @@
-"""Operator graphs in ONNX Runtime on the CPU."""
+"""Operator graphs in ONNX Runtime, on the CPU or by its CUDA provider."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.errors import InputError
+from slotool.errors import GraphError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.machine import gpu_models
+from slotool.profiling.accelerator import Accelerator
 from slotool.profiling.backends.base import Backend
+from slotool.profiling.backends.cuda import NvidiaAccelerator
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
 
 # 64 bytes, a cache line, in float32 values.
 ALIGNMENT = 16
-PROVIDERS = ["CPUExecutionProvider"]
+CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
+PROVIDERS = [CPU_PROVIDER]
+# Float32 is float32, and kernels are those that cuDNN expects to be fastest: a search may find others each time.
+CUDA_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC", "arena_extend_strategy": "kSameAsRequested"}
 POOLING = ("MaxPooling2D", "AveragePooling2D")
 
 
@@ -37,11 +43,12 @@ class OnnxBackend(Backend):
 
     name = "onnx"
     needs = "onnxruntime"
+    no_device_advice = "CUDA needs the package onnxruntime-gpu in place of onnxruntime, and a GPU"
 
     def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
         self._threads = 0  # onnxruntime's own choice
-        super().__init__(device, threads, seed)
         self._arena = np.empty(0, dtype=np.float32)
+        super().__init__(device, threads, seed)
 
     @classmethod
     def missing(cls) -> str | None:
@@ -60,7 +67,7 @@ class OnnxBackend(Backend):
         # Besides the first session's own threads, others start that libraries keep.
         for _ in range(2):
             before = set(os.listdir("/proc/self/task"))
-            session = self._session(builder.graph(), 1)[0]
+            session = self._session(builder.graph(), 1, "cpu")[0]
             started = set(os.listdir("/proc/self/task")) - before
             del session
         return 1 + len(started)
@@ -70,16 +77,46 @@ class OnnxBackend(Backend):
 
         from slotool.profiling.backends.onnx_model import input_names
 
-        session, weights = self._session(subject, batch_size)
-        inputs = [onnxruntime.OrtValue.ortvalue_from_numpy(values) for values in self.feeds(subject, batch_size)]
-        y = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch_size, *subject.output_shape), np.float32)
-        return _Call(session, weights, dict(zip(input_names(subject), inputs, strict=True)), y)
+        session, weights = self._session(subject, batch_size, self.device)
+        feeds, place = self.feeds(subject, batch_size), self._place
+        inputs = [onnxruntime.OrtValue.ortvalue_from_numpy(values, *place) for values in feeds]
+        y = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch_size, *subject.output_shape), np.float32, *place)
+        call = _Call(session, weights, dict(zip(input_names(subject), inputs, strict=True)), y)
+        if isinstance(self.accelerator, OnnxAccelerator):
+            self.accelerator.waits_for = call.wait
+        return call
+
+    def devices(self) -> tuple[str, ...]:
+        import onnxruntime
+
+        if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+            return ("cpu",)
+        return ("cpu", *(f"cuda:{number}" for number in range(_cuda_devices())))
+
+    def open_accelerator(self) -> Accelerator:
+        """Raises ``InputError`` when ONNX Runtime takes another provider than the one asked for, as it does silently
+        where a library of CUDA is missing."""
+        import onnxruntime
+
+        if hasattr(onnxruntime, "preload_dlls"):
+            onnxruntime.preload_dlls()  # of CUDA and cuDNN, which other packages brought
+        builder = GraphBuilder()
+        builder.add("ReLU", builder.add("InputLayer", shape=[1]))
+        self._session(builder.graph(), 1, self.device)
+        return OnnxAccelerator(self.device)
 
     def array(self, output: onnxruntime.OrtValue) -> np.ndarray:
         """A copy: the next call writes to the same memory."""
         return np.array(output.numpy())
 
-    def _session(self, graph: OperatorGraph, batch_size: int) -> tuple[onnxruntime.InferenceSession, list[Any]]:
+    @property
+    def _place(self) -> tuple[str, int]:
+        """Where input and output lie, as ONNX Runtime calls it."""
+        return ("cpu", 0) if self.device == "cpu" else ("cuda", int(self.device.partition(":")[2]))
+
+    def _session(
+        self, graph: OperatorGraph, batch_size: int, device: str
+    ) -> tuple[onnxruntime.InferenceSession, list[Any]]:
         import onnxruntime
 
         from slotool.profiling.backends.onnx_model import onnx_model
@@ -89,8 +126,29 @@ class OnnxBackend(Backend):
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._lent(weights)]
         if values:
             options.add_external_initializers([weight.name for weight in weights], values)
-        content = model.SerializeToString()
-        return onnxruntime.InferenceSession(content, options, providers=PROVIDERS, **disabled_optimizers(graph)), values
+        content, disabled = model.SerializeToString(), disabled_optimizers(graph)
+        if device == "cpu":
+            return onnxruntime.InferenceSession(content, options, providers=PROVIDERS, **disabled), values
+        # Every operator runs on the device, or the network is refused: a part on the CPU is another measurement.
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        cuda = (CUDA_PROVIDER, {"device_id": device.partition(":")[2], **CUDA_OPTIONS})
+        try:
+            session = onnxruntime.InferenceSession(content, options, providers=[cuda], enable_fallback=0, **disabled)
+        except Exception as error:  # of a class that differs by what went wrong
+            if self.is_out_of_memory(error):
+                raise
+            words = " ".join(str(error).split())[:200]
+            raise GraphError(
+                f"{graph.name or graph.id} does not run wholly on {device} in ONNX Runtime ({words}); "
+                "use --backend torch, or --device cpu"
+            ) from error
+        took = session.get_providers()[0]
+        if took != CUDA_PROVIDER:
+            raise InputError(
+                f"ONNX Runtime took {took} in place of {CUDA_PROVIDER} for {device}; "
+                "it finds no CUDA, cuDNN or driver of the versions that it was built for"
+            )
+        return session, values
 
     def _options(self) -> onnxruntime.SessionOptions:
         import onnxruntime
@@ -149,6 +207,32 @@ class _Call:
     def __call__(self) -> onnxruntime.OrtValue:
         self._session.run_with_iobinding(self._bound)
         return self._y
+
+    def wait(self) -> None:
+        self._bound.synchronize_outputs()
+
+
+class OnnxAccelerator(NvidiaAccelerator):
+    """``waits_for`` returns when the newest call's output is there."""
+
+    def __init__(self, device: str):
+        super().__init__(device)
+        self.waits_for: Callable[[], None] = lambda: None
+
+    def wait(self) -> None:
+        self.waits_for()
+
+    def settings(self) -> dict[str, Any]:
+        import onnxruntime
+
+        return {"onnxruntime": onnxruntime.__version__, **CUDA_OPTIONS}
+
+
+def _cuda_devices() -> int:
+    """How many there are: by torch, where that has CUDA, else by the driver."""
+    import torch
+
+    return torch.cuda.device_count() or len(gpu_models())
 
 
 def disabled_optimizers(graph: OperatorGraph) -> dict[str, list[str]]:

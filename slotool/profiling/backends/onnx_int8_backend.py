@@ -35,15 +35,21 @@ class OnnxInt8Backend(OnnxBackend):
 
     name = "onnx-int8"
     precision = "int8"
+    no_device_advice = "its kernels for whole numbers are those of the CPU"
 
     def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
         self._int8_share = 0.0
         super().__init__(device, threads, seed)
 
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu",)
+
     def facts(self) -> dict[str, Any]:
         return {"int8_share": self._int8_share}
 
-    def _session(self, graph: OperatorGraph, batch_size: int) -> tuple[onnxruntime.InferenceSession, list[Any]]:
+    def _session(
+        self, graph: OperatorGraph, batch_size: int, device: str
+    ) -> tuple[onnxruntime.InferenceSession, list[Any]]:
         import onnx
         import onnxruntime
 

@@ -22,8 +22,9 @@ TRIES = 2
 class Measurer(ABC):
     """Measures items one after the other, keeping worker processes between them. Use it as a context manager.
 
-    A subject that is too big is a row ``skipped``, one for which memory does not suffice all the same ``out-of-memory``,
-    one that fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason. Raises ``WorkerError`` when no worker can be started at all.
+    A subject that is too big is a row ``skipped``, one for which memory does not suffice all the same
+    ``out-of-memory``, one that fails or kills its worker ``failed``, one that hangs ``timeout``, each with its reason.
+    Raises ``WorkerError`` when no worker can be started at all.
     """
 
     def __init__(self, settings: Settings):

@@ -71,7 +71,7 @@ class _Attempt:
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """A co-runner that was stopped, or a device that was throttled, is worse than other processes on the machine."""
+        """A co-runner that was stopped, or a device that was throttled, is worse than other processes."""
         return self.spoiled, self.others
 
 

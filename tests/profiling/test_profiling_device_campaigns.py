@@ -1,0 +1,120 @@
+"""Campaigns on a device, in fresh measuring processes: its memory is planned and shared, and runs out without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotool.errors import AlreadyExistsError, WorkerError
+from slotool.profiling.busy_copies import BusyCopies
+from slotool.profiling.campaign import Campaign, plan_only, profile_solo
+from slotool.profiling.device_probe import USABLE_SHARE, probed
+from slotool.profiling.plan import Settings, combinations_of, solo_items
+from slotool.profiling.timer import StoppingRule
+from slotool.tables import LatencyTable
+from slotool.testing.fake_device import FOLDER_VARIABLE, DeviceState
+from slotool.testing.fake_device_backend import DEVICE, PLACE, kernel_subject
+
+SETTINGS = Settings(backend=PLACE, device=DEVICE, rule=StoppingRule(runs=4, precision=0.5, max_seconds=5.0))
+MEGABYTE = 10**6
+MEMORY_BYTES = 10 * MEGABYTE
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeviceState:
+    """Of the device that the workers are on."""
+    folder = tmp_path / "device"
+    folder.mkdir()
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    # Work of others on this machine is to be no reason to measure again.
+    monkeypatch.setattr("slotool.profiling.measurers.colocated.MAX_OTHERS", float("inf"))
+    # Processes on this device have no context of half a gibibyte.
+    for module in ("plan", "measurers.colocated"):
+        monkeypatch.setattr(f"slotool.profiling.{module}.CONTEXT_BYTES", 0)
+    return DeviceState.create(folder, MEMORY_BYTES)
+
+
+SMALL, HUGE = kernel_subject("small", MEGABYTE), kernel_subject("huge", 80 * MEGABYTE)
+# Either fits, both together do not, and nobody knows before.
+FIRST, SECOND = (kernel_subject(name, 6 * MEGABYTE, 0) for name in "12")
+# As a probe finds the device: most tests need none.
+KNOWN = replace(
+    SETTINGS, device_name="Fake Device 1", device_limit_bytes=int(USABLE_SHARE * MEMORY_BYTES), colocation="processes"
+)
+
+
+def rows_of(table: LatencyTable, *keys: str) -> dict[Any, dict[str, Any]]:
+    return {tuple(row[key] for key in keys): row for row in table.rows.to_dict("records")}
+
+
+def test_a_solo_campaign_keeps_to_the_memory_of_the_device_and_resumes(state: DeviceState, tmp_path: Path) -> None:
+    big, out = kernel_subject("big", 16 * MEGABYTE, 0), tmp_path / "latency.parquet"
+    found = rows_of(profile_solo([SMALL, big, HUGE], SETTINGS, out), "subject")
+    statuses = {name: row["status"] for (name,), row in found.items()}
+    assert statuses == {"small": "ok", "big": "out-of-memory", "huge": "skipped"}
+    assert found["huge",]["reason"] == "needs about 0.10 GiB of fake:0, the limit is 0.01 GiB"
+    assert "16,000,000 bytes wanted" in found["big",]["reason"]
+    assert found["big",]["limit_bytes"] == KNOWN.limit_bytes
+    row = found["small",]
+    assert (row["device"], row["device_name"], row["device_settings"]) == (DEVICE, "Fake Device 1", "fake True")
+    assert len(row["device_samples_s"]) == len(row["samples_s"]) >= 4
+    assert np.median(row["device_samples_s"]) == pytest.approx(1e-3, rel=0.05)
+
+    # Nothing is left while the memory is what it was; with more, what it kept from being measured is.
+    items = solo_items([SMALL, big, HUGE], KNOWN)
+    assert plan_only(items, KNOWN, out).todo == []
+    state.memory_bytes = 200 * MEGABYTE
+    found = rows_of(profile_solo([SMALL, big, HUGE], replace(KNOWN, device_limit_bytes=180 * MEGABYTE), out), "subject")
+    assert {row["status"] for row in found.values()} == {"ok"}
+    assert len(found["small",]["samples_s"]) == len(row["samples_s"])
+    # Another device of this name is not mixed into the same file.
+    with pytest.raises(AlreadyExistsError, match="device_name Fake Device 1 then, Another now"):
+        plan_only(items, replace(KNOWN, device_name="Another"), out)
+
+
+def test_pairs_share_the_device_make_room_and_run_out_of_memory_without_harm(tmp_path: Path) -> None:
+    settings = replace(KNOWN, placement="shared", solo_runs=3)
+    both, *others = combinations_of([FIRST, SECOND, SMALL], [2], settings)
+    with Campaign([both, *others], settings, tmp_path / "pairs.parquet", enough=lambda rows: False) as campaign:
+        found = rows_of(campaign.run(), "subject", "co_runners")
+    assert {key: row["status"] for key, row in found.items()} == {
+        **dict.fromkeys([("1", "2"), ("2", "1")], "out-of-memory"),
+        **dict.fromkeys([("small", "1"), ("1", "small"), ("small", "2"), ("2", "small")], "ok"),
+    }
+    row = found["small", "1"]
+    assert (row["colocation"], row["placement"], row["device_name"]) == ("processes", "shared", "Fake Device 1")
+    # Without waiting for the device a sample would be the asking alone, some microseconds.
+    assert min(row["samples_s"]) > 0.9e-3
+
+
+def test_pairs_that_cannot_fit_are_planned_out() -> None:
+    heavy = [kernel_subject(name, 4 * MEGABYTE) for name in "ab"]
+    (pair,) = combinations_of(heavy, [2], replace(KNOWN, placement="shared"))
+    assert not KNOWN.fits(pair)
+    assert SETTINGS.fits(pair), "the host has memory enough"
+    assert probed(KNOWN, [pair]) is KNOWN
+
+
+def test_busy_copies_are_on_the_device_and_leave_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, Any]] = []
+
+    class Recorded:
+        def __init__(self, **options: Any):
+            started.append(options)
+
+        def ask(self, request: Any, timeout_s: float) -> dict[str, Any]:
+            return {"status": "failed", "reason": "only recorded"}
+
+        kill: Callable[..., None] = lambda self: None
+
+    monkeypatch.setattr("slotool.profiling.busy_copies.WorkerProcess", Recorded)
+    monkeypatch.setattr("slotool.profiling.busy_copies.cores_by_preference", lambda: [3, 2])
+    for device in ("cpu", "cuda:1"):
+        with pytest.raises(WorkerError, match="only recorded"), BusyCopies({}, 1, 3, device):
+            pass
+    assert [(options["device"], options["affinity"]) for options in started] == [("cpu", [3]), ("cuda:1", [2])]
