@@ -67,9 +67,12 @@ def of_json(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> np.nda
     NumPy is given values of the right type only: of a list of numbers with one long text in it it would make an array
     of texts as long.
     """
-    values = data if list not in set(map(type, data)) else _flattened(spec, data, shape)
-    kind = spec.dtype.kind
-    if not set(map(type, values)) <= _JSON_TYPES[kind]:
+    # Looking at thousands of values takes as long as making an array of them: once is enough.
+    values, found, kind = data, set(map(type, data)), spec.dtype.kind
+    if list in found:
+        values = _flattened(spec, data, shape)
+        found = set(map(type, values))
+    if not found <= _JSON_TYPES[kind]:
         huge = next((value for value in values if kind in "iu" and _is_huge(spec, value)), None)
         if huge is not None:
             raise bad_request(f"input {spec.name}: {shown(huge)} is beyond {spec.datatype}")
