@@ -21,7 +21,9 @@ from slotool.rules.signals import Signals, calibrated
 
 # Policies of a chain: each saves so much more than the one before, as a share of what the best version takes.
 MIN_STEP, MAX_CHAIN = 0.003, 60
-# A chain begins at the cheapest policy whose margin is as large.
+# A chain begins at the cheapest policy whose margin is as large: a test hardly ever misses it, though a margin is only
+# observed, and what is surer need not be tested. On four scikit-learn models of Fashion-MNIST (of 1,000 or 4,000
+# examples) no tier saves less from here than from the surest policy, nor at 7; at 5 some do, at 4 most.
 SURE = 10.0
 
 
