@@ -139,6 +139,11 @@ class NvmlDevice:
         running = self._read("which processes use the device", "nvmlDeviceGetComputeRunningProcesses")
         return None if running is None else [int(process.pid) for process in running]
 
+    def busy_percent(self) -> float | None:
+        """Share of the last second or so in which a kernel ran, whoever's."""
+        found = self._read("how busy the device is", "nvmlDeviceGetUtilizationRates")
+        return None if found is None else float(found.gpu)
+
     def _as(self, kind: Callable[[Any], Value], what: str, function: str, *arguments: Any) -> Value | None:
         found = self._read(what, function, *arguments)
         return None if found is None else kind(found)

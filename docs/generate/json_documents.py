@@ -158,6 +158,7 @@ latency_s       list            least, median and greatest median latency, secon
 points          list            operating points: medians with their interval, seconds
 degradation     list            co-located rows: latency, solo latency and their ratio
 reasons         list            why rows have no samples
+device_remarks  list            what was seen of the device, or could not be read
 """
     + _CAMPAIGN,
     "profile-solo-plan": """

@@ -61,9 +61,9 @@ def profile(
         subjects: Graphs, graph files, and folders of trained models.
         out: The latency table, Parquet.
         keras: Members of keras.applications: ``"all"``, or names.
-        backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"`` or ``"onnx-int8"``. A trained model runs as it
-            is served.
-        device: ``"cpu"``, or ``"cuda:0"`` (graphs on torch, and SLO-NNs).
+        backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"``, ``"onnx-int8"``, or on a GPU
+            ``"torch-cuda-graph"``. A trained model runs as it is served.
+        device: ``"cpu"``, or ``"cuda:N"``, a GPU as nvidia-smi numbers it.
         threads: Compute threads; None: all cores given to this process.
         batch_sizes: Batch sizes to measure.
         runs: Minimum samples per row.
@@ -140,8 +140,8 @@ def profile_colocated(
         limit: Only so many combinations of each size, drawn by the seed.
         with_itself: Also a subject co-located with copies of itself.
         placement: ``"shared"``: all on the same cores; ``"split"``: ``threads`` cores each.
-        backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"`` or ``"onnx-int8"``.
-        device: ``"cpu"`` or ``"cuda:0"``.
+        backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"``, ``"onnx-int8"`` or ``"torch-cuda-graph"``.
+        device: ``"cpu"``, or ``"cuda:N"``, a GPU as nvidia-smi numbers it.
         threads: Compute threads of one model; None: all cores given to this process.
         batch_sizes: Batch sizes to measure.
         runs: Minimum samples per row.
@@ -205,7 +205,7 @@ def profile_points(
         co_runners: Numbers of busy copies of the full model on the same cores.
         data: Answer examples of this data set instead of random inputs.
         placement: ``"shared"``: all on the same cores; ``"split"``: ``threads`` cores each.
-        device: ``"cpu"`` or ``"cuda:0"``.
+        device: ``"cpu"``, or ``"cuda:N"``, a GPU as nvidia-smi numbers it.
         threads: Compute threads of one model.
         batch_sizes: Batch sizes to measure.
         runs: Minimum samples per row.
@@ -391,7 +391,7 @@ def _settings(
     rule = StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=single)
     return Settings(
         backend=backend,
-        device=device,
+        device="cuda:0" if device == "cuda" else device,
         threads=cores_given(threads),
         batch_sizes=tuple(sorted({int(size) for size in batch_sizes})),
         rule=rule,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BUSY_CORES = 0.2
 MAX_REASONS = 20
 MAX_SHOWN = 60
+MAX_DEVICE_REMARKS = 3
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -213,6 +214,7 @@ def _summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]
         "latency_s": [medians.min(), medians.median(), medians.max()] if len(medians) else [],
         "points": points[shown].to_dict("records"),
         "degradation": degradation,
+        "device_remarks": list(dict.fromkeys(part for text in ok["remarks"] for part in text.split("; ") if part)),
         "reasons": [
             f"{titles.get(subject, subject)}: {how}, {why}" for subject, how, why in reasons.itertuples(index=False)
         ][:MAX_REASONS],
@@ -238,6 +240,12 @@ def _remarks(found: dict[str, Any], settings: Settings) -> list[str]:
         )
     elif found["interrupted"]:
         remarks.append(f"advice: {found['interrupted']} rows hold samples that other processes interrupted")
+    remarks += [f"advice: {remark}" for remark in found["device_remarks"][:MAX_DEVICE_REMARKS]]
+    if settings.device != "cpu" and settings.placement == "shared" and found["measured"]:
+        remarks.append(
+            "advice: the processes that drive the device share their cores, which these latencies show; "
+            "--placement split gives each its own"
+        )
     if found["unstable"]:
         within = f"± {100 * settings.rule.precision:g}%"
         if settings.rounds == 1:

@@ -43,10 +43,11 @@ Keras = Annotated[str | None, typer.Option("--keras", help="Members of keras.app
 Backend = Annotated[
     str,
     typer.Option(
-        "--backend", help="What runs graphs: torch, keras, onnx or onnx-int8. A trained model runs as it is served."
+        "--backend",
+        help="What runs graphs: torch, keras, onnx, onnx-int8, torch-cuda-graph. Trained models run as served.",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu, or cuda:0 (graphs on torch, and SLO-NNs).")]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda:N, a GPU as nvidia-smi numbers it.")]
 Batch = Annotated[str, typer.Option("--batch-size", help="Batch sizes: 1,8 or 1:8:1.")]
 Runs = Annotated[int, _sampling("--runs", min=1, help="Minimum samples per row.")]
 Precision = Annotated[

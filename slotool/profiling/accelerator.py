@@ -16,6 +16,7 @@ from slotool.profiling.timer import Stopwatch
 # How co-runners share a device: in turns of time, a process each; at once by NVIDIA's Multi-Process Service.
 PROCESSES, MPS = "processes", "mps"
 _MPS_FOLDER = "/tmp/nvidia-mps"
+_MPS_SERVER = "nvidia-cuda-mps"
 MAX_REMARKS = 8
 
 
@@ -42,6 +43,8 @@ class DeviceReadings(Protocol):
     def slowdown(self) -> Slowdown | None: ...
 
     def processes(self) -> list[int] | None: ...
+
+    def busy_percent(self) -> float | None: ...
 
 
 class Accelerator(ABC):
@@ -138,17 +141,19 @@ class DeviceWatch:
 
 
 def of_this_campaign(pids: Collection[int]) -> list[int]:
-    """Which of these processes are this one, its parent, or children of the same parent."""
+    """Which of these processes are this one, its parent, children of the same parent, or the server of NVIDIA's
+    Multi-Process Service, by which this one computes."""
     parent = os.getppid()
-    return [pid for pid in pids if pid in (os.getpid(), parent) or _parent_of(pid) == parent]
+    return [pid for pid in pids if pid in (os.getpid(), parent) or _is_ours(pid, parent)]
 
 
-def _parent_of(pid: int) -> int | None:
+def _is_ours(pid: int, parent: int) -> bool:
     try:
         # The second field, the command, may hold spaces and brackets.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        command, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        return int(rest.split()[1]) == parent or command.partition("(")[2].startswith(_MPS_SERVER)
     except (OSError, ValueError, IndexError):
-        return None
+        return False
 
 
 def mps_is_running(environment: Mapping[str, str] = os.environ) -> bool:

@@ -40,6 +40,7 @@ class Bench:
             wait=backend.wait,
             stopwatch=backend.stopwatch(),
             ramp_up_s=backend.accelerator.ramp_up_s if backend.accelerator else 0.0,
+            single=backend.accelerator is not None,
         )
         self._call: Call | None = None
         self._calls_per_sample = 1
@@ -62,8 +63,7 @@ class Bench:
         # Now that the error is gone, and with it what its frames held.
         if failure["status"] == OUT_OF_MEMORY:
             self._call = None
-            if self._backend.accelerator is not None:
-                self._backend.accelerator.release()
+            self._backend.release()
         return failure
 
     def measure(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +121,7 @@ class Bench:
             "memory": None if memory is None else asdict(memory),
             "settings": "; ".join(f"{name} {value}" for name, value in accelerator.settings().items()),
             "colocation": accelerator.colocation(),
+            "busy_percent": accelerator.readings.busy_percent(),
         }
 
     def _place(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,4 +39,5 @@ def probed(settings: Settings, items: Sequence[Item]) -> Settings:
         device_name=found["device_name"],
         device_limit_bytes=None if memory is None else int(USABLE_SHARE * memory["free_bytes"]),
         colocation=found["colocation"],
+        device_busy_percent=found["busy_percent"] or 0.0,
     )

@@ -48,8 +48,9 @@ class Settings:
     co-runners: ``shared`` gives all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its
     own. ``solo_runs``: solo samples of a co-runner, once before and once after each combination.
 
-    ``device_name``, ``device_limit_bytes`` and ``colocation`` are what ``device_probe.probed`` found of a device: its
-    model, the memory that an item may take there, and how co-runners share it.
+    ``device_name``, ``device_limit_bytes``, ``colocation`` and ``device_busy_percent`` are what ``device_probe.probed``
+    found of a device: its model, the memory that an item may take there, how co-runners share it, and how busy others
+    kept it.
     """
 
     backend: str = "torch"
@@ -67,6 +68,7 @@ class Settings:
     device_name: str = ""
     device_limit_bytes: int | None = None
     colocation: str = ""
+    device_busy_percent: float = 0.0
 
     @property
     def kind(self) -> str:

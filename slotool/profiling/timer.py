@@ -81,7 +81,8 @@ class MeasurementHooks:
     run. ``before_sample`` runs untimed before each sample, which is then a single call (cold caches). ``wait`` returns
     when the device has done what was called; it is timed, once per sample, so that calls within a sample may overlap on
     the device as they would. ``stopwatch``: the device's own clock, stopped before the host waits. ``ramp_up_s``: calls
-    go on for so many seconds at most before the first sample, until their durations settle.
+    go on for so many seconds at most before the first sample, until their durations settle. ``single``: a sample is one
+    call, as calls that return before they are done would overlap in a block, and be quicker than one alone.
     """
 
     begin: Callable[[], None] = _nothing
@@ -91,6 +92,7 @@ class MeasurementHooks:
     wait: Callable[[], None] = _nothing
     stopwatch: Stopwatch | None = None
     ramp_up_s: float = 0.0
+    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,9 @@ def measure(
         first_call_s = _block(call, 1, clock, hooks.wait)
         quickest_s = _warm_up(call, clock, hooks.wait)
         settled = _ramped_up(call, clock, hooks)
-        calls = 1 if hooks.before_sample or rule.single else block_size(quickest_s, clock_overhead(clock))
+        calls = (
+            1 if hooks.before_sample or hooks.single or rule.single else block_size(quickest_s, clock_overhead(clock))
+        )
         return replace(_Sampler(call, calls, rule, clock, hooks).run(first_call_s), settled=settled)
 
 

@@ -26,7 +26,16 @@ FOLDER_VARIABLE = "SLOTOOL_FAKE_DEVICE"
 QUEUE_LENGTH = 1024
 # Durations of one kernel differ by about this share.
 JITTER = 1e-3
-_FIELDS = ("memory_bytes", "throttled", "power_capped", "clock_permille", "wake_us", "fail_in", "flushed")
+_FIELDS = (
+    "memory_bytes",
+    "throttled",
+    "power_capped",
+    "clock_permille",
+    "wake_us",
+    "fail_in",
+    "flushed",
+    "busy_percent",
+)
 _CONTEXTS = 64
 
 
@@ -43,7 +52,8 @@ class DeviceState:
 
     ``memory_bytes`` there is; ``throttled`` and ``power_capped`` are 0 or 1; ``clock_permille`` of the full clock;
     ``wake_us`` that the host takes to notice that the device is done; ``fail_in`` so many kernels from now one fails,
-    0 never; ``flushed`` is 1 when the caches are empty, so that the next kernel takes twice as long.
+    0 never; ``flushed`` is 1 when the caches are empty, so that the next kernel takes twice as long; ``busy_percent``
+    is how busy it says it was of late.
     """
 
     memory_bytes: int
@@ -53,6 +63,7 @@ class DeviceState:
     wake_us: int
     fail_in: int
     flushed: int
+    busy_percent: int
 
     def __init__(self, folder: Path):
         with open(folder / "state", "r+b") as file:

@@ -67,6 +67,9 @@ class FakeReadings:
     def slowdown(self) -> Slowdown:
         return Slowdown(bool(self._state.throttled), bool(self._state.power_capped))
 
+    def busy_percent(self) -> float:
+        return float(self._state.busy_percent)
+
     def processes(self) -> list[int]:
         return self._state.processes
 
@@ -109,6 +112,10 @@ class FakeDeviceBackend(Backend):
 
     name = "fake-device"
     needs = "numpy"
+
+    def release(self) -> None:
+        if self.accelerator is not None and self._held is not None:
+            self._held.free()
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu", DEVICE) if os.environ.get(FOLDER_VARIABLE) else ("cpu",)

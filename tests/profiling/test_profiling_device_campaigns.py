@@ -53,6 +53,7 @@ def rows_of(table: LatencyTable, *keys: str) -> dict[Any, dict[str, Any]]:
 
 
 def test_a_solo_campaign_keeps_to_the_memory_of_the_device_and_resumes(state: DeviceState, tmp_path: Path) -> None:
+    state.busy_percent = 35
     big, out = kernel_subject("big", 16 * MEGABYTE, 0), tmp_path / "latency.parquet"
     found = rows_of(profile_solo([SMALL, big, HUGE], SETTINGS, out), "subject")
     statuses = {name: row["status"] for (name,), row in found.items()}
@@ -62,6 +63,8 @@ def test_a_solo_campaign_keeps_to_the_memory_of_the_device_and_resumes(state: De
     assert found["big",]["limit_bytes"] == KNOWN.limit_bytes
     row = found["small",]
     assert (row["device"], row["device_name"], row["device_settings"]) == (DEVICE, "Fake Device 1", "fake True")
+    assert row["remarks"] == "others kept the device busy by 35 % before the campaign"
+    assert list(found["big",]["device_samples_s"]) == []
     assert len(row["device_samples_s"]) == len(row["samples_s"]) >= 4
     assert np.median(row["device_samples_s"]) == pytest.approx(1e-3, rel=0.05)
 

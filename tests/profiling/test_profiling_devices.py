@@ -227,6 +227,9 @@ class Readings:
     def processes(self) -> list[int] | None:
         return self.pids
 
+    def busy_percent(self) -> float | None:
+        return None
+
     def slowdown(self) -> Slowdown | None:
         return self.reasons
 

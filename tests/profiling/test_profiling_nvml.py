@@ -28,6 +28,8 @@ READINGS: dict[str, Any] = {
     "nvmlDeviceGetClockInfo": 1410,
     "nvmlDeviceGetMaxClockInfo": 1980,
     "nvmlDeviceGetPersistenceMode": 0,
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(free=3, total=4, used=1),
+    "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=35, memory=2),
     "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
     "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=4_000_000)],
 }
@@ -69,7 +71,7 @@ def test_what_the_driver_says_is_read_with_units(driver: Driver) -> None:
     assert (nvml.driver, nvml.cuda) == ("550.54.15", "12.4")
     assert (device.name, device.power_limit_w) == ("NVIDIA H100 80GB HBM3", 700.0)
     assert (device.clock_mhz, device.max_clock_mhz, device.persistence) == (1410, 1980, False)
-    assert device.processes() == [4_000_000]
+    assert (device.processes(), device.memory_bytes, device.busy_percent()) == ([4_000_000], (3, 4), 35.0)
     assert nvml.remarks == []
 
 
@@ -96,6 +98,7 @@ def test_each_reading_that_fails_is_none_and_one_remark(driver: Driver, function
     for _ in range(2):
         found = [nvml.driver, nvml.cuda, device.name, device.power_limit_w, device.clock_mhz, device.max_clock_mhz]
         found += [device.persistence, device.slowdown(), device.processes()]
+        found += [device.memory_bytes, device.busy_percent()]
     assert len(nvml.remarks) == 1
     assert nvml.remarks[0].startswith("NVML does not say ")
     assert nvml.remarks[0].endswith(": Insufficient Permissions")
@@ -122,6 +125,23 @@ def test_without_nvml_a_measurement_goes_on(
         assert backend.watch is not None
         found = backend.watch.columns()
     assert found == {"power_capped": 0.0, "clock_mhz": None, "remarks": remark}
+
+
+@pytest.mark.parametrize(
+    ("shown", "number", "asked"),
+    [
+        (None, 2, ("nvmlDeviceGetHandleByIndex", 2)),
+        ("3,1", 1, ("nvmlDeviceGetHandleByIndex", 1)),
+        ("GPU-a, GPU-b", 1, ("nvmlDeviceGetHandleByUUID", "GPU-b")),
+    ],
+)
+def test_a_number_of_cuda_is_that_of_the_devices_it_is_shown(
+    driver: Driver, shown: str | None, number: int, asked: tuple[str, Any]
+) -> None:
+    calls = driver()
+    environment = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
+    assert Nvml().visible(number, environment).memory_bytes == (3, 4)
+    assert (asked[1],) in calls
 
 
 def test_the_device_is_found_by_the_uuid_that_cuda_states(driver: Driver) -> None:

@@ -112,6 +112,11 @@ class Backend(ABC):
             )
         return evict
 
+    def release(self) -> None:
+        """Give back memory that is kept for the next subject; called when memory ran out."""
+        if self.accelerator is not None:
+            self.accelerator.release()
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Whether what it raised means that memory ran out."""
         return is_out_of_memory(error)

@@ -61,6 +61,10 @@ class ElasticBackend(OnTorch):
             x = (x > 0).astype(np.float32)
         return lambda: model.forward(x, point)
 
+    def release(self) -> None:
+        _on.cache_clear()
+        super().release()
+
     def array(self, output: np.ndarray) -> np.ndarray:
         return output
 

@@ -75,6 +75,10 @@ class TorchBackend(OnTorch):
 
         return call
 
+    def release(self) -> None:
+        self._arena = WeightArena(self.weight_block, self.tensor_device)
+        super().release()
+
     def array(self, output: torch.Tensor) -> np.ndarray:
         return output.cpu().numpy()
 

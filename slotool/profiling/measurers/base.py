@@ -17,6 +17,8 @@ from slotool.profiling.subjects import Subject
 
 # A worker that dies is given a second try, for it may have been killed from outside.
 TRIES = 2
+# A device that nobody uses may still say that it is a little busy.
+IDLE_PERCENT = 5.0
 
 
 class Measurer(ABC):
@@ -93,6 +95,11 @@ class Measurer(ABC):
             "colocation": settings.colocation if settings.placement else "",
             **answer,
         }
+        if settings.device != "cpu":
+            row.setdefault("device_samples_s", [])
+            if settings.device_busy_percent > IDLE_PERCENT:
+                busy = f"others kept the device busy by {settings.device_busy_percent:.0f} % before the campaign"
+                row["remarks"] = "; ".join(filter(None, [busy, row["remarks"]]))
         row["samples_per_round"] = [len(row["samples_s"])] if row["samples_s"] else []
         row["limit_s"] = settings.timeout_s if row["status"] == "timeout" else None
         row["limit_bytes"] = settings.limit_bytes if row["status"] == OUT_OF_MEMORY else None

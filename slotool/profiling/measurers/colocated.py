@@ -195,7 +195,7 @@ class ColocatedMeasurer(Measurer):
             raise _Failure(self._broken[key, wanted])
         member = self._member_of(key, subject, needed)
         if member.ready != wanted:
-            self._make_room_on_device(subject, item, needed)
+            self._make_room_on_device(member.worker, subject, item, needed)
             member.answer = _prepared(member.worker, subject, item, self.settings.timeout_s)
             if member.answer["status"] == OUT_OF_MEMORY and self._retire_idle(needed):
                 member.answer = _prepared(member.worker, subject, item, self.settings.timeout_s)
@@ -220,12 +220,12 @@ class ColocatedMeasurer(Measurer):
         while available_memory() < SPARE_BYTES and self._retire_oldest(needed):
             pass
 
-    def _make_room_on_device(self, subject: Subject, item: Item, needed: Sequence[Key]) -> None:
+    def _make_room_on_device(self, worker: WorkerProcess, subject: Subject, item: Item, needed: Sequence[Key]) -> None:
         """Workers that wait for their next turn keep their networks on the device: those used longest ago give way."""
         if self.settings.device_limit_bytes is None:
             return
         wanted = self.settings.needed_bytes(Item((subject,), item.batch_size)) + CONTEXT_BYTES
-        while _free_bytes(next(iter(self._members.values())).worker) < wanted and self._retire_oldest(needed):
+        while _free_bytes(worker) < wanted and self._retire_oldest(needed):
             pass
 
     def _retire_idle(self, needed: Sequence[Key]) -> bool:
@@ -263,7 +263,10 @@ def _spans(run: Mapping[str, Any]) -> Spans:
 
 def _free_bytes(worker: WorkerProcess) -> float:
     """Free memory of the device that a worker is on; infinite where it does not say."""
-    memory = worker.ask({"do": "device"}, START_TIMEOUT_S).get("memory")
+    try:
+        memory = worker.ask({"do": "device"}, START_TIMEOUT_S).get("memory")
+    except WorkerError:
+        return float("inf")  # what is asked next will say so
     return float("inf") if memory is None else float(memory["free_bytes"])
 
 
