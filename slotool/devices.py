@@ -6,7 +6,7 @@ A GPU computes where somebody names it, never merely because it is there.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slotool.errors import ArgumentError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
 
 CPU = "cpu"
+# Says which GPUs a process sees, and in which order.
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 # ``cuda`` alone is the first GPU.
 _FORM = re.compile(r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?")
 
@@ -65,6 +67,30 @@ def several(texts: str | Sequence[str], argument: str = "device") -> tuple[str, 
     if not devices or (len(devices) > 1 and CPU in devices):
         raise ArgumentError(argument, "one device, or several GPUs such as cuda:0,cuda:1, are expected")
     return devices
+
+
+def alone(device: str, environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """For a process that is to compute on ``device``: variables that hide all other GPUs from it, and what the device
+    is called there. ``environment``: of this process, which may not see all GPUs itself.
+
+    A library that is given a GPU takes some memory of every other one that it sees.
+    """
+    if not is_cuda(device):
+        return {}, device
+    number, visible = int(device.removeprefix("cuda:")), environment.get(VISIBLE)
+    return {VISIBLE: visible.split(",")[number] if visible else str(number)}, "cuda:0"
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """Whether an error, or what it was raised from, says that CUDA is of no more use in this process: after a fault in
+    one call every later one fails too. Memory that does not suffice is no such fault."""
+    import torch
+
+    while error is not None:
+        if isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def titled(device: str) -> str:

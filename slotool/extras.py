@@ -13,6 +13,7 @@ EXTRA_OF = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "pynvml": "cuda",
+    "triton": "cuda",
     "ray": "ray",
     "grpc": "grpc",
     "tritonclient": "grpc",

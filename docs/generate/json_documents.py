@@ -512,6 +512,7 @@ data            text            data set
 split           text            always test
 quantile        number          of latency that LCAO plans with
 estimated       flag            whether T(k, β) was estimated
+device          text            cpu, or the GPU that the copies share
 machine         text            fingerprint id of the machine
 deadline_us     number          the solo full network's p95, µs
 full_network    text            which network is the full one
@@ -765,6 +766,7 @@ port            integer         its port
 grpc            text?           where it listens, gRPC
 models          object          operating points by model
 default_deadline_ms number?     deadline of requests that set none, ms
+devices         list            cpu, or the GPUs that workers compute on in turn
 """,
     "loadtest": """
 subject         text            name of the model

@@ -55,7 +55,7 @@ def evaluate(
         limit: Only the first so many examples.
         metric: The error is 1 minus this: ``"p@1"``, or for several labels ``"p@5"``.
         threads: Compute threads.
-        device: ``"cpu"``; or for an SLO-NN ``"cuda:0"``, by PyTorch.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
         targets: Of an SLO-NN, accuracy targets to sweep; None: 0.8 to 0.99.
         compare: Other SLO-NNs of the same data, such as of another ranker.
         plots: Of an SLO-NN, folder for plots (PNG).
@@ -108,7 +108,7 @@ def evaluate(
             "split": split,
             "metric": metric,
             "threads": threads,
-            "device": device,
+            "device": on_device.device,
             "machine": machine_id(),
         }
         with reporter_of(progress).progress(f"evaluating {model.name} on {name}", total=len(examples)) as steps:

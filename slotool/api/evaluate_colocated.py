@@ -100,6 +100,7 @@ def evaluate_colocated(
     co_runners: Sequence[int] = (0, 1),
     data: str | DataSource | None = None,
     latency: FilePath | None = None,
+    device: str = "cpu",
     deadlines_us: Sequence[float] = (),
     targets: Sequence[float] | None = None,
     quantile: float = 0.95,
@@ -120,6 +121,7 @@ def evaluate_colocated(
         co_runners: Numbers of busy copies on the same core; 0 is always run.
         data: Data set; None: what it was trained on.
         latency: Table of T(k, β); None: measured first.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``, which the busy copies share; there ACLO is left out.
         deadlines_us: Deadlines, microseconds; none: up to the full network's p95 and beyond.
         targets: Of an SLO-NN: accuracy targets; None: 0.1, 0.03, 0.01 and 0.003 below the full network.
         quantile: LCAO plans with this quantile of T(k, β).
@@ -133,10 +135,11 @@ def evaluate_colocated(
         Shares of deadlines met and accuracy, one row a deadline and number of co-runners (``frame()``).
 
     Raises:
-        ArgumentError: A number of co-runners below 0, a deadline of 0, or a target that the model cannot meet.
+        ArgumentError: The device cannot be used, a number of co-runners below 0, a deadline of 0, or a target that the
+            model cannot meet.
         ArtifactError: ``artifact`` is damaged.
         DataError: The data set cannot be read.
-        TableError: ``latency`` cannot be read.
+        TableError: ``latency`` cannot be read, or is of another device.
         WorkerError: A busy copy died.
         AlreadyExistsError: ``out`` exists, or the table beside it.
     """
@@ -158,7 +161,7 @@ def evaluate_colocated(
         if path is not None:
             refuse_existing(path, force)
     limit_threads(1)
-    model = load_model(opened)
+    model = load_model(opened).on(device)
     settings = co_location.CoLocationSettings(
         co_runner_counts=list(co_runners),
         quantile=quantile,
@@ -179,9 +182,10 @@ def evaluate_colocated(
         "split": "test",
         "quantile": quantile,
         "estimated": estimate,
+        "device": model.device,
         "machine": machine_id(),
     }
-    given = None if latency is None else LatencyTable.load(Path(latency))
+    given = None if latency is None else LatencyTable.load(Path(latency)).of_devices((model.device,))
     with reporter_of(progress).progress(f"{model.name} on {dataset.name}, solo and co-located") as steps:
         measured = co_location.measure(
             model, dataset, request, settings, latency=given, provenance=provenance, progress=steps.say

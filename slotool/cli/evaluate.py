@@ -54,7 +54,7 @@ def evaluate(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many examples.")] = None,
     metric: Annotated[str, typer.Option("--metric", help="1 minus the error: p@1, or for several labels p@5.")] = "p@1",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads.")] = 1,
-    device: Annotated[str, typer.Option("--device", help="cpu; or for an SLO-NN cuda:0, by PyTorch.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     targets: Annotated[
         str | None,
         _per_input(

@@ -39,6 +39,9 @@ def evaluate_colocated(
     latency: Annotated[
         Path | None, typer.Option("--latency", help="Table of T(k, β).", show_default="measured first")
     ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="cpu, cuda or cuda:N, which the copies share; there without ACLO.")
+    ] = "cpu",
     deadlines_us: Annotated[
         str | None,
         typer.Option("--deadlines-us", help="Deadlines, µs.", show_default="up to the full network's p95 and beyond"),
@@ -79,6 +82,7 @@ def evaluate_colocated(
         co_runners=_copies(co_runners),
         data=optional_source(data, label, inputs, images),
         latency=latency,
+        device=device,
         deadlines_us=parse_numbers(deadlines_us, "--deadlines-us") if deadlines_us else (),
         targets=parse_numbers(targets, "--targets") if targets else None,
         quantile=quantile,

@@ -77,7 +77,6 @@ def plan(
     json: Json = False,
 ) -> None:
     """Find the cheapest workers and policy that keep a promise.
-
     Simulates them under the traffic. Ends with 1 when no fleet, or what --verify serves, holds it.
 
     Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50

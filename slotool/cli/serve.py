@@ -106,6 +106,7 @@ def serve(
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
     switch_workers: Annotated[bool, typer.Option("--switch-workers", hidden=True)] = False,
+    device: Annotated[str, typer.Option("--device", hidden=True)] = "cpu",
     canary: Annotated[Path | None, typer.Option("--canary", hidden=True)] = None,
     canary_share: Annotated[float, typer.Option("--canary-share", min=0, max=1, hidden=True)] = 0.1,
     shadow: Annotated[Path | None, typer.Option("--shadow", hidden=True)] = None,
@@ -143,7 +144,8 @@ def serve(
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
+    on = _devices(device, engine, max_replicas, switch_workers)
+    given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline", devices=on)
     _require_models(artifacts, models)
     read = _reader(given, bool(models), {"canary": (canary, canary_share), "shadow": (shadow, shadow_share)})
     replicas, threads = (sources := _first_read(read, switch_workers)).workers
@@ -166,7 +168,7 @@ def serve(
         autoscaler = None if max_replicas is None else _autoscaler(served, replicas, max_replicas, requests_per_worker)
         router = Router(
             served,
-            _engine(engine, replicas, threads, max_batch, hang_s, address, max_replicas),
+            _engine(engine, replicas, threads, max_batch, hang_s, address, max_replicas, on),
             max_queue=max_queue,
             default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
@@ -188,7 +190,7 @@ def serve(
             output.warn(f"listening on {host}: {risk} can use the server")
         secondary, grpc_address = _grpc_front(app, grpc_listener, certificate)
         url = url_of(listener, encrypted=certificate is not None)
-        ready = partial(_ready, output, url, grpc_address, router.models, default_deadline_ms)
+        ready = partial(_ready, output, url, grpc_address, router.models, default_deadline_ms, on)
         reload = partial(_reload, output, runtime_settings, certificate, app, token_file)
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
@@ -221,6 +223,35 @@ def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> Non
         refuse_without_effect(("switch_workers",), "with --max-replicas, by which workers come and go")
 
 
+def _devices(given: str, engine: str, max_replicas: int | None, switch_workers: bool) -> tuple[str, ...]:
+    """That workers compute on. Several GPUs have a worker each."""
+    from slotool import devices
+
+    on = devices.several(given)
+    if devices.is_cuda(on[0]) and engine not in ("inline", "local"):
+        raise typer.BadParameter(
+            f"workers of --engine {engine} compute on the CPU: leave it out", param_hint="--device"
+        )
+    if len(on) > 1 and (engine == "inline" or max_replicas is not None or switch_workers):
+        raise typer.BadParameter(
+            "several GPUs have a worker process each: --engine local, without --max-replicas and --switch-workers",
+            param_hint="--device",
+        )
+    return on
+
+
+def _with_a_worker_each(sources: Sources | CombinedSources, devices: tuple[str, ...]) -> Sources | CombinedSources:
+    """Of several GPUs."""
+    replicas, threads = sources.workers
+    if len(devices) == 1:
+        return sources
+    if replicas not in (1, len(devices)):
+        raise typer.BadParameter(
+            f"{replicas} workers for {len(devices)} GPUs, which have one each: leave it out", param_hint="--replicas"
+        )
+    return sources.with_workers(len(devices), threads)
+
+
 def _check_scaling(least: int, most: int | None, per_worker_per_s: float | None, latency_known: bool) -> None:
     """What can be said of autoscaling before models are loaded."""
     if most is None:
@@ -247,7 +278,8 @@ def _reader(
     given: Sources, lists_models: bool, candidates: Mapping[str, tuple[Path | None, float]]
 ) -> Callable[[], Sources | CombinedSources]:
     """What is served, whenever it is read: by the file that lists models, or by the command line."""
-    return _described(given, candidates) if lists_models else _planned(_with_candidates(given, candidates))
+    read = _described(given, candidates) if lists_models else _planned(_with_candidates(given, candidates))
+    return lambda: _with_a_worker_each(read(), given.devices)
 
 
 def _with_candidates(given: Sources, candidates: Mapping[str, tuple[Path | None, float]]) -> Sources | CombinedSources:
@@ -378,6 +410,7 @@ def _engine(
     hang_s: float,
     address: str | None,
     max_replicas: int | None = None,
+    devices: tuple[str, ...] = ("cpu",),
 ) -> InferenceEngine:
     from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, registry
 
@@ -387,10 +420,10 @@ def _engine(
         return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
     if name == LocalInferenceEngine.name:
         return LocalInferenceEngine(
-            replicas, threads, max_examples=max_examples, hang_s=hang_s, max_replicas=max_replicas
+            replicas, threads, max_examples=max_examples, hang_s=hang_s, max_replicas=max_replicas, devices=devices
         )
     if name == InlineInferenceEngine.name:
-        return InlineInferenceEngine()
+        return InlineInferenceEngine(devices[0])
     if name not in registry.plugins:
         raise typer.BadParameter(registry.unknown(name), param_hint="--engine")
     made: Callable[..., InferenceEngine] = registry.load(name)
@@ -552,7 +585,12 @@ def _grpc_front(
 
 
 def _ready(
-    output: Output, url: str, grpc_address: str | None, models: Mapping[str, ServedModel], default_deadline_ms: float
+    output: Output,
+    url: str,
+    grpc_address: str | None,
+    models: Mapping[str, ServedModel],
+    default_deadline_ms: float,
+    devices: tuple[str, ...],
 ) -> None:
     import sys
     from urllib.parse import urlsplit
@@ -564,8 +602,10 @@ def _ready(
         "grpc": grpc_address,
         "models": points,
         "default_deadline_ms": default_deadline_ms or None,
+        "devices": list(devices),
     }
     and_grpc = f" and, over gRPC, at {grpc_address}" if grpc_address else ""
     wait = f"; requests without a deadline wait up to {default_deadline_ms * 1e-3:g} s" if default_deadline_ms else ""
-    output.result("serve", document, f"serving {', '.join(models)} at {url}{and_grpc}{wait}")
+    where = "" if devices == ("cpu",) else f", computed on {' and '.join(devices)}"
+    output.result("serve", document, f"serving {', '.join(models)} at {url}{and_grpc}{where}{wait}")
     sys.stdout.flush()

@@ -50,6 +50,11 @@ class BestLabels(ElasticModel):
         self._features = int(model.input_shape[0])
         self._local = threading.local()
 
+        self.device = model.device
+
+    def on(self, device: str) -> ElasticModel:
+        return BestLabels(self.model.on(device))
+
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         return self.model.forward(x, point)
 

@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from slotool import strict_json
+from slotool import devices, strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import importers
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.family_on_device import DeviceFamily
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, GraphError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import FULL, OperatingPoint
+from slotool.transfers import Link
 
 VERSIONS_FILE = "versions.json"
 WEIGHTS_FILE = "weights.safetensors"
@@ -133,6 +135,12 @@ class Family(ElasticModel):
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         self._cancellation_check = check
+
+    def on(self, device: str) -> ElasticModel:
+        if devices.required(device) == self.device:
+            return self
+        networks = {point: version.mlp if self.sparse else version.module for point, version in self._at.items()}
+        return DeviceFamily(self, networks, Link(device))
 
     def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
         """Write the artifact: kind ``network`` for one version, ``family`` for several."""

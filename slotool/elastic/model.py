@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from slotool import devices
 from slotool.data.columns import Columns, Inputs
 from slotool.data.options import DataOptions
 from slotool.errors import InputError
@@ -43,7 +44,7 @@ class ElasticModel(ABC):
     ``task``: of a model with named inputs and outputs of its own, and what these mean (``respond``); None of one with a
     single float32 input and scores of classes. ``data_options``: how data sets are read for it, where it says so.
     ``labels``: names of the classes, where it knows them.
-    ``examples``: a few named inputs to warm it with, where it keeps some.
+    ``examples``: a few named inputs to warm it with, where it keeps some. ``device``: that it computes on.
     """
 
     sparse: bool = False
@@ -55,6 +56,7 @@ class ElasticModel(ABC):
     data_options: DataOptions | None = None
     labels: tuple[str, ...] = ()
     examples: Columns | None = None
+    device: str = devices.CPU
     # Whether ``check_inputs`` has anything to look at.
     checks_inputs = False
     # Whether ``expected_accuracy`` tells named inputs apart.
@@ -134,10 +136,14 @@ class ElasticModel(ABC):
         return _TopSession(self, point, p)
 
     def on(self, device: str) -> ElasticModel:
-        """The same model answered on ``device``, cpu or cuda:0. Raises ``InputError`` where it cannot be."""
-        if device == "cpu":
+        """The same points answered on ``device``, ``cpu``, ``cuda`` or ``cuda:N``: itself where that is the CPU, else a
+        model whose weights were copied there once. Batches go there and answers come back in each call.
+
+        Raises ``ArgumentError`` for a device that cannot be used, ``InputError`` where the model cannot be there.
+        """
+        if devices.required(device) == self.device:
             return self
-        raise InputError(f"{self.name} runs on the CPU only, not on {device}")
+        raise InputError(f"{self.name} computes on {self.device} only, not on {device}")
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         """Call ``check`` between the operators of every forward pass; an exception of it ends the pass and is raised.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from slotool import devices
 from slotool.data.columns import Columns, Inputs
 from slotool.data.options import DataOptions
 from slotool.elastic.model import ElasticModel
@@ -181,6 +182,22 @@ class ModelFamily(ElasticModel):
     def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
         calibration = self._calibration[point]
         return self.task.confidences(outputs) if calibration is None else calibration.confidences(self.task, outputs)
+
+    def on(self, device: str) -> ElasticModel:
+        """With every model there, but those behind other servers. Raises ``InputError`` naming a version that cannot
+        be."""
+        on = devices.required(device)
+        if on == self.device:
+            return self
+        models = []
+        for point, model in self._models.items():
+            try:
+                models.append((point, model if point in self.remote_points else model.on(on)))
+            except InputError as error:
+                raise InputError(f"{point}: {error}") from error
+        placed = self._with(models, self.calibrations)
+        placed.device = on
+        return placed
 
     def with_calibrations(self, calibrations: Mapping[str, Calibration]) -> ModelFamily:
         """The same models with these calibrations, by version."""

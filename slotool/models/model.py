@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from slotool import devices
 from slotool.errors import InputError
 from slotool.models.signature import Signature
 from slotool.tables import FULL, OperatingPoint
@@ -21,6 +22,7 @@ class Model(ABC):
     models have only ``full``. ``checks_inputs``: whether ``check_inputs`` has anything to look at. ``feature_names``:
     of the columns of its only input, in order; () where it does not know them. ``class_names``: of the
     classes that it tells apart, likewise. ``timeout_s``: of a model behind another server, the most a call may take.
+    ``device``: that it computes on.
 
     A model is a context manager that closes itself.
     """
@@ -32,6 +34,7 @@ class Model(ABC):
     feature_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     timeout_s: float | None = None
+    device: str = devices.CPU
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
@@ -67,6 +70,16 @@ class Model(ABC):
         """Raises ``InputError`` when ``point`` is none of ``points``."""
         if point not in self.points:
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
+
+    def on(self, device: str) -> Model:
+        """The model that answers on ``device``, ``cpu``, ``cuda`` or ``cuda:N``, of the same signature and points;
+        itself where it computes there already.
+
+        Raises ``ArgumentError`` for a device that cannot be used, ``InputError`` where the model cannot be there.
+        """
+        if devices.required(device) == self.device:
+            return self
+        raise InputError(f"{self.name} computes on {self.device} only, not on {device}")
 
     def close(self) -> None:
         """Release sessions and connections; the model is not run again. By default there is nothing to release."""

@@ -24,6 +24,7 @@ class _Wrapped(Model):
         self.model, self.signature = model, signature
         self.name, self.points, self.checks_inputs = model.name, model.points, model.checks_inputs
         self.feature_names, self.class_names, self.timeout_s = model.feature_names, model.class_names, model.timeout_s
+        self.device = model.device
 
     def close(self) -> None:
         self.model.close()
@@ -74,10 +75,14 @@ class RenamedModel(_Wrapped):
         sides = ((model.signature.inputs, renames.inputs), (model.signature.outputs, renames.outputs))
         renamed = (tuple(replace(spec, name=new.get(spec.name, spec.name)) for spec in specs) for specs, new in sides)
         super().__init__(model, Signature(*renamed))
+        self._renames = renames
         # The model's own name with the service's, input by input and output by output.
         self._inputs, self._outputs = (
             [(spec.name, new.get(spec.name, spec.name)) for spec in specs] for specs, new in sides
         )
+
+    def on(self, device: str) -> Model:
+        return RenamedModel(self.model.on(device), self._renames)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         return self._renamed(self.model.run(self._own(inputs), point))
@@ -108,6 +113,9 @@ class BatchedModel(_Wrapped):
         )
         super().__init__(model, Signature(*free))
         self.size = size
+
+    def on(self, device: str) -> Model:
+        return BatchedModel(self.model.on(device), self.size)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         return self._called(inputs, lambda part: self.model.run(part, point))

@@ -74,8 +74,10 @@ class PlanSearch:
         """Raises ``InputError`` for a deadline that no point can keep."""
         model = load_model(str(self.artifact))
         tables = LatencyTable.load(self.latency), OutcomeTable.load(self.outcomes)
-        known = {"devices": (self.device,), "co_runners": "", "replicas": 1}
-        grid = ControlGrid(ControlSpace.of_tables(model.name, model.points, *tables, **known))
+        space = ControlSpace.of_tables(
+            model.name, model.points, *tables, devices=(self.device,), co_runners="", replicas=1
+        )
+        grid = ControlGrid(space)
         grid.require_deadline(self.deadline_s * 1e6)
         return model, grid
 

@@ -162,15 +162,15 @@ def _attempt(common: tuple[Any, Any, int, str], depth: int) -> Trained:
     """One network of the search: its layers, and its dev MAE. ``common``: training set, dev set, seed, device."""
     fitting, choosing, seed, device = common
     with _one_thread():
-        sets = _tensors(*fitting, device), _tensors(*choosing, device)
+        sets = _tensors(fitting, device), _tensors(choosing, device)
         network, dev_mae = _train(_network(sets[0][0], depth, seed + depth), *sets, seed + depth)
     layers = [(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy()) for layer in _linears(network)]
     return layers, dev_mae
 
 
-def _tensors(x: np.ndarray, y: np.ndarray, device: str) -> tuple[Tensor, Tensor]:
-    on = devices.torch_device(device)
-    return torch.from_numpy(x.astype(np.float32)).to(on), torch.from_numpy(y.astype(np.float32)).to(on)
+def _tensors(part: tuple[np.ndarray, np.ndarray], device: str) -> tuple[Tensor, Tensor]:
+    x, y = (torch.from_numpy(array.astype(np.float32)).to(devices.torch_device(device)) for array in part)
+    return x, y
 
 
 def _network(x: Tensor, depth: int, seed: int) -> nn.Sequential:

@@ -44,7 +44,7 @@ class Ones:
         """int64 [rows]: how many ones each has."""
         return self.starts[1:] - self.starts[:-1]
 
-    def to(self, device: str) -> Ones:
+    def to(self, device: torch.device) -> Ones:
         return Ones(self.columns.to(device), self.starts.to(device))
 
 
@@ -67,7 +67,7 @@ class Packed:
     scatter: Ones
     counts: Tensor
 
-    def to(self, device: str) -> Packed:
+    def to(self, device: torch.device) -> Packed:
         return Packed(**{name: value.to(device) for name, value in vars(self).items()})
 
     def neighbourhoods(self, state: Tensor) -> Tensor:

@@ -76,6 +76,12 @@ class Metrics:
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
         self._waiting = Gauge("slotool_queue_requests", "Requests waiting to be served", registry=self.registry)
         self._workers = Gauge("slotool_workers", "Workers that are alive and warm", registry=self.registry)
+        self._device_workers = Gauge(
+            "slotool_device_workers",
+            "Workers that are alive and warm, by the device that they compute on",
+            ["device"],
+            registry=self.registry,
+        )
         self._threads = Gauge("slotool_worker_threads", "Compute threads of each worker", registry=self.registry)
         self._reconfigurations = Counter(
             "slotool_worker_reconfigurations",
@@ -174,6 +180,10 @@ class Metrics:
     def watch_workers(self, alive: Callable[[], int]) -> None:
         """Report ``alive()`` as the number of workers whenever metrics are read."""
         self._workers.set_function(alive)
+
+    def watch_device(self, device: str, alive: Callable[[], int]) -> None:
+        """Report ``alive()`` as the number of workers on ``device`` whenever metrics are read."""
+        self._device_workers.labels(device).set_function(alive)
 
     def watch_threads(self, threads: Callable[[], int]) -> None:
         """Report ``threads()`` as the threads of each worker whenever metrics are read."""

@@ -280,7 +280,7 @@ def _live(models: Mapping[str, ServedModel], tolerance: Document) -> Document:
         "workers": _WHOLE,
         "all_workers": _WHOLE,
         "busy": _WHOLE,
-        "worker_states": _list(_object(["state", "model"], state=worker, model=perhaps)),
+        "worker_states": _list(_object(["state", "model", "device"], state=worker, model=perhaps, device=_TEXT)),
         "threads": {"type": ["integer", "null"]},
         "can_reconfigure": {"type": "boolean"},
         "unready": perhaps,

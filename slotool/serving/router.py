@@ -109,6 +109,8 @@ class Router:
         self._alarm: asyncio.TimerHandle | None = None
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
+        for device in self.engine.devices:
+            self.metrics.watch_device(device, partial(self.alive_on, device))
         self.engine.open(models, self._calls.worker_changed)
 
     @property
@@ -134,6 +136,14 @@ class Router:
         """Number of live workers, busy or not."""
         return self._workers.alive()
 
+    def alive_on(self, device: str) -> int:
+        """Number of live workers that compute on ``device``."""
+        devices = self.engine.devices
+        return sum(
+            self._workers.is_alive(worker) and devices[worker % len(devices)] == device
+            for worker in range(self.engine.workers)
+        )
+
     def workers(self) -> int:
         """Number of workers, those included that are dead or not warm yet."""
         return self.engine.workers
@@ -144,8 +154,8 @@ class Router:
 
     def worker_states(self) -> list[dict[str, Any]]:
         """Of each worker ``state``: idle, busy, starting (its models load) or dead; ``model``: of the call it has, None
-        without one."""
-        states = []
+        without one; ``device``: that it computes on."""
+        states, devices = [], self.engine.devices
         for worker in range(self.engine.workers):
             model = self._calls.models.get(worker) if worker in self._workers.running else None
             if model is None and self._workers.is_alive(worker):
@@ -154,7 +164,7 @@ class Router:
                 state = "starting" if self.engine.is_starting(worker) else "dead"
             else:
                 state = "busy"
-            states.append({"state": state, "model": model})
+            states.append({"state": state, "model": model, "device": devices[worker % len(devices)]})
         return states
 
     def unready(self) -> Rejection | None:

@@ -137,7 +137,8 @@ class Sources:
     def _read(self, path: Path) -> _Read:
         # Before the model: one that is written meanwhile is noticed the next time.
         manifest = _manifest(path)
-        return _Read(load_served(str(path), mapped=self.mapped), path, manifest)
+        model = load_served(str(path), mapped=self.mapped)
+        return _Read(model if self.mapped else model.on(self.devices[0]), path, manifest)
 
     def _require_latency(self) -> None:
         if self.policy == BY_DEMAND:

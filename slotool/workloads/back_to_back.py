@@ -154,7 +154,7 @@ def profile_rows(
             "subject": subject or model.name,
             "point": strategy.name,
             "batch_size": 1,
-            "device": "cpu",
+            "device": model.device,
             "backend": "elastic",
             "threads": 1,
             "co_runners": "+".join([model.name] * co_runners),

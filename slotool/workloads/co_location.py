@@ -1,4 +1,4 @@
-"""LCAO, ACLO and the full network, solo and co-located with busy copies on the same core (the paper's Figs. 4–6).
+"""LCAO, ACLO and the full network, solo and co-located with busy copies on one core or GPU (the paper's Figs. 4–6).
 
 The full network, whose uninterfered p95 is the deadline and whose answers are what others lose against, is the
 reference model in float32 (``ElasticModel.reference_model``), also where the model itself has quantized weights.
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from slotool import devices
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.queries import Queries
 from slotool.process import bound_to, cores_by_preference
@@ -142,8 +143,9 @@ class _Run:
 
     @contextmanager
     def co_located(self, co_runners: int) -> Iterator[BusyCopies]:
-        core = cores_by_preference()[0]
-        with BusyCopies(self.request, co_runners, core) as copies, bound_to([core]):
+        core, device = cores_by_preference()[0], self.model.device
+        on: dict[str, Any] = {"device": device} if devices.is_cuda(device) else {}
+        with BusyCopies(self.request, co_runners, core, **on) as copies, bound_to([core]):
             yield copies
 
     def profile(self, co_runners: int, copies: BusyCopies) -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from slotool.elastic.activators.on_device import DeviceSloNN
 from slotool.elastic.activators.rankers.registry import RANKERS
-from slotool.elastic.family import Family, Version
 from slotool.errors import InputError
 from slotool.testing.elastic import ElasticModelConformance
-from tests.elastic.tiny_slo_nns import FEATURES, dense_model, examples, network, sparse_model
+from tests.elastic.tiny_slo_nns import FEATURES, dense_model, examples, sparse_model
+from tests.simulated_cuda import simulated_cuda
 
 DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 
@@ -86,13 +86,6 @@ def test_what_a_device_cannot_answer_is_refused() -> None:
     many.data[-1], many.indices[0] = 1.0, FEATURES
     with pytest.raises(InputError, match="input 0 cannot be answered: it names features beyond 0 to 59"):
         DeviceSloNN(sparse_model(), "cpu").top(many)
-    with pytest.raises(InputError, match="no device 'cuda:77' on this machine; available: cpu"):
+    with simulated_cuda(), pytest.raises(InputError, match="no cuda:77 on this machine; available: cpu, cuda:0"):
         dense_model().on("cuda:77")
     assert dense_model().on("cpu") is dense_model()
-
-
-def test_a_family_stays_on_the_cpu() -> None:
-    family = Family("family", [Version.of_mlp("one", network(20, 4, 3))])
-    assert family.on("cpu") is family
-    with pytest.raises(InputError, match="runs on the CPU only, not on cuda:0"):
-        family.on("cuda:0")

@@ -70,7 +70,7 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
             for i in range(40)
         ]
         await asyncio.sleep(0.1)  # both are at work now, as far as the router knows
-        assert router.worker_states() == [{"state": "busy", "model": "family"}] * 2
+        assert router.worker_states() == [{"state": "busy", "model": "family", "device": "cpu"}] * 2
         # At first no process can be started in its place.
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
         os.kill(stopped[0], signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
         assert "starting" in [worker["state"] for worker in router.worker_states()]
         while router.alive() < 2:
             await asyncio.sleep(0.05)
-        assert router.worker_states() == [{"state": "idle", "model": None}] * 2
+        assert router.worker_states() == [{"state": "idle", "model": None, "device": "cpu"}] * 2
         return answers
 
     answers = asyncio.run(asyncio.wait_for(killed_under_them(), 300))

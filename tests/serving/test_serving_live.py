@@ -332,7 +332,7 @@ def test_several_models_are_shown_together_or_one_by_one() -> None:
         stranger = HTTP.get(f"{live.url}/live", params={"model": "none"})
         assert stranger.status_code == 404
         assert (figures()["workers"], figures()["all_workers"], figures()["unready"]) == (1, 1, None)
-        assert figures()["worker_states"] == [{"state": "idle", "model": None}]
+        assert figures()["worker_states"] == [{"state": "idle", "model": None, "device": "cpu"}]
 
         with browser_at(f"{live.url}/") as page:
             page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)

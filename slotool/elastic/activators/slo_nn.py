@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slotool import devices
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
@@ -209,11 +210,8 @@ class SloNN(ElasticModel):
         return self.at_int8(False) if self.all_int8 else self
 
     def on(self, device: str) -> ElasticModel:
-        """The model on ``device``: itself on cpu, where calls are compiled; by PyTorch on others, such as cuda:0.
-
-        Raises ``InputError`` for a device that PyTorch does not find.
-        """
-        if device == "cpu":
+        """The model on ``device``: itself on the CPU, where calls are compiled; by PyTorch on a GPU."""
+        if devices.required(device) == self.device:
             return self
         from slotool.elastic.activators.on_device import DeviceSloNN
 

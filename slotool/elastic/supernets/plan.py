@@ -44,6 +44,8 @@ class Planner:
 
     def __init__(self, module: GraphModule, norm: SubnetNorm):
         self._module, self._norm = module, norm
+        # Statistics are kept on the host.
+        self._device = next(module.parameters()).device
         self._steps: dict[tuple[Any, ...], Step] = {}
         self._moves: dict[Move, Move] = {}
 
@@ -58,13 +60,17 @@ class Planner:
             signature = signature_of[operator.name] if normalises else b""
             key = (operator.name, operator.structure, *inputs, signature)
             if key not in self._steps:
-                fixed = _fixed(self._norm.of(operator.name, signature)) if normalises else None
+                fixed = self._fixed(self._norm.of(operator.name, signature)) if normalises else None
                 self._steps[key] = make_step(operator, inputs, self._module.of[operator.name], fixed)
             return self._steps[key]
 
         with torch.inference_mode():
             moves, places = _arranged(graph, step_of, overwrite=True)
         return ExecutionPlan(tuple(self._moves.setdefault(move, move) for move in moves), places)
+
+    def _fixed(self, pair: tuple[Tensor, Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        mean, variance = (each.to(self._device) for each in pair)
+        return lambda _: (mean, variance)
 
 
 def learning_plan(graph: OperatorGraph, module: GraphModule) -> ExecutionPlan:
@@ -95,10 +101,6 @@ def calibrate(graph: OperatorGraph, module: GraphModule, norm: SubnetNorm, x: Te
 
     with torch.no_grad():
         ExecutionPlan(*_arranged(graph, step_of, overwrite=True))(x)
-
-
-def _fixed(pair: tuple[Tensor, Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    return lambda _: pair
 
 
 def _measuring(norm: SubnetNorm, layer: str, signature: bytes) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

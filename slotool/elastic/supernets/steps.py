@@ -97,7 +97,8 @@ class _Convolution:
         self.filters, self.shape = filters, operator.shape[1:]
         positions = self.shape[0] * self.shape[1]
         gaps = self.groups == 1 and not self.weight.is_contiguous()
-        answers = not torch.is_grad_enabled()
+        # On a GPU cuDNN chooses by itself.
+        answers = not torch.is_grad_enabled() and layer.weight.device.type == "cpu"
         self.most_unfolded = (filters - 1) // positions if gaps and answers else 0
         self.native = self._native_batches(operator.flops) if answers else range(0)
 

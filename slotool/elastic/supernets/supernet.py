@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slotool import strict_json
+from slotool import devices, strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.supernets.layers import build
@@ -21,6 +21,7 @@ from slotool.elastic.supernets.statistics import SubnetNorm, signatures
 from slotool.errors import ArtifactError, GraphError, InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import OperatingPoint
+from slotool.transfers import Link, moved
 
 KIND = "supernet"
 SPACE_FILE = "space.json"
@@ -35,8 +36,8 @@ class Supernet(ElasticModel):
     """One network, of which each operating point uses a part.
 
     ``subnets``: those that can be actuated; points are theirs, fewest FLOPs first. ``scores``: per point e.g.
-    validation_accuracy, as ``Version.scores``. Raises ``InputError`` when a subnet is none of the space's or its batch
-    statistics are missing.
+    validation_accuracy, as ``Version.scores``. ``device``: that ``module`` is on.
+    Raises ``InputError`` when a subnet is none of the space's or its batch statistics are missing.
     """
 
     def __init__(
@@ -47,12 +48,16 @@ class Supernet(ElasticModel):
         norm: SubnetNorm,
         subnets: Iterable[Subnet],
         scores: Mapping[Subnet, Mapping[str, float]] | None = None,
+        *,
+        device: str = devices.CPU,
     ):
         self.name, self.space, self.module, self.norm = name, space, module.eval().requires_grad_(False), norm
         self.input_shape = space.graph.input_shape
         (self.classes,) = space.graph.output_shape
         self.scores = dict(scores or {})
         self._cancellation_check: Callable[[], None] | None = None
+        self._link = Link(device)
+        self.device = self._link.name
         self._planner = Planner(self.module, norm)
         self._actuate(subnets)
 
@@ -72,7 +77,16 @@ class Supernet(ElasticModel):
             self.require(point)
             raise AssertionError("a point without a plan")
         with torch.inference_mode():
-            return plan(torch.from_numpy(x), self._cancellation_check).numpy()
+            logits: np.ndarray = self._link.to_host(plan(self._link.to_device(x), self._cancellation_check))[0]
+            return logits
+
+    def on(self, device: str) -> ElasticModel:
+        """The same subnets with the shared weights there once: to go from one to another copies nothing."""
+        link = Link(device)
+        if link.name == self.device:
+            return self
+        module, subnets = moved(self.module, link), self.subnets.values()
+        return Supernet(self.name, self.space, module, self.norm, subnets, self.scores, device=device)
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         self._cancellation_check = check

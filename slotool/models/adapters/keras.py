@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slotool import devices, extras
 from slotool.errors import InputError, RunError
 from slotool.models.model import Model
 from slotool.models.signature import DTYPES, FREE, Signature, TensorSpec
@@ -26,11 +28,12 @@ _DATATYPES = {str(dtype): name for name, dtype in DTYPES.items() if name not in 
 class KerasModel(Model):
     """A Keras model of any number of inputs and outputs; an output is called as its key, or as the layer that makes it.
 
+    It computes on ``device``, where its weights are to be already; left alone, TensorFlow would take the first GPU.
     Raises ``InputError`` when it has not been built, so that its inputs are not known.
     """
 
-    def __init__(self, model: keras.Model, *, name: str | None = None):
-        self.name = name or model.name
+    def __init__(self, model: keras.Model, *, name: str | None = None, device: str = devices.CPU):
+        self.name, self.device = name or model.name, devices.parsed(device)
         self._model = model
         inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
         if not inputs or not outputs:
@@ -46,20 +49,65 @@ class KerasModel(Model):
         """Of a ``.keras`` file. Raises ``InputError``, and ``MissingPackageError`` without Keras or TensorFlow."""
         from slotool.graphs.capture.loading import load_keras
 
-        return cls(load_keras(str(path)), name=Path(path).stem)
+        extras.require("tensorflow", "keras", needed_by="a Keras model")
+        with placed_on(devices.CPU):
+            return cls(load_keras(str(path)), name=Path(path).stem)
+
+    def on(self, device: str) -> Model:
+        """A copy with weights of its own there, where that is another."""
+        import keras
+
+        if devices.parsed(device) == self.device:
+            return self
+        require_gpu(self.name, device)
+        try:
+            with placed_on(device):
+                model = keras.models.clone_model(self._model)
+                model.set_weights(self._model.get_weights())
+        except Exception as error:
+            raise InputError(f"{self.name}: Keras cannot copy it to {device} ({reason(error)})") from error
+        return KerasModel(model, name=self.name, device=device)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
         try:
             given = [inputs[spec.name] for spec in self.signature.inputs]
             # Keras warns of a list where it was built of one tensor.
-            made = self._model.predict_on_batch(given if len(given) > 1 else given[0])
+            with placed_on(self.device):
+                made = self._model.predict_on_batch(given if len(given) > 1 else given[0])
         except (Exception, SystemExit) as error:
             raise RunError(f"{self.name}: Keras failed ({reason(error)})") from error
         if isinstance(made, Mapping):
             made = [made[spec.name] for spec in self.signature.outputs]
         values = made if isinstance(made, list | tuple) else [made]
         return {spec.name: np.asarray(value) for spec, value in zip(self.signature.outputs, values, strict=True)}
+
+
+def placed_on(device: str) -> AbstractContextManager[Any]:
+    """Operators and variables made meanwhile are on ``device`` of TensorFlow."""
+    import tensorflow as tf
+
+    number = devices.parsed(device).removeprefix("cuda:")
+    placed: AbstractContextManager[Any] = tf.device("/CPU:0" if number == devices.CPU else f"/GPU:{number}")
+    return placed
+
+
+def require_gpu(name: str, device: str) -> None:
+    """Have TensorFlow take no more of a GPU's memory than it needs, and compute nothing on the CPU that was to be on a
+    GPU. Raises ``InputError`` when TensorFlow cannot use ``device``; ``name`` is the model's."""
+    import tensorflow as tf
+
+    if not devices.is_cuda(devices.parsed(device)):
+        return
+    gpus = tf.config.list_physical_devices("GPU")
+    if int(devices.parsed(device).removeprefix("cuda:")) >= len(gpus):
+        there = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "no GPU: pip install 'tensorflow[and-cuda]'"
+        raise InputError(f"{name} cannot be on {device}: TensorFlow finds {there}")
+    tf.config.set_soft_device_placement(False)
+    for gpu in gpus:
+        # Once TensorFlow has begun to use them it is too late.
+        with suppress(RuntimeError):
+            tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _output_names(model: Any, outputs: list[Any], structure: Any) -> list[str]:

@@ -1,24 +1,25 @@
-"""ONNX files, run by ONNX Runtime on the CPU."""
+"""ONNX files, run by ONNX Runtime on the CPU or a GPU."""
 
 from __future__ import annotations
 
 import ctypes
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slotool import extras
-from slotool.errors import InputError, RunError
+from slotool import devices, extras
+from slotool.errors import InputError, RunError, SlotoolWarning
 from slotool.models.inference_messages import of_bfloat16_bits, to_bfloat16_bits
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
 from slotool.tables import FULL, OperatingPoint
 
-PROVIDERS = ["CPUExecutionProvider"]
+CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
 # ONNX Runtime's type names → datatypes.
 _DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -36,6 +37,7 @@ _DATATYPES = {
     "tensor(double)": "FP64",
     "tensor(string)": "BYTES",
 }
+NO_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
 _ONNX_BF16 = 16  # onnx.TensorProto.BFLOAT16
 
 
@@ -43,10 +45,11 @@ class OnnxModel(Model):
     """An ONNX model file; its weights may lie in files beside it.
 
     ``threads``: of the session; None leaves it to ONNX Runtime. Raises ``InputError`` when the file is missing or
-    ONNX Runtime cannot load it, ``MissingPackageError`` without ONNX Runtime.
+    ONNX Runtime cannot load it, or would compute it on the CPU though ``device`` is a GPU; ``MissingPackageError``
+    without ONNX Runtime. Warns with ``SlotoolWarning`` where some operators stay on the CPU.
     """
 
-    def __init__(self, path: str | Path, *, threads: int | None = None):
+    def __init__(self, path: str | Path, *, threads: int | None = None, device: str = devices.CPU):
         extras.require("onnxruntime", needed_by="an ONNX model")
         import onnxruntime
 
@@ -57,12 +60,9 @@ class OnnxModel(Model):
         options.log_severity_level = 4  # what it reports is raised as well
         if threads is not None:
             options.intra_op_num_threads = threads
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
-        except Exception as error:
-            # Its exceptions share no base class of their own.
-            raise InputError(f"{path}: ONNX Runtime cannot load it ({reason(error)})") from error
-        self.name = path.stem
+        self.device = devices.parsed(device)
+        self._session = _session(path, options, self.device)
+        self.name, self._path, self._threads = path.stem, path, threads
         self.signature = Signature(
             tuple(_spec(path, tensor) for tensor in self._session.get_inputs()),
             tuple(_spec(path, tensor) for tensor in self._session.get_outputs()),
@@ -72,6 +72,10 @@ class OnnxModel(Model):
         self.checks_inputs = bool(self._texts or self._named)
         self._outputs = [tensor.name for tensor in self.signature.outputs]
         self._has_bf16 = any(spec.datatype == "BF16" for spec in (*self.signature.inputs, *self.signature.outputs))
+
+    def on(self, device: str) -> Model:
+        same = devices.parsed(device) == self.device
+        return self if same else OnnxModel(self._path, threads=self._threads, device=device)
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
         for name in self._texts:
@@ -119,6 +123,44 @@ class OnnxModel(Model):
         }
 
 
+def _session(path: Path, options: Any, device: str) -> Any:
+    """On a GPU: strictly, so that an operator that ONNX Runtime would leave on the CPU is noticed; then leaving it."""
+    import onnxruntime
+
+    if not devices.is_cuda(device):
+        return _opened(path, options, [CPU_PROVIDER])
+    known = onnxruntime.get_available_providers()
+    if CUDA_PROVIDER not in known:
+        raise InputError(
+            f"{path}: this ONNX Runtime computes on the CPU alone (it has {', '.join(known)}), not on {device}; pip "
+            "uninstall onnxruntime, then pip install onnxruntime-gpu"
+        )
+    # As PyTorch does here: float32 products, and the same algorithms at each start.
+    own = {"device_id": device.removeprefix("cuda:"), "use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+    options.use_deterministic_compute = True
+    providers = [(CUDA_PROVIDER, own), CPU_PROVIDER]
+    options.add_session_config_entry(NO_CPU_FALLBACK, "1")
+    try:
+        session = _opened(path, options, providers)
+    except InputError as strict:
+        options.add_session_config_entry(NO_CPU_FALLBACK, "0")
+        session = _opened(path, options, providers)
+        warnings.warn(f"part of it is computed on the CPU: {strict}", SlotoolWarning, stacklevel=3)
+    if CUDA_PROVIDER not in session.get_providers():
+        raise InputError(f"{path}: ONNX Runtime cannot use {device}: CUDA or cuDNN of its version is not installed")
+    return session
+
+
+def _opened(path: Path, options: Any, providers: list[Any]) -> Any:
+    import onnxruntime
+
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:
+        # Its exceptions share no base class of their own.
+        raise InputError(f"{path}: ONNX Runtime cannot load it ({reason(error)})") from error
+
+
 def _shared_dimensions(tensors: Sequence[Any]) -> dict[str, list[tuple[str, int]]]:
     """Free dimensions by name, with the tensors and axes that have them, where there are several. The first, which
     counts examples, is left out: a signature has it everywhere."""
@@ -132,6 +174,8 @@ def _shared_dimensions(tensors: Sequence[Any]) -> dict[str, list[tuple[str, int]
 
 def _bits(value: Any) -> np.ndarray:
     """A copy of a bfloat16 value, which ONNX Runtime gives no array of."""
+    if value.device_name() != "cpu":
+        raise RunError(f"a bfloat16 output came back on {value.device_name()}, where it cannot be read")
     shape = value.shape()
     stored = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
     return np.array(stored, dtype=np.uint16).reshape(shape)

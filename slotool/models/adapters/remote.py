@@ -63,6 +63,10 @@ class RemoteModel(Model):
         self.url, self.timeout_s = url, timeout_s
         self._authorization = headers_for(url)
 
+    def on(self, device: str) -> Model:
+        """Itself: its own server says where it computes."""
+        return self
+
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
         return self._retried(inputs, self.timeout_s, math.inf)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool import strict_json
+from slotool import devices, strict_json
 from slotool.errors import InputError, RunError
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
 from slotool.tables import FULL, OperatingPoint
+from slotool.transfers import Link, moved
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,12 +39,13 @@ class TorchProgramModel(Model):
     """A ``.pt2`` file. Inputs are called as the exported module's arguments, outputs ``output``, or ``output_0``…
 
     Such a file is a program and is trusted like one: torch runs the operators that it names. Pickles in it are never
-    read. Raises ``InputError`` when the file cannot be read or holds pickled tensors.
+    read. Raises ``InputError`` when the file cannot be read, holds pickled tensors or cannot be moved to ``device``.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, device: str = devices.CPU):
         import torch
 
+        link = Link(device)
         path = Path(path)
         if not path.is_file():
             raise InputError(f"{path}: no such file")
@@ -52,10 +54,15 @@ class TorchProgramModel(Model):
             program = torch.export.load(path)
         except Exception as error:
             raise InputError(f"{path}: torch cannot load it ({reason(error)})") from error
-        self.name = path.stem
+        self.name, self.device, self._path = path.stem, link.name, path
         self.signature = _signature(path, program)
+        if devices.is_cuda(link.name):
+            program = _moved(path, program, link)
         # Its guards are code too; ``Signature.conform`` checks what comes in.
-        self._run = _Runner(self.name, self.signature, program.module(check_guards=False))
+        self._run = _Runner(self.name, self.signature, program.module(check_guards=False), link)
+
+    def on(self, device: str) -> Model:
+        return self if devices.required(device) == self.device else TorchProgramModel(self._path, device)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
@@ -68,10 +75,20 @@ class TorchModuleModel(Model):
     It returns a tensor, a sequence of them in the order of the signature's outputs, or a mapping by name.
     """
 
-    def __init__(self, module: nn.Module, signature: Signature, *, name: str | None = None):
+    def __init__(self, module: nn.Module, signature: Signature, *, name: str | None = None, device: str = devices.CPU):
         self.name = name or type(module).__name__
         self.signature = signature
-        self._run = _Runner(self.name, signature, module.eval())
+        link = Link(device)
+        self.device, self._module = link.name, module.eval()
+        self._run = _Runner(self.name, signature, self._module, link)
+
+    def on(self, device: str) -> Model:
+        """A copy whose parameters and buffers are on the device, where that is another; tensors that the module keeps
+        otherwise stay where they are."""
+        if devices.required(device) == self.device:
+            return self
+        module = moved(self._module, Link(device))
+        return TorchModuleModel(module, self.signature, name=self.name, device=device)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
@@ -79,12 +96,12 @@ class TorchModuleModel(Model):
 
 
 class _Runner:
-    """Calls a module with arrays and returns arrays."""
+    """Calls a module, which is on the device of ``link``, with arrays and returns arrays."""
 
-    def __init__(self, name: str, signature: Signature, module: Callable[..., Any]):
+    def __init__(self, name: str, signature: Signature, module: Callable[..., Any], link: Link):
         import torch
 
-        self._name, self._signature, self._module = name, signature, module
+        self._name, self._signature, self._module, self._link = name, signature, module, link
         self._types = {name: getattr(torch, torch_name) for torch_name, name in _DATATYPES.items()}
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -92,7 +109,7 @@ class _Runner:
 
         try:
             given = [
-                torch.from_numpy(np.ascontiguousarray(inputs[spec.name])).to(self._types[spec.datatype])
+                self._link.to_device(np.ascontiguousarray(inputs[spec.name])).to(self._types[spec.datatype])
                 for spec in self._signature.inputs
             ]
             with torch.inference_mode():
@@ -100,10 +117,12 @@ class _Runner:
             if isinstance(made, torch.Tensor):
                 made = [made]
             values = [made[spec.name] for spec in self._signature.outputs] if isinstance(made, Mapping) else list(made)
-            return {
-                spec.name: (value.float() if spec.datatype == "BF16" else value).cpu().numpy()
-                for spec, value in zip(self._signature.outputs, values, strict=True)
-            }
+            specs = self._signature.outputs
+            plain = [
+                value.float() if spec.datatype == "BF16" else value for spec, value in zip(specs, values, strict=True)
+            ]
+            arrays = self._link.to_host(*plain)
+            return {spec.name: array for spec, array in zip(specs, arrays, strict=True)}
         except Exception as error:
             raise RunError(f"{self._name}: torch failed ({reason(error)})") from error
 
@@ -114,6 +133,16 @@ def datatype_of_torch(dtype: Any) -> str:
     if name not in _DATATYPES:
         raise InputError(f"torch's {name} has no datatype; there are {', '.join(_DATATYPES)}")
     return _DATATYPES[name]
+
+
+def _moved(path: Path, program: ExportedProgram, link: Link) -> ExportedProgram:
+    """The program with its weights on the device, and the device that its own operators name."""
+    from torch.export.passes import move_to_device_pass
+
+    try:
+        return move_to_device_pass(program, link.device)
+    except Exception as error:
+        raise InputError(f"{path}: torch cannot move it to {link.name} ({reason(error)})") from error
 
 
 def _signature(path: Path, program: ExportedProgram) -> Signature:

@@ -30,7 +30,7 @@ def latency_figures(name: str, table: LatencyTable, source: str) -> Iterator[Fig
         yield _by_batch_size(name, solo[batched], source) if batched.any() else _ranked(name, solo, source)
     colocated = _degradations(table)
     # What co-runners do on one device says nothing of another.
-    devices = colocated["device"].unique() if len(colocated) else []
+    devices: list[str] = list(colocated["device"].unique()) if len(colocated) else []
     for device in devices:
         of = f"{name} on {device}" if len(devices) > 1 else name
         yield _degradation(of, colocated[colocated["device"] == device], source)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from slotool.data.columns import Inputs
+from slotool.devices import CPU
 from slotool.errors import InputError, WorkerError
 from slotool.serving.outputs import Computed
 from slotool.serving.served import ServedModel
@@ -66,6 +67,11 @@ class InferenceEngine(ABC):
     def cores(self) -> int:
         """That there are for workers: of this process, by default."""
         return len(os.sched_getaffinity(0))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """That workers compute on: of worker n it is the n-th, from the first again after the last."""
+        return (CPU,)
 
     def is_starting(self, worker: int) -> bool:
         """Of a worker that is not alive: whether another is loading the models in its place. By default one is."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from slotool.data.columns import Inputs
+from slotool.devices import CPU
 from slotool.errors import RunError
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
 from slotool.serving.ensemble import PointRunner
@@ -16,19 +17,27 @@ from slotool.tables import OperatingPoint
 
 
 class InlineInferenceEngine(InferenceEngine):
-    """Runs every call where it is begun. Only Conc ensembles leave the loop, for a pool of two threads."""
+    """Runs every call where it is begun. Only Conc ensembles leave the loop, for a pool of two threads.
+
+    ``device``: that its models are on.
+    """
 
     name = "inline"
     in_loop = True
     runs_ensemble_calls = True
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = CPU) -> None:
+        self._device = device
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="slotool-conc")
         self._runners: dict[str, PointRunner] = {}
         self._concurrent: asyncio.Task[None] | None = None
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         self._runners = self._warm(models)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return (self._device,)
 
     async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
         runners = await asyncio.to_thread(self._warm, models)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from slotool.data.columns import Inputs
+from slotool.devices import CPU
 from slotool.errors import InputError, RunError
 from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange, WorkerLost
@@ -32,9 +33,9 @@ class LocalInferenceEngine(InferenceEngine):
 
     Each process runs on as many cores as it has threads, where there are enough for all. A worker that dies, or takes
     longer than ``hang_s`` over a call, is replaced. ``max_replicas``: how many there may be at a time (``scale_to``).
-    ``max_examples``: in one call. A cancelled call ends before its
-    next operator, where the model can (``ElasticModel.set_cancellation_check``). Models must come from artifacts
-    (``ServedModel.path``).
+    ``devices``: that they compute on in turn; a process sees no other GPU than its own. ``max_examples``: in one call.
+    A cancelled call ends before its next operator, where the model can (``ElasticModel.set_cancellation_check``).
+    Models must come from artifacts (``ServedModel.path``).
     """
 
     name = "local"
@@ -47,10 +48,12 @@ class LocalInferenceEngine(InferenceEngine):
         max_examples: int = 1_024,
         hang_s: float = 10.0,
         max_replicas: int | None = None,
+        devices: Sequence[str] = (CPU,),
     ):
         self.workers, self._max_replicas = replicas, max_replicas
         self.can_reconfigure = max_replicas is None
         self._threads, self._most_examples, self._hang_s = threads, max_examples, hang_s
+        self._devices = tuple(devices)
         self._models: dict[str, ServedModel] = {}
         self._processes: list[WorkerProcess] = []
         # Of other models: on their way, and warm ones that wait for the call of the process before them, by worker.
@@ -69,7 +72,7 @@ class LocalInferenceEngine(InferenceEngine):
         self._models, self._on_change = dict(models), on_change
         cores = self._cores(self.workers, self._threads)
         self._processes = [
-            WorkerProcess(self._models, own, self._threads, self._most_examples, low_priority=False) for own in cores
+            self._new(worker, self._models, own, self._threads, low_priority=False) for worker, own in enumerate(cores)
         ]
         deadline_s = time.monotonic() + START_TIMEOUT_S
         try:
@@ -102,8 +105,8 @@ class LocalInferenceEngine(InferenceEngine):
         raising: list[asyncio.TimerHandle] = []
         self._staged = staged
         try:
-            for own in self._cores(workers, threads):
-                staged.append(WorkerProcess(models, own, threads, self._most_examples, low_priority=True))
+            for worker, own in enumerate(self._cores(workers, threads)):
+                staged.append(self._new(worker, models, own, threads, low_priority=True))
                 raising.append(loop.call_later(LOW_PRIORITY_S, staged[-1].raise_priority))
             async with asyncio.timeout(START_TIMEOUT_S):
                 for process in staged:
@@ -127,6 +130,10 @@ class LocalInferenceEngine(InferenceEngine):
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._models[model].model, points)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self._devices
 
     def listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -278,7 +285,13 @@ class LocalInferenceEngine(InferenceEngine):
     def _started(self, worker: int) -> WorkerProcess:
         """A process that joins or replaces those that serve."""
         cores = self._cores(max(self.workers, worker + 1), self._threads)[worker]
-        return WorkerProcess(self._models, cores, self._threads, self._most_examples, low_priority=True)
+        return self._new(worker, self._models, cores, self._threads, low_priority=True)
+
+    def _new(
+        self, worker: int, models: Mapping[str, ServedModel], cores: list[int], threads: int, *, low_priority: bool
+    ) -> WorkerProcess:
+        device = self._devices[worker % len(self._devices)]
+        return WorkerProcess(models, cores, threads, self._most_examples, low_priority, device)
 
     def _cores(self, workers: int, threads: int) -> list[list[int]]:
         """For each of so many workers cores of its own; all of them, where there are too few."""

@@ -18,6 +18,7 @@ import time
 from functools import partial
 from typing import Any
 
+from slotool import devices
 from slotool.elastic import load_served
 from slotool.process import die_with_parent, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
@@ -80,6 +81,10 @@ def _serve(options: dict[str, Any]) -> int:
             reply = REPLY.pack(CANCELLED, 0)
         except Exception as error:
             reply = REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}"))
+            if devices.is_cuda(options["device"]) and devices.is_lost(error):
+                # The router starts another process in place of this one.
+                router.send(reply)
+                return 1
         router.send(reply)
     return 0
 
@@ -95,7 +100,7 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
     limit_threads(options["threads"])
     runners = []
     for entry in options["models"]:
-        model = load_served(entry["path"])
+        model = load_served(entry["path"]).on(options["device"])
         runner = PointRunner(model, [decode_point(text.encode()) for text in entry["points"]])
         runner.warm(batch_sizes=entry["batch_sizes"])
         runners.append((entry["name"], runner))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from slotool import devices
 from slotool.data.columns import Inputs
 from slotool.errors import RunError
 from slotool.process import bound_to, schedule, thread_variables
@@ -49,7 +50,8 @@ class _Call:
 
 
 class WorkerProcess:
-    """One worker process as the router sees it. ``models``: that it has; ``low_priority``: it loads at low priority."""
+    """One worker process as the router sees it. ``models``: that it has; ``low_priority``: it loads at low priority;
+    ``device``: that it computes on, the only GPU that it sees."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class WorkerProcess:
         threads: int,
         max_examples: int,
         low_priority: bool,
+        device: str = devices.CPU,
     ):
         self._numbers = {name: number for number, name in enumerate(models)}
         self.models = models
@@ -65,7 +68,9 @@ class WorkerProcess:
         packed_bytes = MAX_PACKED_BYTES if len(shapes) < len(models) else 0
         self._tensors = SharedTensors(shapes, max_examples, packed_bytes)
         self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own_device, there = devices.alone(device, os.environ)
         options = {
+            "device": there,
             "parent": os.getpid(),
             "threads": threads,
             "low_priority": low_priority,
@@ -82,7 +87,7 @@ class WorkerProcess:
                     [sys.executable, "-m", "slotool.serving.engines.worker", json.dumps(options)],
                     pass_fds=(other.fileno(), self._tensors.fd),
                     stdin=subprocess.DEVNULL,
-                    env={**os.environ, **thread_variables(threads)},
+                    env={**os.environ, **thread_variables(threads), **own_device},
                     start_new_session=True,
                 )
         except OSError:  # no memory, no process or no descriptor left just now

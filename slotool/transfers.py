@@ -1,0 +1,92 @@
+"""Arrays on their way to a device and back.
+
+Where the device is a GPU, arrays cross through page-locked memory that PyTorch keeps for the next call, so that copies
+run while the host goes on; the host waits once, when it takes the results.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from slotool import devices
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Module = TypeVar("Module", bound="nn.Module")
+
+
+class Link:
+    """Between the host and ``device``, which ``name`` is the name of.
+
+    Products on a GPU are those of float32 and the same at every call of the same batch size: TF32 and cuDNN's
+    algorithms without a fixed order of sums are switched off in this process. Raises ``ArgumentError`` for a device
+    that cannot be used.
+    """
+
+    def __init__(self, device: str):
+        self.name = devices.required(device)
+        self.device: torch.device = devices.torch_device(self.name)
+        if devices.is_cuda(self.name):
+            _use_exact_products()
+
+    def to_device(self, array: np.ndarray) -> Tensor:
+        """A tensor of the array's values. On a CPU it may be the array's own memory, which nobody may write to."""
+        import torch
+
+        if not devices.is_cuda(self.name):
+            return torch.from_numpy(array)
+        staged = page_locked(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
+        staged.numpy()[...] = array
+        return staged.to(self.device, non_blocking=True)
+
+    def to_host(self, *tensors: Tensor) -> list[np.ndarray]:
+        """The tensors' values, once the device has computed them."""
+        if not devices.is_cuda(self.name):
+            return [tensor.numpy() for tensor in tensors]
+        staged = [page_locked(tensor.shape, tensor.dtype) for tensor in tensors]
+        for to, tensor in zip(staged, tensors, strict=True):
+            to.copy_(tensor, non_blocking=True)
+        wait_for(self.device)
+        return [tensor.numpy() for tensor in staged]
+
+
+def moved(module: Module, link: Link) -> Module:
+    """A copy of ``module`` whose parameters and buffers are on the device; each is copied once, straight to there."""
+    from torch import nn
+
+    there: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        copied = tensor.detach().to(link.device)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        there[id(tensor)] = nn.Parameter(copied, requires_grad=False) if is_parameter else copied
+    return copy.deepcopy(module, there)
+
+
+def page_locked(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory of the host that a GPU copies from and to by itself. PyTorch gives none of it out again before the copies
+    that use it have ended."""
+    import torch
+
+    return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when a GPU has done all that was asked of it."""
+    import torch
+
+    torch.cuda.current_stream(device).synchronize()
+
+
+def _use_exact_products() -> None:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False

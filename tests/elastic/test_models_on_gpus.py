@@ -1,0 +1,197 @@
+"""Families, SLO-NNs and supernets on GPUs: simulated ones, one of tensors without values, real ones where there are.
+
+What only a real device shows is marked ``cuda``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from slotool.elastic.activators.on_device import DeviceSloNN
+from slotool.elastic.best_labels import BestLabels
+from slotool.elastic.family import Family, Version
+from slotool.elastic.model import ElasticModel
+from slotool.elastic.supernets.supernet import Supernet
+from slotool.errors import InputError
+from slotool.testing.elastic import ElasticModelConformance
+from tests.elastic.test_supernets import supernet
+from tests.elastic.tiny_slo_nns import CLASSES, FEATURES, INPUTS, dense_model, examples, network, sparse_model
+from tests.simulated_cuda import fake_cuda, simulated_cuda
+
+
+@cache
+def family(sparse: bool = False) -> Family:
+    first, last = (FEATURES, CLASSES) if sparse else (INPUTS, 5)
+    widths = [(first, 8, last), (first, 24, 16, last)]
+    return Family("family", [Version.of_mlp(f"of-{len(w)}", network(*w), sparse=sparse) for w in widths])
+
+
+def images(n: int) -> np.ndarray:
+    return np.random.default_rng(n).random((n, 1, 8, 8), dtype=np.float32)
+
+
+MODELS: dict[str, tuple[Callable[[], ElasticModel], Callable[[int], Any]]] = {
+    "family": (family, lambda n: examples(False, n, n)),
+    "sparse family": (lambda: family(True), lambda n: examples(True, n, n)),
+    "slo-nn": (dense_model, lambda n: examples(False, n, n)),
+    "sparse slo-nn": (sparse_model, lambda n: examples(True, n, n)),
+    "convolutions": (lambda: supernet("convolutional"), images),
+    "attention": (lambda: supernet("transformer"), images),
+}
+
+
+@pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.cuda)])
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "real" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    with simulated_cuda() if request.param == "simulated" else nullcontext():
+        yield "cuda:0"
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_a_gpu_answers_as_the_cpu_does(name: str, gpu: str) -> None:
+    make, inputs = MODELS[name]
+    model, x = make(), inputs(7)
+    there = model.on(gpu)
+    assert (there.device, there.points, there.classes) == (gpu, model.points, model.classes)
+    assert there.on(gpu) is there
+    for point in model.points:
+        expected = model.forward(x, point)
+        np.testing.assert_allclose(there.forward(x, point), expected, rtol=1e-3, atol=1e-3)
+        labels, scores = there.top(x, 3, point=point)
+        np.testing.assert_allclose(scores, model.top(x, 3, point=point)[1], rtol=1e-3, atol=1e-3)
+        found = np.take_along_axis(expected, np.maximum(labels, 0).astype(np.int64), axis=1)
+        np.testing.assert_allclose(np.where(labels < 0, -np.inf, found), scores, rtol=1e-3, atol=1e-3)
+    with pytest.raises(InputError, match="no_such"):
+        there.forward(x, model.points[0].parse("no_such=1"))
+
+
+class TestFamilyConformance(ElasticModelConformance):
+    @pytest.fixture
+    def model(self) -> Iterator[ElasticModel]:
+        with simulated_cuda():
+            yield family().on("cuda:1")
+
+    def reload(self, model: Any, folder: Any) -> ElasticModel:
+        return super().reload(family(), folder).on("cuda:1")
+
+
+class TestSupernetConformance(TestFamilyConformance):
+    @pytest.fixture
+    def model(self) -> Iterator[ElasticModel]:
+        with simulated_cuda():
+            yield supernet("convolutional").on("cuda:1")
+
+    def reload(self, model: Any, folder: Any) -> ElasticModel:
+        return ElasticModelConformance.reload(self, supernet("convolutional"), folder).on("cuda:1")
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_all_tensors_are_on_the_gpu_and_the_host_waits_for_the_answers_alone(name: str) -> None:
+    """An operator on tensors of two devices fails here, and so does one whose result the host has to know."""
+    make, inputs = MODELS[name]
+    model = make()
+    # What needs values of the CPU's is made before.
+    points, x = model.points, inputs(6)
+    if isinstance(model, Family):
+        assert all(version.mlp.dense for version in model.versions)
+    with fake_cuda(), mock.patch("slotool.elastic.activators.output_layer.find_spec", return_value=None):
+        there = model.on("cuda:0")
+        for point in points:
+            assert there.forward(x, point).shape == (6, model.classes)
+            if isinstance(there, DeviceSloNN):
+                assert there.top(x, 3, point=point)[0].shape == (6, 3)
+
+
+def test_the_first_layer_of_sparse_inputs_is_held_once() -> None:
+    model = sparse_model()
+    weights = sum(layer.weights.nbytes + layer.bias.nbytes for layer in model.mlp.layers)
+    moved: list[int] = []
+    with (
+        simulated_cuda(),
+        mock.patch("slotool.transfers.page_locked", side_effect=lambda shape, dtype: noted(moved, shape, dtype)),
+    ):
+        there = model.on("cuda:0")
+        tables = sum(
+            activator.lists.lists.size + activator.lists.overall.size for activator in model.activators.values()
+        )
+        assert (
+            weights
+            <= sum(moved)
+            < weights + 8 * 4 * tables + sum(a.ranker.nbytes * 4 for a in model.activators.values())
+        )
+        moved.clear()
+        there.forward(examples(True, 4, 1), model.points[0])
+        # A call moves its inputs and its answers, nothing else.
+        assert sum(moved) < 4 * (FEATURES * 20 + CLASSES * 4 + 100)
+
+
+def noted(moved: list[int], shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    made = torch.empty(tuple(shape), dtype=dtype)
+    moved.append(made.nbytes)
+    return made
+
+
+def test_subnets_share_their_weights_on_a_gpu(gpu: str) -> None:
+    """To go from one subnet to another copies nothing."""
+    model = supernet("convolutional")
+    there = model.on(gpu)
+    assert isinstance(there, Supernet)
+    assert there.weight_bytes == model.weight_bytes
+    addresses = {id(parameter) for parameter in model.module.parameters()}
+    assert not addresses & {id(parameter) for parameter in there.module.parameters()}
+    x = images(2)
+    for point in there.points:
+        there.forward(x, point)
+    if torch.cuda.is_available():
+        before = torch.cuda.memory_allocated(gpu)
+        for point in there.points:
+            there.forward(x, point)
+        assert torch.cuda.memory_allocated(gpu) == before
+
+
+def test_labels_of_named_tensors_come_from_the_gpu(gpu: str) -> None:
+    from slotool.elastic.best_labels import columns_of_rows
+
+    model, x = BestLabels(sparse_model()), columns_of_rows(examples(True, 5, 3))
+    there = model.on(gpu)
+    assert there.device == gpu
+    np.testing.assert_allclose(
+        there.respond(x, model.points[0])["scores"], model.respond(x, model.points[0])["scores"], rtol=1e-3, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("broken", ["beyond", "width"])
+def test_features_that_there_are_not_do_not_reach_a_gpu(broken: str, gpu: str) -> None:
+    """There they would be addresses."""
+    there, x = family(True).on(gpu), examples(True, 3, 2)
+    if broken == "beyond":
+        x.indices[0] = FEATURES
+    else:
+        x.resize(3, FEATURES + 5)
+    with pytest.raises(InputError, match="features"):
+        there.forward(x, there.points[0])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("n", [1, 256])
+def test_a_real_gpu_finds_the_best_labels_in_one_launch_or_several(n: int) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    model, x = sparse_model(), examples(True, n, n)
+    there = model.on("cuda:0")
+    assert isinstance(there, DeviceSloNN)
+    for point in model.points[:-1]:
+        expected = model.top(x, 5, point=point)
+        for quicker in (True, False):
+            with mock.patch.object(there._output, "_measured", return_value=quicker):
+                there._output._is_quicker.clear()
+                np.testing.assert_allclose(there.top(x, 5, point=point)[1], expected[1], rtol=1e-3, atol=1e-3)

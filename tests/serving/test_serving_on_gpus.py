@@ -1,0 +1,135 @@
+"""``serve --device``: which worker computes where, and what is refused; with GPUs that are simulated."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from slotool import devices
+from slotool.elastic.family import Family, Version
+from slotool.planning.fleet import Pool, WorkerType
+from slotool.planning.promise import Promise
+from slotool.planning.service_text import service_text
+from slotool.serving import Router
+from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, worker
+from slotool.serving.engines.protocol import CALL, FAILED, READY, REPLY
+from slotool.serving.engines.worker_process import WorkerProcess
+from slotool.serving.sources import Sources
+from slotool.tables import FULL
+from tests.conftest import Slotool
+from tests.elastic.tiny_slo_nns import network
+from tests.simulated_cuda import simulated_cuda
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "net"
+    Family("net", [Version.of_mlp("one", network(20, 8, 3))]).save(folder, config={}, seed=0)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--device", "gpu"], "'gpu' is no device; cpu, cuda or cuda:N is expected"),
+        (["--device", "cuda:5"], "there is no cuda:5 on this machine; available: cpu, cuda:0, cuda:1"),
+        (["--device", "cuda:0,cuda:1"], "several GPUs have a worker process each: --engine local"),
+        (["--device", "cuda:0,cuda:0", "--engine", "local"], "cuda:0 is named twice"),
+        (
+            ["--device", "cuda:0,cuda:1", "--engine", "local", "--max-replicas", "4", "--requests-per-worker", "9"],
+            "without --max-replicas",
+        ),
+        (["--device", "cuda:0,cuda:1", "--engine", "local", "--replicas", "3"], "3 workers for 2 GPUs, which have one"),
+        (["--device", "cuda", "--engine", "ray"], "workers of --engine ray compute on the CPU: leave it out"),
+    ],
+)
+def test_devices_that_cannot_serve_are_refused(
+    slotool: Slotool, artifact: Path, options: list[str], sentence: str
+) -> None:
+    with simulated_cuda():
+        done = slotool("serve", artifact, *options)
+    assert done.exit_code == 2
+    assert sentence in " ".join(done.stderr.split())
+
+
+def test_the_only_worker_of_an_inline_server_has_its_models_on_the_gpu(artifact: Path) -> None:
+    with simulated_cuda():
+        served = Sources((artifact,), devices=("cuda:1",)).load(lambda sentence: None)
+        assert served["net"].model.device == "cuda:1"
+        router = Router(served, InlineInferenceEngine("cuda:1"))
+        try:
+            assert router.worker_states() == [{"state": "idle", "model": None, "device": "cuda:1"}]
+            assert b'slotool_device_workers{device="cuda:1"} 1.0' in router.metrics.text()
+            x = np.ones((2, 20), dtype=np.float32)
+            answers: list[Any] = []
+            router.engine.begin(0, "net", FULL, x, answers.append)
+            expected = Sources((artifact,)).load(lambda sentence: None)["net"].model.forward(x, FULL)
+            np.testing.assert_allclose(answers[0].logits, expected, rtol=1e-5)
+        finally:
+            router.engine.close()
+
+
+def test_every_worker_process_has_a_gpu_of_its_own(artifact: Path) -> None:
+    """Also one that replaces another; the router itself has no model on any."""
+    with simulated_cuda(), mock.patch("slotool.serving.engines.local.WorkerProcess") as made:
+        served = Sources((artifact,), mapped=True, devices=("cuda:0", "cuda:1")).load(lambda sentence: None)
+        assert served["net"].model.device == "cpu"
+        made.return_value.started_s = 0.0
+        engine = LocalInferenceEngine(2, devices=("cuda:0", "cuda:1"))
+        engine.open(served, lambda worker, alive: None)
+        engine._started(1)
+    assert [call.args[-1] for call in made.call_args_list] == ["cuda:0", "cuda:1", "cuda:1"]
+
+
+def test_a_worker_process_sees_no_other_gpu() -> None:
+    assert devices.alone("cpu", {}) == ({}, "cpu")
+    assert devices.alone("cuda:1", {}) == ({"CUDA_VISIBLE_DEVICES": "1"}, "cuda:0")
+    assert devices.alone("cuda:1", {"CUDA_VISIBLE_DEVICES": "3,GPU-7"}) == ({"CUDA_VISIBLE_DEVICES": "GPU-7"}, "cuda:0")
+    with mock.patch("slotool.serving.engines.worker_process.subprocess.Popen") as started:
+        WorkerProcess({}, [0], 1, 1, False, "cuda:3").socket.close()
+    assert started.call_args.kwargs["env"]["CUDA_VISIBLE_DEVICES"] == "3"
+    assert '"device": "cuda:0"' in started.call_args.args[0][-1]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_worker_whose_gpu_has_failed_answers_and_ends(is_lost: bool) -> None:
+    """Every later call would fail too: another process takes its place."""
+    cause = torch.AcceleratorError("CUDA error: device-side assert triggered") if is_lost else ValueError("no")
+    error = RuntimeError("net: torch failed")
+    error.__cause__ = cause
+    router, own = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    router.settimeout(5.0)
+    options = {"models": [], "max_examples": 1, "packed_bytes": 0, "tensors_fd": -1, "low_priority": False,
+               "socket_fd": -1, "device": "cuda:0"}  # fmt: skip
+    router.send(CALL.pack(0, 1))
+    router.shutdown(socket.SHUT_WR)
+    with (
+        router,
+        own,
+        mock.patch.object(socket, "socket", return_value=own),
+        mock.patch.object(worker, "SharedTensors", return_value=SimpleNamespace(write_text=len, slowed=1.0)),
+        mock.patch.object(worker, "_warm_runners", return_value=[]),
+        mock.patch.object(worker, "_answer", side_effect=error),
+    ):
+        assert worker._serve(options) == (1 if is_lost else 0)
+        gc.unfreeze()
+        assert [REPLY.unpack(router.recv(REPLY.size))[0] for _ in range(2)] == [READY, FAILED]
+    assert not devices.is_lost(torch.OutOfMemoryError("CUDA out of memory"))
+
+
+@pytest.mark.parametrize(("replicas", "line"), [(1, 'device = "cuda:1"'), (2, 'device = "cuda:0,cuda:1"')])
+def test_a_planned_service_names_a_gpu_for_each_worker(replicas: int, line: str) -> None:
+    kind = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet", "cuda:1")
+    promise = Promise(50_000.0, 0.99, 0.0, 0.95)
+    text = service_text(Pool(kind, "slackfit", replicas), promise, Path(), {}, {}, 10)
+    assert line in text.splitlines()
+    on_cpu = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet")
+    assert "device" not in service_text(Pool(on_cpu, "slackfit", replicas), promise, Path(), {}, {}, 10)
