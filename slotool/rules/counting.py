@@ -19,12 +19,12 @@ q₀₁ are looked at; with n₀₁, r falls and l rises.
 
 *It is valid*: P(p ≤ α) ≤ α wherever the tolerance is exceeded. Where q₁₀ = g(q₀₁): unless a bound is wrong, with
 probability at most γ, the true q₀₁ is among those looked at, and p − γ is at least the probability of an r as small,
-which is ≤ α − γ with probability at most α − γ. Where q₁₀ > g(q₀₁): examples that turn, independently of all else, from
-errors of the candidate alone into such on which the two are alike lead to q₁₀ = g(q₀₁); p falls by it. So p ≤ α is at
-most as likely as there.
+which is ≤ α − γ with probability at most α − γ. Where q₁₀ > g(q₀₁): let examples turn, independently of all else, from
+errors of the candidate alone into such on which the two are alike, and from those into errors of the best version
+alone, until q₁₀ = g(q₀₁). Either turn makes p smaller. So p ≤ α is at most as likely as there.
 
 *The maximum* is bounded from above, not searched. P(r ≤ r observed) falls with q₁₀ and rises with q₀₁, by the same
-turning. So for all q₀₁ of a cell [x, y] it is at most what q₁₀ = g(x), q₀₁ = y give. Cells are ``CELL`` standard errors
+turns. So for all q₀₁ of a cell [x, y] it is at most what q₁₀ = g(x), q₀₁ = y give. Cells are ``CELL`` standard errors
 wide, which raises p by some per cent of itself.
 
 A bet (``betting``) holds for losses of any kind and at any time, and needs more examples.
@@ -127,7 +127,7 @@ def _counts(error: np.ndarray, best_error: np.ndarray, kind: Comparison) -> tupl
     return trials, int(np.count_nonzero(error > best_error)), int(np.count_nonzero(error < best_error))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=4)
 def _log_factorials(trials: int) -> np.ndarray:
     return np.asarray(gammaln(np.arange(trials + 1) + 1.0))
 

@@ -35,7 +35,7 @@ def signed_root(alone: int, best_alone: int, trials: int, tolerance: float, scal
         + _term(best_alone, trials * share)
         + _term(trials - alone - best_alone, trials * same)
     )
-    return -np.sqrt(2.0 * max(0.0, ratio))
+    return float(-np.sqrt(2.0 * max(0.0, ratio)))
 
 
 @njit(cache=True, nogil=True)
@@ -62,7 +62,7 @@ def most_alone(reached: float, trials: int, tolerance: float, scale: float, begi
 def _likely(count: int, trials: int, log_share: float, log_rest: float, factorials: np.ndarray) -> float:
     """Probability of ``count`` of ``trials``, by the logarithms of the share and of the rest."""
     ways = factorials[trials] - factorials[count] - factorials[trials - count]
-    return np.exp(ways + count * log_share + (trials - count) * log_rest)
+    return float(np.exp(ways + count * log_share + (trials - count) * log_rest))
 
 
 @njit(cache=True, nogil=True)

@@ -35,7 +35,7 @@ from slotool.testing.rules import (
     population_outcomes,
     rare_one_sided,
 )
-from tests.perf.rules import degradation_bound
+from tests.perf.rules import betting, counting, degradation_bound
 
 TIERS = [0.0, 0.02, 0.05, 0.1, 0.2]
 
@@ -229,9 +229,10 @@ def test_the_bound_is_tight() -> None:
     for _ in range(40):
         u = draw.random(5000)
         error, best = (u < 0.02).astype(float), ((u >= 0.02) & (u < 0.035)).astype(float)
-        excess.append(degradation_bound(error, best, 0.001) - 0.005)
+        excess.append(degradation_bound(error, best, 0.001, betting) - 0.005)
     # The normal distribution's: 0.0082; exact binomial bounds on each side: 0.0124; the paper's: 0.0276.
     assert np.mean(excess) < 0.0095
+    assert degradation_bound(error, best, 0.001, counting) - 0.005 < excess[-1]
 
 
 def test_errors_on_another_scale_give_the_same_rules() -> None:
@@ -249,7 +250,7 @@ def test_the_examples_said_to_be_needed_are_about_enough() -> None:
     for examples, enough in ((needed // 2, False), (2 * needed, True)):
         u = draw.random((20, examples))
         error, best = (u < 0.0175).astype(float), ((u >= 0.0175) & (u < 0.035)).astype(float)
-        bounds = [degradation_bound(e, b, alpha) for e, b in zip(error, best, strict=True)]
+        bounds = [degradation_bound(e, b, alpha, betting) for e, b in zip(error, best, strict=True)]
         assert (np.mean(bounds) <= margin[0]) == enough
 
 
