@@ -117,7 +117,7 @@ def gen_rules(
     )
     rules = make(policies=as_list(policies), group=group)
     if out is not None:
-        rules.save(Path(out))
+        rules.save(Path(out), replace=force)
     reporter = reporter_of(progress)
     for version in constant_versions(found):
         reporter.warn(f"{version} has one constant confidence, so it never answers first")

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,9 +31,10 @@ from slotool.rules.conditions.score import Score, Term
 from slotool.rules.conditions.sure import Sure
 from slotool.rules.conditions.sure_by_label import SureByLabel
 from slotool.rules.exporting import CONDITIONS as EXPORTED
-from slotool.rules.exporting import as_python, route_of
+from slotool.rules.exporting import as_python, route_of, routes
 from slotool.tables import OutcomeTable
 from slotool.tables.labels import label_text
+from slotool.testing.rules import family_outcomes
 
 VERSIONS = ("small", "medium", "large", "huge")
 # Few values, so that confidences meet thresholds and each other.
@@ -131,6 +133,15 @@ def test_a_version_without_an_answer_is_passed_over() -> None:
     for tolerance, objective in ((0.01, "cost"), (0.05, "time")):
         with pytest.raises(ValueError, match="tier"):
             router.route(3, {}, tolerance, objective)
+
+
+def test_a_percentage_where_a_share_is_expected_is_refused() -> None:
+    made = library.gen_rules(family_outcomes(400), tolerances=(0.0, 0.1), objective="cost").rules
+    router = loaded(routes(made))
+    with pytest.raises(ValueError, match=r"for 5 % give 0\.05"):
+        router.route(1, {}, 5, "cost")
+    in_words = replace(made, tolerance_kind="absolute", config={**made.config, "max_error": 20.0})
+    assert loaded(routes(in_words)).tier_for(5, "cost")["tolerance"] == 0.1
 
 
 def test_a_condition_on_what_was_not_asked_is_refused() -> None:
