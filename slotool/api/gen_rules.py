@@ -356,9 +356,13 @@ def weakest_group(groups: Mapping[str, float], unit: LossUnit) -> str:
 
 def _groups(rules: RuleSet) -> list[Part]:
     """Which groups the tolerances hold for."""
+    from slotool.rules.groups import OTHERS
+
     if "group" not in rules.config:
         return []
     sizes, small = rules.config["groups"], rules.config["small"]
+    if list(sizes) == [OTHERS]:
+        return []  # the warning says why there are no groups
     named = ", ".join(f"{name} ({count:,})" for name, count in sizes.items())
     said = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
     if not small:
@@ -411,6 +415,19 @@ def _saving(value: float, base: float) -> str:
 
 
 def _remarks(rules: RuleSet) -> list[str]:
+    said, widest = [], max(rule.tolerance for rule in rules.rules)
+    if rules.tolerance_kind == "relative" and widest > 1:
+        said = [
+            f"tolerance {widest:g} is {widest:.0%} of {rules.best_version}'s error; {widest:g} % is {widest / 100:g}"
+        ]
+    if rules.config["best_cost"] == 0 and any(rule.objective == "cost" for rule in rules.rules):
+        said += [f"{rules.best_version} costs nothing, so that no tier can save cost"]
+        if all(rule.objective == "cost" for rule in rules.rules):
+            return said
+    return [*said, *_remarks_on_proofs(rules)]
+
+
+def _remarks_on_proofs(rules: RuleSet) -> list[str]:
     best = rules.best_version
     if rules.method != "certified":
         return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]

@@ -104,7 +104,10 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
     rows["error"] = np.where(missing, layout.wrong, _errors(long, missing, path))
     confidence = _numbers(long, "confidence", path)
     if (unknown := np.isnan(confidence) & ~missing).any():
-        raise TableError(f"{path}: {_where(long, unknown)} has no confidence")
+        raise TableError(
+            f"{path}: {_where(long, unknown)} has an answer, but no confidence; give each answer a number, such as 0 "
+            "for never sure, or leave its error and answer empty too: then it counts as missing"
+        )
     rows["confidence"] = less_sure(confidence, missing)
     rows["latency_s"] = np.nan_to_num(
         _known_of_all(_numbers(long, "latency_s", path), "latency_s", long, missing, path)

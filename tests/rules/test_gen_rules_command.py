@@ -104,7 +104,7 @@ def _table(**changes):
     [
         (lambda rows: rows[1:], (), "example 'e0' of version 'small' is missing"),
         (lambda rows: rows.iloc[[0, *range(len(rows))]], (), "example 'e0' of version 'small' appears more than once"),
-        (_table(confidence="nan"), (), "row 2, column confidence: 'nan' is missing or NaN"),
+        (_table(confidence="nan"), (), "column confidence: 'nan' is missing or NaN; import-outcomes reads"),
         (_table(confidence=0.5), (), "constant confidence"),
         (_table(error=1.5), (), "--max-error states"),
         (_table(error=-1), (), "column error: '-1' must not be negative"),

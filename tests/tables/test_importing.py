@@ -89,7 +89,10 @@ def test_a_table_of_outcomes_is_imported_as_it_is(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (("service", "kind"), "no column 'service'"),
-        (("a,slow,cat,cat,0.8", "a,slow,cat,cat,"), "example 'a' of version 'slow' has no confidence"),
+        (
+            ("a,slow,cat,cat,0.8", "a,slow,cat,cat,"),
+            "example 'a' of version 'slow' has an answer, but no confidence; give",
+        ),
         (("a,slow,cat,cat,0.8", "a,slow,cat,cat,high"), "column confidence: 'high' is not a finite number"),
         (
             ("a,slow,cat,cat", "a,slow,cat,"),
