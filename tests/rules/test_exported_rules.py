@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -109,6 +109,43 @@ def test_the_exported_router_decides_as_the_replay(policy: RoutingPolicy, cells:
         assert found["answer"] == example[v][1]
         if not isinstance(policy, Conc):
             assert sum(2.0 ** VERSIONS.index(name) for name in found["asked"]) == replayed.cost[i]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    policies(),
+    st.lists(
+        st.lists(st.tuples(st.one_of(LEVELS, st.none()), st.sampled_from("abc")), min_size=4, max_size=4),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sets(st.sampled_from(range(4))),
+)
+def test_with_missing_answers_and_constant_confidences_it_errs_no_more_than_the_replay(
+    policy: RoutingPolicy, cells: list[Any], constant: set[int]
+) -> None:
+    """An answer is missing where its confidence is None: in the table it is less sure than all others, and wrong."""
+    if isinstance(policy, Cascade):  # a score that looks at a missing answer may stop there in the replay
+        assume(not any(isinstance(step.accept, Score) for step in policy.steps))
+    cells = [[(0.5 if v in constant and sure is not None else sure, label) for v, (sure, label) in enumerate(row)]
+             for row in cells]  # fmt: skip
+    stated = [[(-2.0, "") if sure is None else (sure, label) for sure, label in row] for row in cells]
+    outcomes = table(stated, [1.0] * len(cells))
+    missing = np.array([[sure is None for sure, _ in row] for row in cells])
+    outcomes = outcomes.with_errors(np.where(missing, 1.0, outcomes.matrix("error")))
+    replayed = policy.replay(outcomes).error
+    tree = json.loads(json.dumps(route_of(policy)))
+    vars(ROUTER)["ROUTES"] = {"tiers": [{"id": "t", "objective": "cost", "tolerance": 0.0, "route": tree}]}
+    for i, row in enumerate(cells):
+        versions = {
+            name: (lambda request: None) if sure is None else answering(label, sure)
+            for name, (sure, label) in zip(VERSIONS, row, strict=True)
+        }
+        found = ROUTER.route(None, versions, 0.0, "cost")
+        error = outcomes.matrix("error")[i, VERSIONS.index(found["version"])]
+        assert error <= replayed[i]
+        if not missing[i].any():
+            assert error == replayed[i]
 
 
 @given(
