@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 TOLERANCES = tuple(round(0.01 * step, 2) for step in range(11))
+_UNITS = {"cost": "", "response-time": "_s"}  # of names in the rules' settings
 POLICIES = ("osfa", "seq", "conc", "cascade")
 Price = float | Mapping[str, float] | None
 
@@ -328,8 +329,16 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
         )
     named, said = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
     weakest = ["most by group"] if tiers and tiers[0].groups else []
-    loss = [unit.heading(what) for what in ("tolerance", "loss at most", "observed")]
-    columns = [loss[0], "ensemble", *loss[1:], *weakest, "time", "time saved", "cost saved"]
+    columns = [
+        unit.heading("tolerance"),
+        "ensemble",
+        "at most",
+        "observed",
+        *weakest,
+        "time",
+        "time saved",
+        "cost saved",
+    ]
     return table(f"Tiers for the least {named}: {rules.method}, {said}", columns, cells)
 
 
@@ -420,11 +429,15 @@ def _remarks(rules: RuleSet) -> list[str]:
         said = [
             f"tolerance {widest:g} is {widest:.0%} of {rules.best_version}'s error; {widest:g} % is {widest / 100:g}"
         ]
-    if rules.config["best_cost"] == 0 and any(rule.objective == "cost" for rule in rules.rules):
-        said += [f"{rules.best_version} costs nothing, so that no tier can save cost"]
-        if all(rule.objective == "cost" for rule in rules.rules):
-            return said
-    return [*said, *_remarks_on_proofs(rules)]
+    objectives = {rule.objective for rule in rules.rules}
+    free = {
+        "cost": f"{rules.best_version} costs nothing, so that no tier can save cost",
+        "response-time": f"{rules.best_version} takes no time in this table, so that no tier can save any: "
+        "--objective cost leaves these tiers out",
+    }
+    nothing = [own for own in objectives if rules.config[f"best_{own.replace('-', '_')}{_UNITS[own]}"] == 0]
+    said += [free[own] for own in sorted(nothing)]
+    return said if len(nothing) == len(objectives) else [*said, *_remarks_on_proofs(rules)]
 
 
 def _remarks_on_proofs(rules: RuleSet) -> list[str]:

@@ -14,6 +14,7 @@ from slotool.reports.series.versions import version_figures
 from slotool.rules import RuleSet, generate_rules
 from slotool.rules.analysis import CATEGORIES, categories, category_confidences, category_errors
 from slotool.rules.verdict import verdicts
+from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 
 TIERS = [0.0, 0.05, 0.1, 0.3]
@@ -79,6 +80,9 @@ def test_units_and_what_cannot_be_saved_are_told() -> None:
     said = [part for part in made.shown() if isinstance(part, str)]
     assert "large costs nothing, so that no tier can save cost" in said
     assert "tolerance 3 is 300% of large's error; 3 % is 0.03" in said
+    rows = family_outcomes(40).rows.assign(latency_s=0.0)
+    timeless = library.gen_rules(OutcomeTable(rows), tolerances=[0.1], method="naive").shown()
+    assert any("takes no time in this table" in part for part in timeless if isinstance(part, str))
     tables = [part for part in made.shown() if isinstance(part, Table)]
     assert tables[1].title.startswith("Tiers for the least response time: naive, loss in % of large's error")
     assert tables[1].columns[0] == "tolerance, %"
