@@ -30,8 +30,8 @@ def _of_settings(rules: RuleSet) -> Iterator[str]:
     config = rules.config
     if rules.tolerance_kind not in TOLERANCE_KINDS:
         yield f"tolerance_kind is {rules.tolerance_kind[:40]!r}, expected {', '.join(TOLERANCE_KINDS)}"
-    if not 0 < rules.confidence < 1:
-        yield f"confidence is {rules.confidence:g}, expected a number between 0 and 1"
+    if not 0.5 < rules.confidence < 1:
+        yield f"confidence is {rules.confidence:g}, expected a number between 0.5 and 1"
     if config and "max_error" not in config:
         yield "max_error is missing from config: what no error exceeds"
         return
@@ -41,6 +41,12 @@ def _of_settings(rules: RuleSet) -> Iterator[str]:
         return
     if not 0 <= rules.best_error <= max_error:
         yield f"best_error is {rules.best_error:g}, expected a number from 0 to max_error, {max_error:g}"
+    errors = config.get("version_errors", {rules.best_version: rules.best_error})
+    if not isinstance(errors, Mapping) or not all(map(_is_number, errors.values())) or not errors:
+        yield "version_errors of config is another thing than numbers by version"
+    elif rules.best_version not in errors or errors[rules.best_version] > min(errors.values()):
+        best = min(errors, key=lambda version: errors[version])
+        yield f"best_version is {rules.best_version!r}, but by version_errors of config it is {best!r}"
     limit = config.get("loss_limit", 0.0)
     if not _is_number(limit) or not 0 <= limit < max_error:
         yield f"loss_limit is {limit!r}, expected a number from 0 to below max_error, {max_error:g}"

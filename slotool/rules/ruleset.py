@@ -231,6 +231,10 @@ def _rule(entry: Any, where: str) -> Rule:
         rule = strict_json.convert({**entry, "point": {}}, Rule)
         if rule.objective not in OBJECTIVES or min(rule.tolerance, rule.response_time_s, rule.cost) < 0:
             raise ValueError(f"an objective other than {' and '.join(OBJECTIVES)}, or a negative figure")
+        try:
+            from_point(point)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
         return replace(rule, point=point)
 
 
@@ -240,6 +244,8 @@ def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
         return from_point(written).point
     if written.get("cascade") is None:
         return written
+    if "tree" not in entry:
+        raise ValueError("its point names a cascade, and tree, which says what that does, is missing")
     try:
         found = Cascade.from_document(entry["tree"]).point
     except InputError as error:
