@@ -4,29 +4,65 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from slotool.errors import InputError
 from slotool.rules.losses import TOLERANCE_KINDS
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
-
-if TYPE_CHECKING:
-    from slotool.rules.ruleset import RuleSet
+from slotool.tables import OperatingPoint
 
 # Bounds and tolerances were written in decimal.
 ROUNDING = 1e-9
 _REMEDY = "undo the change, or make the rules again with gen-rules"
 
 
-def require_consistent(rules: RuleSet, entries: Sequence[Mapping[str, Any]], source: object) -> None:
+class Tier(Protocol):
+    """What is looked at of a ``Rule``."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def objective(self) -> str: ...
+    @property
+    def tolerance(self) -> float: ...
+    @property
+    def point(self) -> OperatingPoint: ...
+    @property
+    def bound(self) -> float: ...
+    @property
+    def certified(self) -> bool: ...
+    @property
+    def saves_at_least(self) -> float: ...
+
+
+class Tiers(Protocol):
+    """What is looked at of a ``RuleSet``, which imports this module."""
+
+    @property
+    def tolerance_kind(self) -> str: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def best_version(self) -> str: ...
+    @property
+    def best_error(self) -> float: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def largest_loss(self) -> float: ...
+    @property
+    def rules(self) -> Sequence[Tier]: ...
+
+
+def require_consistent(rules: Tiers, entries: Sequence[Mapping[str, Any]], source: object) -> None:
     """Raises ``InputError`` naming the first thing in the file ``source`` that cannot be. ``entries``: its rules as the
     file states them, which repeat for readers what their points say."""
     for problem in (*_of_settings(rules), *_of_rules(rules), *_of_entries(rules, entries)):
         raise InputError(f"{source}: {problem}; {_REMEDY}")
 
 
-def _of_settings(rules: RuleSet) -> Iterator[str]:
+def _of_settings(rules: Tiers) -> Iterator[str]:
     config = rules.config
     if rules.tolerance_kind not in TOLERANCE_KINDS:
         yield f"tolerance_kind is {rules.tolerance_kind[:40]!r}, expected {', '.join(TOLERANCE_KINDS)}"
@@ -57,7 +93,7 @@ def _of_settings(rules: RuleSet) -> Iterator[str]:
         yield "group or small of config is of another type than gen-rules writes"
 
 
-def _of_rules(rules: RuleSet) -> Iterator[str]:
+def _of_rules(rules: Tiers) -> Iterator[str]:
     best = OSFA(rules.best_version).point
     certifying = any(rule.certified for rule in rules.rules)
     seen: set[tuple[str, float]] = set()
@@ -83,7 +119,7 @@ def _of_rules(rules: RuleSet) -> Iterator[str]:
             yield f"{where}: saves_at_least is {rule.saves_at_least:g}, expected a share from 0 to 1"
 
 
-def _of_entries(rules: RuleSet, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _of_entries(rules: Tiers, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What is written for readers says the same as the point, by which requests are answered."""
     for at, (rule, entry) in enumerate(zip(rules.rules, entries, strict=True), 1):
         policy = from_point(rule.point)
