@@ -165,9 +165,9 @@ class RulesVerdict(Result):
             for tier in tiers
         ]
         how = f"on {self.examples:,} examples" if folds == 1 else f"over {folds} folds of {self.examples:,} examples"
-        worst = [unit.heading("worst fold")] if folds > 1 else []
+        worst = ["worst fold"] if folds > 1 else []
         weakest = ["most by group"] if tiers and tiers[0]["groups"] else []
-        loss = [unit.heading("tolerance"), unit.heading("observed"), *worst, *weakest]
+        loss = ["tolerance", "observed", *worst, *weakest]
         columns = ["tier", *loss, "above", "p", "verdict", "time", "time saved", "cost saved"]
         said = (
             f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 TOLERANCES = tuple(round(0.01 * step, 2) for step in range(11))
+_UNITS = {"cost": "", "response-time": "_s"}  # of names in the rules' settings
 POLICIES = ("osfa", "seq", "conc", "cascade")
 Price = float | Mapping[str, float] | None
 
@@ -117,7 +118,7 @@ def gen_rules(
     )
     rules = make(policies=as_list(policies), group=group)
     if out is not None:
-        rules.save(Path(out))
+        rules.save(Path(out), replace=force)
     reporter = reporter_of(progress)
     for version in constant_versions(found):
         reporter.warn(f"{version} has one constant confidence, so it never answers first")
@@ -328,8 +329,16 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
         )
     named, said = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
     weakest = ["most by group"] if tiers and tiers[0].groups else []
-    loss = [unit.heading(what) for what in ("tolerance", "loss at most", "observed")]
-    columns = [loss[0], "ensemble", *loss[1:], *weakest, "time", "time saved", "cost saved"]
+    columns = [
+        unit.heading("tolerance"),
+        "ensemble",
+        "at most",
+        "observed",
+        *weakest,
+        "time",
+        "time saved",
+        "cost saved",
+    ]
     return table(f"Tiers for the least {named}: {rules.method}, {said}", columns, cells)
 
 
@@ -356,9 +365,13 @@ def weakest_group(groups: Mapping[str, float], unit: LossUnit) -> str:
 
 def _groups(rules: RuleSet) -> list[Part]:
     """Which groups the tolerances hold for."""
+    from slotool.rules.groups import OTHERS
+
     if "group" not in rules.config:
         return []
     sizes, small = rules.config["groups"], rules.config["small"]
+    if list(sizes) == [OTHERS]:
+        return []  # the warning says why there are no groups
     named = ", ".join(f"{name} ({count:,})" for name, count in sizes.items())
     said = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
     if not small:
@@ -411,6 +424,23 @@ def _saving(value: float, base: float) -> str:
 
 
 def _remarks(rules: RuleSet) -> list[str]:
+    said, widest = [], max(rule.tolerance for rule in rules.rules)
+    if rules.tolerance_kind == "relative" and widest > 1:
+        said = [
+            f"tolerance {widest:g} is {widest:.0%} of {rules.best_version}'s error; {widest:g} % is {widest / 100:g}"
+        ]
+    objectives = {rule.objective for rule in rules.rules}
+    free = {
+        "cost": f"{rules.best_version} costs nothing, so that no tier can save cost",
+        "response-time": f"{rules.best_version} takes no time in this table, so that no tier can save any: "
+        "--objective cost leaves these tiers out",
+    }
+    nothing = [own for own in objectives if rules.config[f"best_{own.replace('-', '_')}{_UNITS[own]}"] == 0]
+    said += [free[own] for own in sorted(nothing)]
+    return said if len(nothing) == len(objectives) else [*said, *_remarks_on_proofs(rules)]
+
+
+def _remarks_on_proofs(rules: RuleSet) -> list[str]:
     best = rules.best_version
     if rules.method != "certified":
         return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]

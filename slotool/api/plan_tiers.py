@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     from slotool.api.inputs import FilePath
@@ -39,7 +39,16 @@ def mixes(rules: RuleSet, tolerance: Tolerance, objective: str | None) -> list[T
                 "tolerance",
                 f"{stated!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1",
             )
+        for each in shares:
+            _require_meant(rules, each)
     return mixes_of(rules, shares, objective)
+
+
+def _require_meant(rules: RuleSet, tolerance: float) -> None:
+    try:
+        rules.require_meant(tolerance)
+    except InputError as error:
+        raise ArgumentError("tolerance", str(error)) from None
 
 
 def require_alike(

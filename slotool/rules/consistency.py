@@ -4,34 +4,70 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from slotool.errors import InputError
 from slotool.rules.losses import TOLERANCE_KINDS
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
-
-if TYPE_CHECKING:
-    from slotool.rules.ruleset import RuleSet
+from slotool.tables import OperatingPoint
 
 # Bounds and tolerances were written in decimal.
 ROUNDING = 1e-9
 _REMEDY = "undo the change, or make the rules again with gen-rules"
 
 
-def require_consistent(rules: RuleSet, entries: Sequence[Mapping[str, Any]], source: object) -> None:
+class Tier(Protocol):
+    """What is looked at of a ``Rule``."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def objective(self) -> str: ...
+    @property
+    def tolerance(self) -> float: ...
+    @property
+    def point(self) -> OperatingPoint: ...
+    @property
+    def bound(self) -> float: ...
+    @property
+    def certified(self) -> bool: ...
+    @property
+    def saves_at_least(self) -> float: ...
+
+
+class Tiers(Protocol):
+    """What is looked at of a ``RuleSet``, which imports this module."""
+
+    @property
+    def tolerance_kind(self) -> str: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def best_version(self) -> str: ...
+    @property
+    def best_error(self) -> float: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def largest_loss(self) -> float: ...
+    @property
+    def rules(self) -> Sequence[Tier]: ...
+
+
+def require_consistent(rules: Tiers, entries: Sequence[Mapping[str, Any]], source: object) -> None:
     """Raises ``InputError`` naming the first thing in the file ``source`` that cannot be. ``entries``: its rules as the
     file states them, which repeat for readers what their points say."""
     for problem in (*_of_settings(rules), *_of_rules(rules), *_of_entries(rules, entries)):
         raise InputError(f"{source}: {problem}; {_REMEDY}")
 
 
-def _of_settings(rules: RuleSet) -> Iterator[str]:
+def _of_settings(rules: Tiers) -> Iterator[str]:
     config = rules.config
     if rules.tolerance_kind not in TOLERANCE_KINDS:
         yield f"tolerance_kind is {rules.tolerance_kind[:40]!r}, expected {', '.join(TOLERANCE_KINDS)}"
-    if not 0 < rules.confidence < 1:
-        yield f"confidence is {rules.confidence:g}, expected a number between 0 and 1"
+    if not 0.5 < rules.confidence < 1:
+        yield f"confidence is {rules.confidence:g}, expected a number between 0.5 and 1"
     if config and "max_error" not in config:
         yield "max_error is missing from config: what no error exceeds"
         return
@@ -41,6 +77,12 @@ def _of_settings(rules: RuleSet) -> Iterator[str]:
         return
     if not 0 <= rules.best_error <= max_error:
         yield f"best_error is {rules.best_error:g}, expected a number from 0 to max_error, {max_error:g}"
+    errors = config.get("version_errors", {rules.best_version: rules.best_error})
+    if not isinstance(errors, Mapping) or not all(map(_is_number, errors.values())) or not errors:
+        yield "version_errors of config is another thing than numbers by version"
+    elif rules.best_version not in errors or errors[rules.best_version] > min(errors.values()):
+        best = min(errors, key=lambda version: errors[version])
+        yield f"best_version is {rules.best_version!r}, but by version_errors of config it is {best!r}"
     limit = config.get("loss_limit", 0.0)
     if not _is_number(limit) or not 0 <= limit < max_error:
         yield f"loss_limit is {limit!r}, expected a number from 0 to below max_error, {max_error:g}"
@@ -51,7 +93,7 @@ def _of_settings(rules: RuleSet) -> Iterator[str]:
         yield "group or small of config is of another type than gen-rules writes"
 
 
-def _of_rules(rules: RuleSet) -> Iterator[str]:
+def _of_rules(rules: Tiers) -> Iterator[str]:
     best = OSFA(rules.best_version).point
     certifying = any(rule.certified for rule in rules.rules)
     seen: set[tuple[str, float]] = set()
@@ -77,7 +119,7 @@ def _of_rules(rules: RuleSet) -> Iterator[str]:
             yield f"{where}: saves_at_least is {rule.saves_at_least:g}, expected a share from 0 to 1"
 
 
-def _of_entries(rules: RuleSet, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _of_entries(rules: Tiers, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What is written for readers says the same as the point, by which requests are answered."""
     for at, (rule, entry) in enumerate(zip(rules.rules, entries, strict=True), 1):
         policy = from_point(rule.point)

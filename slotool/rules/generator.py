@@ -85,6 +85,7 @@ def generate_rules(
         "max_error": max_error,
         "seed": seed,
         "candidates": len(assessment.candidates),
+        "version_errors": dict(zip(outcomes.versions, map(float, problem.version_errors), strict=True)),
         "best_response_time_s": float(means.response_time_s[best]),
         "best_cost": float(means.cost[best]),
         **assessment.config,

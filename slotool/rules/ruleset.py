@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,21 @@ class RuleSet:
             raise InputError(f"tolerance {tolerance:g} is stricter than the strictest tier, {strictest:g}")
         return max(allowed, key=lambda rule: rule.tolerance)
 
+    @cached_property
+    def largest_tolerance(self) -> float:
+        """What no request can mean a tolerance above: 1, or the widest tier; infinite where errors have a unit."""
+        return math.inf if self.unit is OWN else max(1.0, *(rule.tolerance for rule in self.rules))
+
+    def require_meant(self, tolerance: float) -> None:
+        """Raises ``InputError`` for a tolerance that is above ``largest_tolerance``: a percentage where a share is
+        expected. Others above the widest tier are answered by it."""
+        if tolerance > self.largest_tolerance:
+            widest = max(rule.tolerance for rule in self.rules)
+            raise InputError(
+                f"tolerance {tolerance:g}: tolerances are shares, and the widest tier is {widest:g}; "
+                f"for {tolerance:g} % give {tolerance / 100:g}"
+            )
+
     def strictest_within(self, budget: float) -> Rule | None:
         """The tier for the least cost with the smallest tolerance, of those whose mean cost of a request is at most
         ``budget``; None where all cost more.
@@ -119,6 +136,10 @@ class RuleSet:
     def largest_loss(self) -> float:
         """What no loss of ``losses`` exceeds."""
         return 1.0 if self.tolerance_kind == "quantile" else self.max_error
+
+    def knows_group(self, name: str) -> bool:
+        """Whether a request of this group, empty for none, is of one that the rules were made for."""
+        return not name or name in self.config.get("groups", ()) or name in self.config.get("small", ())
 
     @property
     def unit(self) -> LossUnit:
@@ -173,9 +194,9 @@ class RuleSet:
         rules = [asdict(rule) | _readable(rule.point) for rule in self.rules]
         return {"schema": RULES_SCHEMA, "schema_version": RULES_VERSION, **asdict(self), "rules": rules}
 
-    def save(self, path: str | Path) -> None:
-        """Write the JSON file, atomically."""
-        save_document(path, self.document())
+    def save(self, path: str | Path, *, replace: bool = True) -> None:
+        """Write the JSON file, atomically. Raises ``AlreadyExistsError`` without ``replace`` where ``path`` exists."""
+        save_document(path, self.document(), replace=replace)
 
     @classmethod
     def load(cls, path: str | Path) -> RuleSet:
@@ -210,6 +231,10 @@ def _rule(entry: Any, where: str) -> Rule:
         rule = strict_json.convert({**entry, "point": {}}, Rule)
         if rule.objective not in OBJECTIVES or min(rule.tolerance, rule.response_time_s, rule.cost) < 0:
             raise ValueError(f"an objective other than {' and '.join(OBJECTIVES)}, or a negative figure")
+        try:
+            from_point(point)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
         return replace(rule, point=point)
 
 
@@ -219,6 +244,8 @@ def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
         return from_point(written).point
     if written.get("cascade") is None:
         return written
+    if "tree" not in entry:
+        raise ValueError("its point names a cascade, and tree, which says what that does, is missing")
     try:
         found = Cascade.from_document(entry["tree"]).point
     except InputError as error:

@@ -59,6 +59,9 @@ def route(
 
 def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
     """The tier of the greatest tolerance that is not above ``tolerance``."""
+    most = ROUTES.get("largest_tolerance")
+    if most is not None and tolerance > most:
+        raise ValueError(f"tolerance {tolerance}: tolerances are shares; for {tolerance} % give {tolerance / 100:g}")
     offered = [tier for tier in ROUTES["tiers"] if tier["objective"] == objective]
     allowed = [tier for tier in offered if tier["tolerance"] <= tolerance + 1e-12]
     if not allowed:

@@ -29,7 +29,7 @@ from slotool.serving.interface import Interface
 from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
-from slotool.serving.request_options import RequestOptions
+from slotool.serving.request_options import RequestOptions, require_meant
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.shadow import Shadows
@@ -187,6 +187,8 @@ class FrontEnd:
             served = self._drawn(served, options)
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
+        if options.tolerance is not None and served.rules is not None:
+            require_meant(served.rules, options.tolerance)
         if served.model.checks_inputs:
             try:
                 served.model.check_inputs(x)

@@ -251,7 +251,7 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
     counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share}
     counts |= {"alarms": some, "confirmed": some}
     group = {"type": "string", "maxLength": MAX_GROUP_CHARACTERS}
-    chosen = dict.fromkeys(("drawn", "free", "counted"), _WHOLE)
+    chosen = dict.fromkeys(("drawn", "free", "counted"), _WHOLE) | {"waits_for": {"type": ["string", "null"]}}
     return {
         "Error": _object(["error"], error=_TEXT),
         "Server": _object(["name", "version"], name=_TEXT, version=_TEXT, extensions=some),

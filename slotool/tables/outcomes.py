@@ -22,7 +22,13 @@ OUTCOME_SCHEMA = Schema(
         Column("example", "text", "the example's name or number", rule=NOT_EMPTY),
         Column("version", "text", "service version, or operating point key", rule=NOT_EMPTY),
         Column("error", "number", "0 or 1, or a continuous error such as WER", rule=AMOUNT),
-        Column("confidence", "number", "the version's own confidence in its answer", rule=MODERATE),
+        Column(
+            "confidence",
+            "number",
+            "the version's own confidence in its answer",
+            rule=MODERATE,
+            remedy="import-outcomes reads tables in which answers are missing",
+        ),
         Column("latency_s", "number", "seconds the version took for this example", rule=AMOUNT),
         Column(
             "cost",

@@ -61,7 +61,8 @@ NOT_EMPTY = Constraint("must not be empty", lambda texts: np.array([text.strip()
 class Column:
     """One column. ``default`` fills a column that a file leaves out; without one the column is required.
 
-    ``alias``: a name that it may have instead in a table from elsewhere.
+    ``alias``: a name that it may have instead in a table from elsewhere. ``remedy``: what to do where a value is
+    missing.
 
     A ``number`` may be missing (NaN) only where ``optional`` says so. ``numbers`` are lists of float64, in CSV
     written with ``;`` between the values.
@@ -74,6 +75,7 @@ class Column:
     optional: bool = False
     rule: Constraint | None = None
     alias: str | None = None
+    remedy: str = ""
 
     @property
     def required(self) -> bool:
@@ -261,7 +263,8 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
     problem = f"is not a {_IN_WORDS[column.kind]}"
     if not bad.any() and column.kind == "number":
         missing = series.isna().to_numpy()
-        bad, problem = (missing & (not column.optional)), "is missing or NaN"
+        remedy = f"; {column.remedy}" if column.remedy else ""
+        bad, problem = (missing & (not column.optional)), f"is missing or NaN{remedy}"
         if not bad.any() and column.rule is not None:
             bad, problem = ~missing & ~column.rule.holds(series.fillna(1.0).to_numpy()), column.rule.text
     elif not bad.any() and column.rule is not None and column.kind == "integer":

@@ -14,6 +14,7 @@ from slotool.reports.series.versions import version_figures
 from slotool.rules import RuleSet, generate_rules
 from slotool.rules.analysis import CATEGORIES, categories, category_confidences, category_errors
 from slotool.rules.verdict import verdicts
+from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 
 TIERS = [0.0, 0.05, 0.1, 0.3]
@@ -66,11 +67,28 @@ def test_prices_by_the_command(slotool, outcomes, tmp_path) -> None:
         (["dear"], "neither a number"),
         (["small=2,small=3"], "small has two prices"),
         (["small=2", "small=3"], "small has two prices"),
-        (["2", "small=3"], "neither a number"),
+        (["2", "small=3"], "2 is a price of every version, and another one is given"),
+        (["1", "2"], "1 is a price of every version, and another one is given"),
         (["huge=3"], "a price for 'huge', but the table has only small, medium, large"),
     ):
         wrong = slotool(*made, "-o", tmp_path / "w.json", *(word for text in given for word in ("--price", text)))
         assert (wrong.exit_code, sentence in wrong.stderr) == (2, True), wrong.stderr
+
+
+def test_units_and_what_cannot_be_saved_are_told() -> None:
+    made = library.gen_rules(family_outcomes(400), tolerances=[0.1, 3], price=0.0, method="naive")
+    said = [part for part in made.shown() if isinstance(part, str)]
+    assert "large costs nothing, so that no tier can save cost" in said
+    assert "tolerance 3 is 300% of large's error; 3 % is 0.03" in said
+    rows = family_outcomes(40).rows.assign(latency_s=0.0)
+    timeless = library.gen_rules(OutcomeTable(rows), tolerances=[0.1], method="naive").shown()
+    assert any("takes no time in this table" in part for part in timeless if isinstance(part, str))
+    tables = [part for part in made.shown() if isinstance(part, Table)]
+    assert tables[1].title.startswith("Tiers for the least response time: naive, loss in % of large's error")
+    assert tables[1].columns[0] == "tolerance, %"
+    for given, heading in ((None, "cost, machine s"), ({"small": 1, "medium": 2, "large": 3}, "cost")):
+        priced = library.gen_rules(family_outcomes(40), tolerances=[0.1], prices=given, method="naive")
+        assert next(part for part in priced.shown() if isinstance(part, Table)).columns[3] == heading
 
 
 def test_tiers_are_judged_at_other_prices(slotool, outcomes, tmp_path) -> None:

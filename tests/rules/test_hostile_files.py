@@ -177,7 +177,8 @@ def test_rules_that_are_wrong(tmp_path: Path) -> None:
         (lambda r: r["config"].update(max_error=0.001), "best_error is 0.0"),
         (lambda r: r.update(confidence=1.5), "confidence is 1.5"),
         (lambda r: r.update(tolerance_kind="abs"), "tolerance_kind is 'abs', expected relative, absolute, quantile"),
-        (lambda r: r.update(best_version="small"), "best_version is 'small', the rule serves"),
+        (lambda r: r.update(best_version="small"), "best_version is 'small', but by version_errors"),
+        (lambda r: (r.update(best_version="small"), r["config"].pop("version_errors")), "the rule serves large alone"),
         (lambda r: r["rules"][1].update(tolerance=5), "tolerance 5 is above the greatest loss there can be, 1"),
         (lambda r: r["rules"][1].update(tolerance=0), "tolerance 0 for cost is there twice"),
         (lambda r: r["rules"][1].update(tolerance=0.01), "bound 0.1 is above its tolerance 0.01"),
@@ -195,6 +196,7 @@ def test_an_edited_rules_file_is_refused(slotool, made_rules, tmp_path: Path, ch
     assert done.exit_code == 2
     assert sentence in done.stderr, done.stderr
     assert "make the rules again with gen-rules" in done.stderr
+    assert done.stderr.startswith(f"slotool: {edited}")
     assert len(done.stderr.strip().splitlines()) == 1
 
 

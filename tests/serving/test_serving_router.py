@@ -290,6 +290,17 @@ CASCADES = [
 ]
 
 
+def test_thresholds_by_the_name_of_a_class_are_those_of_the_table(three: ThreeLinear) -> None:
+    x, numbered = batch(300), CASCADES[5]
+    three.labels = ("cat", "dog", "cow", "hen")
+    by_name = Cascade((Step("medium", SureByLabel("medium", (("cat", 2.0), ("dog", 0.3)), 0.6)), Step("small")))
+    expected = PointRunner(three, [numbered.point]).run(x, numbered.point)
+    found = PointRunner(three, [by_name.point]).run(x, by_name.point)
+    np.testing.assert_array_equal(found.answers, expected.answers)
+    one = PointRunner(three, [by_name.point])
+    assert [one.run(x[i : i + 1], by_name.point).first for i in range(50)] == expected.answers[:50].tolist()
+
+
 @pytest.mark.parametrize("cascade", CASCADES, ids=lambda cascade: cascade.words)
 def test_cascades_err_exactly_where_the_replay_says(three: ThreeLinear, cascade: Cascade) -> None:
     x, y = batch(300), np.random.default_rng(1).integers(0, 4, 300)

@@ -89,7 +89,10 @@ def test_a_table_of_outcomes_is_imported_as_it_is(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (("service", "kind"), "no column 'service'"),
-        (("a,slow,cat,cat,0.8", "a,slow,cat,cat,"), "example 'a' of version 'slow' has no confidence"),
+        (
+            ("a,slow,cat,cat,0.8", "a,slow,cat,cat,"),
+            "example 'a' of version 'slow' has an answer, but no confidence; give",
+        ),
         (("a,slow,cat,cat,0.8", "a,slow,cat,cat,high"), "column confidence: 'high' is not a finite number"),
         (
             ("a,slow,cat,cat", "a,slow,cat,"),
@@ -111,6 +114,20 @@ def test_prices_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
         library.import_outcomes(
             written(tmp_path / "long.csv", LONG), columns=NAMES, prices=written(tmp_path / "p.toml", text)
         )
+
+
+def test_text_is_kept_for_groups(tmp_path: Path) -> None:
+    text = WIDE.replace("words", "language").replace("cat,3", "cat,de").replace("dog,4", "dog, en ")
+    names = {name: column for name, column in NAMES.items() if name != "version"}
+    options = {"columns": names, "versions": ["fast", "slow"], "pattern": "{column} of {version}", "keep": "language"}
+    path = written(tmp_path / "wide.csv", text.replace("cow,5", "cow,de"))
+    made = library.import_outcomes(path, tmp_path / "o.parquet", **options).outcomes
+    assert OutcomeTable.load(tmp_path / "o.parquet").text("language").tolist() == ["de", "en", "de"]
+    assert made.features == []
+    with pytest.raises(TableError, match="example 'c' of version 'fast' has no language"):
+        library.import_outcomes(written(path, text.replace("cow,5", "cow,")), **options)
+    with pytest.raises(TableError, match="'de' is not a finite number"):
+        library.import_outcomes(written(path, text), **options)
 
 
 def test_what_is_kept_is_known_of_every_example(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -37,6 +37,10 @@ class SureByLabel(Condition):
     @cached_property
     def _thresholds(self) -> dict[str, float]:
         return {label_text(label): own for label, own in self.at_least}
+
+    @property
+    def labels(self) -> Iterable[str]:
+        return self._thresholds
 
     @property
     def words(self) -> str:
