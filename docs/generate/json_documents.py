@@ -23,7 +23,7 @@ cache           text            warm or cold
 machine         text            fingerprint id of the machine
 device_name?    text            of a device other than the CPU: its model
 placement?      text            of co-located subjects: shared or split cores
-colocation?     text            of co-located subjects on a device: processes that take turns, or mps
+colocation?     text            of co-located subjects on a device: processes that take turns, mps, or streams
 solo_runs?      integer         of co-located subjects: solo samples before and after
 """
 _SCORES = """

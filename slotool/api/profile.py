@@ -111,6 +111,7 @@ def profile_colocated(
     limit: int | None = None,
     with_itself: bool = False,
     placement: str = "shared",
+    sharing: str = "processes",
     backend: str = "torch",
     device: str = "cpu",
     threads: int | None = None,
@@ -140,6 +141,7 @@ def profile_colocated(
         limit: Only so many combinations of each size, drawn by the seed.
         with_itself: Also a subject co-located with copies of itself.
         placement: ``"shared"``: all on the same cores; ``"split"``: ``threads`` cores each.
+        sharing: ``"processes"``: a process each; ``"streams"``: streams of one process, on a GPU.
         backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"``, ``"onnx-int8"`` or ``"torch-cuda-graph"``.
         device: ``"cpu"``, or ``"cuda:N"``, a GPU as nvidia-smi numbers it.
         threads: Compute threads of one model; None: all cores given to this process.
@@ -167,9 +169,9 @@ def profile_colocated(
     """
     planned = colocated_campaign(
         subjects, out, keras=keras, sizes=sizes, limit=limit, with_itself=with_itself, placement=placement,
-        backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs, precision=precision,
-        rounds=rounds, timeout_s=timeout_s, max_seconds=max_seconds, budget_s=budget_s, engine=engine, address=address,
-        seed=seed, force=force,
+        sharing=sharing, backend=backend, device=device, threads=threads, batch_sizes=batch_sizes, runs=runs,
+        precision=precision, rounds=rounds, timeout_s=timeout_s, max_seconds=max_seconds, budget_s=budget_s,
+        engine=engine, address=address, seed=seed, force=force,
     )  # fmt: skip
     return required(planned.measured(reporter_of(progress)))
 
@@ -376,16 +378,21 @@ def _settings(
     max_seconds: float,
     seed: int,
     placement: str | None = None,
+    sharing: str = "processes",
     cold: bool = False,
     single: bool = False,
     **others: Any,
 ) -> Settings:
     """The settings of a campaign; ``others`` are arguments that are none."""
-    from slotool.profiling.plan import PLACEMENTS, Settings
+    from slotool.profiling.plan import PLACEMENTS, SHARINGS, STREAMS, Settings
     from slotool.profiling.timer import StoppingRule
 
     if placement is not None and placement not in PLACEMENTS:
         raise ArgumentError("placement", f"{placement!r} is neither {' nor '.join(PLACEMENTS)}")
+    if sharing not in SHARINGS:
+        raise ArgumentError("sharing", f"{sharing!r} is neither {' nor '.join(SHARINGS)}")
+    if sharing == STREAMS and device == "cpu":
+        raise ArgumentError("sharing", "streams are those of a device; name one, as with --device cuda:0")
     if not batch_sizes or any(size < 1 or size != int(size) for size in batch_sizes):
         raise ArgumentError("batch_sizes", f"{list(batch_sizes)}: a batch size is a whole number from 1 up")
     rule = StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=single)
@@ -400,6 +407,7 @@ def _settings(
         rounds=rounds,
         cold=cold,
         placement=placement,
+        sharing=sharing,
     )
 
 

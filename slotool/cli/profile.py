@@ -158,6 +158,9 @@ def profile_colocated(
         bool, typer.Option("--with-itself", help="Also a subject co-located with copies of itself.")
     ] = False,
     placement: Placement = "shared",
+    sharing: Annotated[
+        str, typer.Option("--sharing", help="processes: one each; streams: one process, a GPU's streams.")
+    ] = "processes",
     backend: Backend = "torch",
     device: Device = "cpu",
     threads: Threads = None,
@@ -193,6 +196,7 @@ def profile_colocated(
         limit=limit,
         with_itself=with_itself,
         placement=placement,
+        sharing=sharing,
         backend=backend,
         device=device,
         threads=threads,

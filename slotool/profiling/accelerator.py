@@ -6,6 +6,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from slotool.nvml import Slowdown
 from slotool.profiling.timer import Stopwatch
 
-# How co-runners share a device: in turns of time, a process each; at once by NVIDIA's Multi-Process Service.
+# How processes share a device: in turns of time, or at once by NVIDIA's Multi-Process Service.
 PROCESSES, MPS = "processes", "mps"
 _MPS_FOLDER = "/tmp/nvidia-mps"
 _MPS_SERVER = "nvidia-cuda-mps"
@@ -52,6 +53,8 @@ class Accelerator(ABC):
 
     # Calls go on so long at most before the first sample, until their durations settle: clocks rise under load.
     ramp_up_s: ClassVar[float] = 2.0
+    # Whether several backends of a process can work on streams of their own (``stream``).
+    streams: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -74,6 +77,10 @@ class Accelerator(ABC):
     def stopwatch(self) -> Stopwatch | None:
         """Its own clock, if it can be read."""
         return None
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """Entered, what the thread asks of the device goes to a stream of its own, and ``wait`` is for that alone."""
+        return nullcontext()
 
     def eviction(self) -> Callable[[], None] | None:
         """A function that leaves nothing of a model in its caches, and returns when that is done, if there is one."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -44,6 +45,28 @@ class Bench:
         )
         self._call: Call | None = None
         self._calls_per_sample = 1
+
+    def handle(self, request: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+        """``say`` the answer."""
+        say(self.answer(request))
+
+    def require_streams(self) -> None:
+        """Raises ``InputError`` unless several such can work on streams of their own in one process."""
+        backend = self._backend
+        if backend.accelerator is None or not backend.accelerator.streams:
+            raise InputError(
+                f"the {backend.name} backend has no streams on {backend.device}; use --sharing processes, or "
+                "--backend torch"
+            )
+
+    def stream(self) -> AbstractContextManager[Any]:
+        """Entered, what this thread asks of the device goes to a stream of this bench, and is waited for alone."""
+        return self._backend.accelerator.stream() if self._backend.accelerator else nullcontext()
+
+    def leave(self) -> None:
+        """Give back the model and its memory."""
+        self._call = None
+        self._backend.release()
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The measurement, or why there is none; ``healthy`` tells whether this process can be trusted with the

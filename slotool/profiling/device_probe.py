@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slotool.profiling.plan import Item, Settings
+from slotool.profiling.plan import STREAMS, Item, Settings
 from slotool.profiling.process import WorkerProcess
 
 # Free memory is never all to be had: allocators round up, and others may take some meanwhile.
@@ -29,6 +29,7 @@ def probed(settings: Settings, items: Sequence[Item]) -> Settings:
         rule=settings.round_rule,
         cold=settings.cold,
         seed=settings.seed,
+        streams=settings.on_streams,
     ) as worker:
         found = worker.hello["device"]
     if not found:
@@ -38,6 +39,6 @@ def probed(settings: Settings, items: Sequence[Item]) -> Settings:
         settings,
         device_name=found["device_name"],
         device_limit_bytes=None if memory is None else int(USABLE_SHARE * memory["free_bytes"]),
-        colocation=found["colocation"],
+        colocation=STREAMS if settings.on_streams else found["colocation"],
         device_busy_percent=found["busy_percent"] or 0.0,
     )

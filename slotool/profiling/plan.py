@@ -32,6 +32,8 @@ WARM_UP_CALLS = 2
 # What ran out of memory is tried again when so many times the memory is there: free memory is never twice the same.
 GROWN_LIMIT = 1.1
 PLACEMENTS = ("shared", "split")
+# How co-runners share a device: a process each, or streams of one process.
+PROCESSES, STREAMS = SHARINGS = ("processes", "streams")
 # On a device an item takes more than its weights and outputs: kernels want space to work in, and the area that weights
 # lie in grows by a quarter more than is needed; each process beyond the first has a context of its own.
 DEVICE_SLACK = 1.3
@@ -46,7 +48,8 @@ class Settings:
     all ``rounds`` of an item. Between two rounds of an item all other items are measured, so a slow minute of the
     machine spoils one round at most. ``cold``: caches are emptied before each sample. ``placement`` assigns cores to
     co-runners: ``shared`` gives all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its
-    own. ``solo_runs``: solo samples of a co-runner, once before and once after each combination.
+    own. ``sharing``: co-runners have a process each, or on a device a stream each in one process. ``solo_runs``: solo
+    samples of a co-runner, once before and once after each combination.
 
     ``device_name``, ``device_limit_bytes``, ``colocation`` and ``device_busy_percent`` are what ``device_probe.probed``
     found of a device: its model, the memory that an item may take there, how co-runners share it, and how busy others
@@ -65,6 +68,7 @@ class Settings:
     cold: bool = False
     placement: str | None = None
     solo_runs: int = 5
+    sharing: str = PROCESSES
     device_name: str = ""
     device_limit_bytes: int | None = None
     colocation: str = ""
@@ -97,6 +101,11 @@ class Settings:
         return shared | ({"colocation": self.colocation} if self.colocation else {})
 
     @property
+    def on_streams(self) -> bool:
+        """Whether co-runners are streams of one process."""
+        return self.placement is not None and self.sharing == STREAMS
+
+    @property
     def limit_bytes(self) -> int:
         """What one item may take: of the device's memory, where that is known, else of the host's."""
         return self.memory_limit_bytes if self.device_limit_bytes is None else self.device_limit_bytes
@@ -105,7 +114,8 @@ class Settings:
         """An upper estimate of what an item takes, of the memory that ``limit_bytes`` is of."""
         if self.device_limit_bytes is None:
             return item.memory_bytes
-        return int(DEVICE_SLACK * item.memory_bytes) + (len(item.members) - 1) * CONTEXT_BYTES
+        contexts = 1 if self.on_streams else len(item.members)
+        return int(DEVICE_SLACK * item.memory_bytes) + (contexts - 1) * CONTEXT_BYTES
 
     def fits(self, item: Item) -> bool:
         """Whether an item keeps the memory limit."""

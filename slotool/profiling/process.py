@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from slotool import strict_json
 from slotool.errors import InputError, WorkerError
@@ -25,12 +25,30 @@ class WorkerHung(WorkerError):
     """The worker gave no answer in the time allowed; it has been killed."""
 
 
+class MeasuringProcess(Protocol):
+    """What measurers ask: a ``WorkerProcess``, or a seat in one that several share."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]: ...
+
+    def send(self, request: Mapping[str, Any]) -> None: ...
+
+    def receive(self, timeout_s: float) -> dict[str, Any]: ...
+
+    def kill(self) -> None: ...
+
+
 class WorkerProcess:
     """A fresh ``slotool.profiling.worker`` with threads and affinity set and verified before it says hello.
 
-    ``hello``: pid, affinity, threads, pools, device and start_s as found in force. Use it as a context manager.
-    Raises ``WorkerError`` when it cannot start or the system denies what was asked; ``InputError`` when the backend
-    does not offer the device.
+    With ``streams`` a request names its seat (see ``StreamBench``). ``hello``: pid, affinity, threads, pools, device
+    and start_s as found in force. Use it as a context manager. Raises ``WorkerError`` when it cannot start or the
+    system denies what was asked; ``InputError`` when the backend does not offer the device.
     """
 
     def __init__(
@@ -43,6 +61,7 @@ class WorkerProcess:
         rule: StoppingRule,
         cold: bool = False,
         seed: int = 0,
+        streams: bool = False,
         start_timeout_s: float = START_TIMEOUT_S,
     ):
         options = {
@@ -53,6 +72,7 @@ class WorkerProcess:
             "rule": asdict(rule),
             "cold": cold,
             "seed": seed,
+            "streams": streams,
             "parent": os.getpid(),
         }
         # A file, not a pipe: it need not be drained, and its end can be read after the worker dies.

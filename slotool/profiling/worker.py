@@ -10,15 +10,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from slotool.process import die_with_parent, keep_freed_memory, thread_variables
 
 if TYPE_CHECKING:
+    from slotool.profiling.backends import Backend
     from slotool.profiling.bench import Bench
+    from slotool.profiling.stream_bench import StreamBench
 
 # Nothing above may import numpy, torch or tensorflow: they read their thread counts when they are loaded.
+
+
+_ANSWERING = threading.Lock()
 
 
 def main() -> int:
@@ -32,7 +38,7 @@ def main() -> int:
         return 1
     _say(answers, hello)
     for line in requests:
-        _say(answers, bench.answer(json.loads(line)))
+        bench.handle(json.loads(line), lambda message: _say(answers, message))
     return 0
 
 
@@ -45,7 +51,7 @@ def _take_over_streams() -> tuple[TextIO, TextIO]:
     return requests, answers
 
 
-def _start(options: dict[str, Any]) -> tuple[Bench, dict[str, Any]]:
+def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]]:
     started, threads = time.perf_counter(), int(options["threads"])
     os.sched_setaffinity(0, options["affinity"])
     os.environ.update(thread_variables(threads))
@@ -61,11 +67,20 @@ def _start(options: dict[str, Any]) -> tuple[Bench, dict[str, Any]]:
     from slotool.profiling.bench import Bench
     from slotool.profiling.timer import StoppingRule
 
-    backend = backend_class(options["backend"])(options["device"], threads, options["seed"])
-    affinity = sorted(os.sched_getaffinity(0))
+    rule, affinity = StoppingRule(**options["rule"]), sorted(os.sched_getaffinity(0))
+
+    def make(threads: int | None = None) -> Backend:
+        return backend_class(options["backend"])(options["device"], threads, options["seed"])
+
+    backend = make(threads)
     in_force = {"affinity": affinity, "threads": backend.threads(), "pools": _pools()}
     _verify(options, in_force)
-    bench = Bench(backend, affinity, StoppingRule(**options["rule"]), cold=options["cold"])
+    first = Bench(backend, affinity, rule, cold=options["cold"])
+    bench: Bench | StreamBench = first
+    if options["streams"]:
+        from slotool.profiling.stream_bench import StreamBench
+
+        bench = StreamBench(first, lambda: Bench(make(), affinity, rule, cold=options["cold"]))
     hello = {"pid": os.getpid(), **in_force, "device": bench.device(), "start_s": time.perf_counter() - started}
     return bench, hello
 
@@ -98,8 +113,10 @@ def _refusal(error: Exception) -> dict[str, Any]:
 
 
 def _say(answers: TextIO, message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
+    # In one piece: several threads may answer.
+    with _ANSWERING:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -78,6 +78,8 @@ class FakeAccelerator(Accelerator):
     """The fake device as measurements see it."""
 
     ramp_up_s = 0.5
+    # Each has a thread of its own.
+    streams = True
     name = "Fake Device 1"
 
     def __init__(self, device: FakeDevice):

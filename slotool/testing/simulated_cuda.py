@@ -18,8 +18,9 @@ UUID = "12345678-0000-0000-0000-000000000000"
 
 class SimulatedCuda:
     """``log`` holds the calls in order: ``launch``, ``record``, ``synchronize``, ``elapsed``, ``empty cache``,
-    ``capture``, ``replay``. ``clock`` is the host's, in seconds. ``wake_s``: what the host takes to notice that the
-    device is done. ``free_bytes`` is what the device says is free."""
+    ``stream``, ``synchronize stream``, ``capture``, ``replay``. ``clock`` is the host's, in seconds. ``wake_s``: what
+    the host takes to notice that the device is done. ``free_bytes`` is what the device says is free.
+    """
 
     def __init__(self, devices: int = 1, wake_s: float = 1e-3):
         self.devices, self.wake_s = devices, wake_s
@@ -83,6 +84,17 @@ class SimulatedCuda:
                 cuda.log.append("elapsed")
                 return 1000.0 * float(later.at_s - self.at_s)
 
+        class Stream:
+            def __init__(self, device: Any = None):
+                cuda.log.append("stream")
+
+            def wait_stream(self, other: Any) -> None:
+                pass
+
+            def synchronize(self) -> None:
+                cuda.log.append("synchronize stream")
+                cuda.host_s = max(cuda.host_s, cuda.device_s) + cuda.wake_s
+
         class CUDAGraph:
             def replay(self) -> None:
                 cuda.log.append("replay")
@@ -96,7 +108,7 @@ class SimulatedCuda:
             "Event": Event,
             "CUDAGraph": CUDAGraph,
             "graph": graph,
-            "Stream": lambda device=None: SimpleNamespace(wait_stream=lambda other: None),
+            "Stream": Stream,
             "stream": lambda stream: nullcontext(),
             "device": lambda device: nullcontext(),
             "current_stream": lambda device=None: SimpleNamespace(wait_stream=lambda other: None),

@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotool.errors import AlreadyExistsError, WorkerError
+from slotool.api.profile import profile_colocated
+from slotool.errors import AlreadyExistsError, ArgumentError, InputError, WorkerError
 from slotool.profiling.busy_copies import BusyCopies
 from slotool.profiling.campaign import Campaign, plan_only, profile_solo
 from slotool.profiling.device_probe import USABLE_SHARE, probed
 from slotool.profiling.plan import Settings, combinations_of, solo_items
+from slotool.profiling.process import WorkerProcess
 from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
 from slotool.testing.fake_device import FOLDER_VARIABLE, DeviceState
 from slotool.testing.fake_device_backend import DEVICE, PLACE, kernel_subject
+from slotool.testing.scripted_backend import PLACE as SCRIPTED
 
 SETTINGS = Settings(backend=PLACE, device=DEVICE, rule=StoppingRule(runs=4, precision=0.5, max_seconds=5.0))
 MEGABYTE = 10**6
@@ -121,3 +124,30 @@ def test_busy_copies_are_on_the_device_and_leave_the_core(monkeypatch: pytest.Mo
         with pytest.raises(WorkerError, match="only recorded"), BusyCopies({}, 1, 3, device):
             pass
     assert [(options["device"], options["affinity"]) for options in started] == [("cpu", [3]), ("cuda:1", [2])]
+
+
+def test_streams_of_one_process_share_the_device(tmp_path: Path) -> None:
+    """Each co-runner has its own weights and stream; what runs out of memory, or frees its seat, leaves the others."""
+    settings = replace(KNOWN, placement="shared", solo_runs=3, sharing="streams", colocation="streams")
+    both, *others = combinations_of([FIRST, SECOND, SMALL], [2], settings)
+    with Campaign([both, *others], settings, tmp_path / "pairs.parquet", enough=lambda rows: False) as campaign:
+        found = rows_of(campaign.run(), "subject", "co_runners")
+    assert {key: row["status"] for key, row in found.items()} == {
+        **dict.fromkeys([("1", "2"), ("2", "1")], "out-of-memory"),
+        **dict.fromkeys([("small", "1"), ("1", "small"), ("small", "2"), ("2", "small")], "ok"),
+    }
+    row = found["small", "1"]
+    assert (row["colocation"], row["device_name"]) == ("streams", "Fake Device 1")
+    assert min(row["samples_s"]) > 0.9e-3
+    assert row["degradation_ratio"] > 1.2
+    with Campaign([both], settings, tmp_path / "others.parquet") as campaign:
+        assert campaign.plan.todo == [both]
+    with pytest.raises(AlreadyExistsError, match="colocation streams then, processes now"):
+        plan_only([both], replace(settings, colocation="processes"), tmp_path / "pairs.parquet")
+
+
+def test_streams_need_a_device_and_a_backend_that_has_them() -> None:
+    with pytest.raises(ArgumentError, match="sharing: streams are those of a device; name one"):
+        profile_colocated(sharing="streams")
+    with pytest.raises(InputError, match="the scripted backend has no streams on cpu; use --sharing processes"):
+        WorkerProcess(backend=SCRIPTED, device="cpu", threads=1, affinity=[0], rule=SETTINGS.rule, streams=True)

@@ -166,6 +166,16 @@ def test_every_torch_backend_waits_and_is_watched_alike(make: Any, cuda: Simulat
     assert backend.watch is not None
 
 
+def test_on_a_stream_of_its_own_a_member_waits_for_that_alone(cuda: SimulatedCuda) -> None:
+    accelerator = TorchBackend("cuda:0").accelerator
+    assert accelerator is not None
+    for _ in range(2):
+        with accelerator.stream():
+            accelerator.wait()
+    # What the default stream put on the device is there before.
+    assert cuda.log == ["stream", "synchronize", "synchronize stream", "synchronize", "synchronize stream"]
+
+
 def test_warm_up_goes_on_until_the_clock_has_risen_and_no_longer_than_allowed() -> None:
     rising = [0.02, 0.02, 0.02, 0.018, 0.016, 0.014, 0.012, 0.011, *[0.01] * 4]
     for seconds, settled in ((10.0, True), (0.05, False)):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotool.nvml import Nvml, NvmlDevice
 from slotool.profiling.accelerator import MPS, PROCESSES, Accelerator, DeviceMemory, mps_is_running
 from slotool.profiling.timer import Stopwatch
+
+if TYPE_CHECKING:
+    import torch
 
 # Where torch does not say how large the L2 is: more than that of any device until now.
 USUAL_L2_BYTES = 256 << 20
@@ -76,11 +79,14 @@ class CudaAccelerator(NvidiaAccelerator):
     """The device that torch calls ``cuda:N``. Opening it switches TF32 and cuDNN's search for kernels off: TF32 keeps
     ten bits of a float32's fraction, and which kernel the search finds differs from run to run."""
 
+    streams = True
+
     def __init__(self, device: str):
         import torch
 
         super().__init__(device)
         self._device = torch.device(device)
+        self._stream: torch.cuda.Stream | None = None
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.benchmark = False
@@ -101,7 +107,21 @@ class CudaAccelerator(NvidiaAccelerator):
     def wait(self) -> None:
         import torch
 
+        if self._stream is None:
+            torch.cuda.synchronize(self._device)
+        else:
+            self._stream.synchronize()
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        import torch
+
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)
+        # What was put on the device by the default stream, such as weights, is there.
         torch.cuda.synchronize(self._device)
+        with torch.cuda.stream(self._stream):
+            yield
 
     def stopwatch(self) -> Stopwatch:
         return CudaStopwatch(str(self._device))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from slotool.profiling.measurers.base import Measurer
 from slotool.profiling.measurers.colocated import ColocatedMeasurer
 from slotool.profiling.measurers.solo import SoloMeasurer
+from slotool.profiling.measurers.streams import StreamsMeasurer
 from slotool.profiling.plan import Settings
 
 __all__ = ["MEASURERS", "Measurer", "measurer_for"]
 
-MEASURERS: dict[str, type[Measurer]] = {"solo": SoloMeasurer, "colocated": ColocatedMeasurer}
+MEASURERS: dict[str, type[Measurer]] = {
+    "solo": SoloMeasurer,
+    "colocated": ColocatedMeasurer,
+    "colocated on streams": StreamsMeasurer,
+}
 
 
 def measurer_for(settings: Settings) -> Measurer:
-    """The one that ``settings.kind`` names."""
-    return MEASURERS[settings.kind](settings)
+    """The one that ``settings.kind`` names, on streams where co-runners share a device so."""
+    return MEASURERS[f"{settings.kind} on streams" if settings.on_streams else settings.kind](settings)

@@ -66,6 +66,7 @@ class Measurer(ABC):
             rule=settings.round_rule,
             cold=settings.cold,
             seed=settings.seed,
+            streams=settings.on_streams,
         )
 
     def row(self, item: Item, place: int, cores: Sequence[int], answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from slotool.profiling.bench import DIGITS
 from slotool.profiling.measurers.base import Measurer, request_for
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.plan import CONTEXT_BYTES, Item, Settings, available_memory
-from slotool.profiling.process import START_TIMEOUT_S, WorkerHung, WorkerProcess
+from slotool.profiling.process import START_TIMEOUT_S, MeasuringProcess, WorkerHung
 from slotool.profiling.rows import by_key
 from slotool.profiling.subjects import Subject
 
@@ -49,7 +49,7 @@ Key = tuple[str, int, tuple[int, ...]]
 class _Member:
     """A worker with its cores; ``ready`` says what was prepared on it last, ``answer`` what that gave."""
 
-    worker: WorkerProcess
+    worker: MeasuringProcess
     cores: Sequence[int]
     ready: tuple[str, int] | None = None
     answer: Mapping[str, Any] = field(default_factory=dict)
@@ -211,16 +211,24 @@ class ColocatedMeasurer(Measurer):
         return member
 
     def _member_of(self, key: Key, subject: Subject, needed: Sequence[Key]) -> _Member:
-        if key not in self._members:
+        if key not in self._members or not self._members[key].worker.alive:
+            self._retire(key)
             self._make_room(needed)
-            self._members[key] = _Member(self.start(self.settings.backend_of(subject), key[-1]), key[-1])
+            worker = self.worker_for(key, subject, needed)
+            self._members[key] = _Member(worker, key[-1])
         return self._members[key]
+
+    def worker_for(self, key: Key, subject: Subject, needed: Sequence[Key]) -> MeasuringProcess:
+        """A fresh worker for a member; ``needed``: all members of its combination."""
+        return self.start(self.settings.backend_of(subject), key[-1])
 
     def _make_room(self, needed: Sequence[Key]) -> None:
         while available_memory() < SPARE_BYTES and self._retire_oldest(needed):
             pass
 
-    def _make_room_on_device(self, worker: WorkerProcess, subject: Subject, item: Item, needed: Sequence[Key]) -> None:
+    def _make_room_on_device(
+        self, worker: MeasuringProcess, subject: Subject, item: Item, needed: Sequence[Key]
+    ) -> None:
         """Workers that wait for their next turn keep their networks on the device: those used longest ago give way."""
         if self.settings.device_limit_bytes is None:
             return
@@ -261,7 +269,7 @@ def _spans(run: Mapping[str, Any]) -> Spans:
     return Spans(np.array(run["spans"]).reshape(-1, 2), np.array(run["stops"]).reshape(-1, 3))
 
 
-def _free_bytes(worker: WorkerProcess) -> float:
+def _free_bytes(worker: MeasuringProcess) -> float:
     """Free memory of the device that a worker is on; infinite where it does not say."""
     try:
         memory = worker.ask({"do": "device"}, START_TIMEOUT_S).get("memory")
@@ -280,7 +288,7 @@ def _keys(item: Item, places: Sequence[Sequence[int]]) -> list[Key]:
     return [(name, names[:i].count(name), tuple(places[i])) for i, name in enumerate(names)]
 
 
-def _prepared(worker: WorkerProcess, subject: Subject, item: Item, timeout_s: float) -> dict[str, Any]:
+def _prepared(worker: MeasuringProcess, subject: Subject, item: Item, timeout_s: float) -> dict[str, Any]:
     try:
         return worker.ask(request_for(subject, item, "prepare"), timeout_s)
     except WorkerHung as error:
@@ -293,9 +301,9 @@ def _rounded(seconds: np.ndarray) -> list[float]:
     return [round(value, DIGITS) for value in seconds.tolist()]
 
 
-def _busy_with_others_s(workers: Sequence[WorkerProcess]) -> float:
+def _busy_with_others_s(workers: Sequence[MeasuringProcess]) -> float:
     """CPU seconds that this machine has spent on other processes than this one and these workers."""
-    times = psutil.cpu_times()
-    own = [psutil.Process().cpu_times(), *(psutil.Process(worker.pid).cpu_times() for worker in workers)]
+    times, pids = psutil.cpu_times(), {worker.pid for worker in workers}
+    own = [psutil.Process().cpu_times(), *(psutil.Process(pid).cpu_times() for pid in pids)]
     busy = times.user + times.system + times.nice + times.irq + times.softirq + times.steal
     return float(busy - sum(of.user + of.system for of in own))
