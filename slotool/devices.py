@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch
 
 CPU = "cpu"
+# As PyTorch, ONNX Runtime and TensorFlow say it; they have no class of errors for it in common.
+_FAULT, _NO_MEMORY = re.compile(r"CUDA error|CUDA failure|CUDA_ERROR_"), re.compile(r"out.of.memory", re.IGNORECASE)
 # Says which GPUs a process sees, and in which order.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # ``cuda`` alone is the first GPU.
@@ -84,10 +86,9 @@ def alone(device: str, environment: Mapping[str, str]) -> tuple[dict[str, str], 
 def is_lost(error: BaseException | None) -> bool:
     """Whether an error, or what it was raised from, says that CUDA is of no more use in this process: after a fault in
     one call every later one fails too. Memory that does not suffice is no such fault."""
-    import torch
-
     while error is not None:
-        if isinstance(error, torch.AcceleratorError) and not isinstance(error, torch.OutOfMemoryError):
+        said = str(error)
+        if _FAULT.search(said) and not _NO_MEMORY.search(said):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -32,14 +32,15 @@ class Link:
     def __init__(self, device: str):
         self.name = devices.required(device)
         self.device: torch.device = devices.torch_device(self.name)
-        if devices.is_cuda(self.name):
+        self._is_cuda = devices.is_cuda(self.name)
+        if self._is_cuda:
             _use_exact_products()
 
     def to_device(self, array: np.ndarray) -> Tensor:
         """A tensor of the array's values. On a CPU it may be the array's own memory, which nobody may write to."""
         import torch
 
-        if not devices.is_cuda(self.name):
+        if not self._is_cuda:
             return torch.from_numpy(array)
         staged = page_locked(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
         staged.numpy()[...] = array
@@ -47,7 +48,7 @@ class Link:
 
     def to_host(self, *tensors: Tensor) -> list[np.ndarray]:
         """The tensors' values, once the device has computed them."""
-        if not devices.is_cuda(self.name):
+        if not self._is_cuda:
             return [tensor.numpy() for tensor in tensors]
         staged = [page_locked(tensor.shape, tensor.dtype) for tensor in tensors]
         for to, tensor in zip(staged, tensors, strict=True):

@@ -53,7 +53,8 @@ class BestLabels(ElasticModel):
         self.device = model.device
 
     def on(self, device: str) -> ElasticModel:
-        return BestLabels(self.model.on(device))
+        placed = self.model.on(device)
+        return self if placed is self.model else BestLabels(placed)
 
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         return self.model.forward(x, point)

@@ -82,7 +82,8 @@ class RenamedModel(_Wrapped):
         )
 
     def on(self, device: str) -> Model:
-        return RenamedModel(self.model.on(device), self._renames)
+        placed = self.model.on(device)
+        return self if placed is self.model else RenamedModel(placed, self._renames)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         return self._renamed(self.model.run(self._own(inputs), point))
@@ -115,7 +116,8 @@ class BatchedModel(_Wrapped):
         self.size = size
 
     def on(self, device: str) -> Model:
-        return BatchedModel(self.model.on(device), self.size)
+        placed = self.model.on(device)
+        return self if placed is self.model else BatchedModel(placed, self.size)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         return self._called(inputs, lambda part: self.model.run(part, point))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slotool.artifacts.bundle import MANIFEST
-from slotool.devices import CPU
+from slotool.devices import CPU, is_cuda
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
@@ -164,6 +164,8 @@ class Sources:
     def _match(self, named: Mapping[str, _Read], warn: Callable[[str], None]) -> dict[str, ServedModel]:
         rules = RuleSet.load(self.rules) if self.rules else None
         latency = LatencyTable.load(self.latency) if self.latency else None
+        if latency is not None and is_cuda(self.devices[0]) and self.replicas > len(self.devices):
+            warn(f"{self.replicas} workers share {self.devices[0]}, and latencies are of one that has it to itself")
         tables = {path: OutcomeTable.load(path) for path in self.outcomes}
         served = {}
         for name, (model, path, manifest) in named.items():

@@ -86,6 +86,9 @@ class ElasticModelConformance:
         if plain is not None:
             np.testing.assert_allclose(model.forward(x, model.full), plain, rtol=1e-4, atol=1e-4)
 
+    def test_it_is_where_it_computes(self, model: ElasticModel) -> None:
+        assert model.on(model.device) is model
+
     def test_an_unknown_point_is_refused(self, model: ElasticModel) -> None:
         stranger = OperatingPoint.of(no_such_dial="never")
         error_message = ""

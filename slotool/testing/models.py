@@ -104,6 +104,10 @@ class ModelConformance:
         for name, array in kept.items():
             np.testing.assert_array_equal(array, copies[name])
 
+    def test_it_is_where_it_computes(self) -> None:
+        model = self.model()
+        assert model.on(model.device) is model
+
     def test_a_wrong_tensor_is_named(self) -> None:
         model, inputs = self.model(), self.inputs(1)
         first = model.signature.inputs[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,12 +16,17 @@ import numpy as np
 import pytest
 import torch
 
+from slotool.elastic.activators.last_layer.cutting import Features
+from slotool.elastic.activators.last_layer.model import LastLayerSloNN
 from slotool.elastic.activators.on_device import DeviceSloNN
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.best_labels import BestLabels
 from slotool.elastic.family import Family, Version
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.supernets.supernet import Supernet
 from slotool.errors import InputError
+from slotool.models import Signature, TensorSpec
+from slotool.models.adapters.torch_program import TorchModuleModel
 from slotool.testing.elastic import ElasticModelConformance
 from tests.elastic.test_supernets import supernet
 from tests.elastic.tiny_slo_nns import CLASSES, FEATURES, INPUTS, dense_model, examples, network, sparse_model
@@ -38,11 +44,21 @@ def images(n: int) -> np.ndarray:
     return np.random.default_rng(n).random((n, 1, 8, 8), dtype=np.float32)
 
 
+@cache
+def last_layer() -> LastLayerSloNN:
+    """A layer of PyTorch's in front of an SLO-NN."""
+    torch.manual_seed(0)
+    tensors = (TensorSpec("x", "FP32", (-1, 7)),), (TensorSpec("features", "FP32", (-1, INPUTS)),)
+    front = TorchModuleModel(torch.nn.Sequential(torch.nn.Linear(7, INPUTS), torch.nn.ReLU()), Signature(*tensors))
+    return LastLayerSloNN("cut", Features(front, (7,)), dense_model(), Path())
+
+
 MODELS: dict[str, tuple[Callable[[], ElasticModel], Callable[[int], Any]]] = {
     "family": (family, lambda n: examples(False, n, n)),
     "sparse family": (lambda: family(True), lambda n: examples(True, n, n)),
     "slo-nn": (dense_model, lambda n: examples(False, n, n)),
     "sparse slo-nn": (sparse_model, lambda n: examples(True, n, n)),
+    "last layer": (last_layer, lambda n: np.random.default_rng(n).random((n, 7), dtype=np.float32)),
     "convolutions": (lambda: supernet("convolutional"), images),
     "attention": (lambda: supernet("transformer"), images),
 }
@@ -109,6 +125,16 @@ def test_all_tensors_are_on_the_gpu_and_the_host_waits_for_the_answers_alone(nam
             assert there.forward(x, point).shape == (6, model.classes)
             if isinstance(there, DeviceSloNN):
                 assert there.top(x, 3, point=point)[0].shape == (6, 3)
+
+
+@pytest.mark.parametrize("ranker", list(RANKERS))
+def test_no_ranker_has_the_host_wait(ranker: str) -> None:
+    model = dense_model(ranker)
+    with fake_cuda(), mock.patch("slotool.elastic.activators.output_layer.find_spec", return_value=None):
+        there: Any = model.on("cuda:0")
+        with mock.patch.object(type(there._link), "to_host", side_effect=there._link.to_host) as waits:
+            there.top(examples(False, 3, 1), 2, point=model.points[0])
+    assert waits.call_count == 1
 
 
 def test_the_first_layer_of_sparse_inputs_is_held_once() -> None:

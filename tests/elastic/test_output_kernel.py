@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,15 +25,32 @@ from tests.elastic.tiny_slo_nns import sparse_model
 from tests.simulated_cuda import simulated_cuda
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed")
+# See conftest.py.
+needs_interpreter = pytest.mark.skipif(
+    find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="triton is not installed, or compiles for the GPU that is here",
+)
 
 
 def best_of_rows(*arguments: Any) -> tuple[np.ndarray, np.ndarray]:
-    """By the interpreter, whatever imported the kernel's module first."""
-    with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"}):
-        from slotool.elastic.activators import output_kernel
+    from slotool.elastic.activators import output_kernel
 
-        labels, scores = output_kernel.best_of_rows(*arguments)
+    labels, scores = output_kernel.best_of_rows(*arguments)
     return labels.numpy(), scores.numpy()
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from slotool.elastic.activators.output_kernel import _best_of_rows as kernel
+
+types = {"labels": "*i32", "rows": "*i64", "which": "*i64", "NODES": "constexpr", "PIECE": "constexpr"}
+types |= dict.fromkeys(("x", "weights", "bias", "scores"), "*fp32")
+signature = {name: types.get(name, "i32") for name in kernel.arg_names}
+source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs={"NODES": 256, "PIECE": 16})
+made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": True})
+print("machine code" if made.asm["cubin"] else "none")
+"""
 
 
 def in_numpy(x: Any, weights: Any, bias: Any, nodes: Any, p: int) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +71,7 @@ def drawn(n: int, inputs: int, units: int, length: int, seed: int) -> tuple[torc
     return (*floats, torch.from_numpy(rows), torch.from_numpy(rng.integers(7, size=n)))
 
 
-@needs_triton
+@needs_interpreter
 @pytest.mark.parametrize(
     ("n", "inputs", "units", "length", "count", "p"),
     [(1, 24, 300, 40, 17, 5), (5, 130, 60, 60, 60, 1), (3, 1, 9, 8, 3, 6), (4, 33, 1_100, 1_050, 1_050, 3)],
@@ -66,24 +86,15 @@ def test_the_kernel_finds_what_numpy_finds(n: int, inputs: int, units: int, leng
 
 
 @needs_triton
-def test_the_kernel_compiles_for_a_gpu_that_is_not_there() -> None:
-    """Down to its machine code, which is never run here."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-
-    from slotool.elastic.activators.output_kernel import _best_of_rows
-
-    plain = triton.runtime.JITFunction(_best_of_rows.fn)
-    floats, whole = ("x", "weights", "bias", "scores"), ("rows", "which")
-    types = {"labels": "*i32", **dict.fromkeys(floats, "*fp32"), **dict.fromkeys(whole, "*i64")}
-    fixed = {"NODES": 256, "PIECE": 16}
-    signature = {name: types.get(name, "constexpr" if name in fixed else "i32") for name in plain.arg_names}
-    source = triton.compiler.ASTSource(fn=plain, signature=signature, constexprs=fixed)
-    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": True})
-    assert made.asm["cubin"]
+def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    """Down to its machine code, which is never run here. In a process of its own: where Triton interprets, it cannot
+    compile."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)} | {"TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "machine code", done.stderr
 
 
-@needs_triton
+@needs_interpreter
 def test_equal_scores_keep_the_order_of_the_list_and_what_is_no_number_comes_first() -> None:
     x, weights = torch.ones(2, 3), torch.zeros(6, 3)
     bias = torch.tensor([1.0, 1.0, -0.5, -torch.inf, 1.0, -3e38])
@@ -96,7 +107,7 @@ def test_equal_scores_keep_the_order_of_the_list_and_what_is_no_number_comes_fir
     assert np.isnan(best_of_rows(x, weights, bias, NodeRows(rows, which), 6, 2)[1][:, 0]).all()
 
 
-@needs_triton
+@needs_interpreter
 @pytest.mark.parametrize("ranker", ["clusters", "centred-freehash"])
 def test_a_model_answers_alike_by_the_kernel(ranker: str) -> None:
     """The lists that the look-ups of a built model name, with one table and with several."""
@@ -105,7 +116,7 @@ def test_a_model_answers_alike_by_the_kernel(ranker: str) -> None:
     model, x = sparse_model(ranker), examples(True, 4, 1)
     with simulated_cuda(), mock.patch.object(OutputLayer, "best", lambda own, *asked: own._by_kernel(*asked)):
         there = model.on("cuda:0")
-        with mock.patch.object(torch.cuda, "device"), mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
+        with mock.patch.object(torch.cuda, "device"):
             for point in model.points[:2]:
                 labels, scores = there.top(x, 3, point=point)
                 np.testing.assert_allclose(scores, model.top(x, 3, point=point)[1], rtol=1e-3, atol=1e-3)

@@ -122,7 +122,22 @@ def test_a_worker_whose_gpu_has_failed_answers_and_ends(is_lost: bool) -> None:
         assert worker._serve(options) == (1 if is_lost else 0)
         gc.unfreeze()
         assert [REPLY.unpack(router.recv(REPLY.size))[0] for _ in range(2)] == [READY, FAILED]
-    assert not devices.is_lost(torch.OutOfMemoryError("CUDA out of memory"))
+
+
+@pytest.mark.parametrize(
+    ("said", "is_lost"),
+    [
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDNN_STATUS_EXECUTION_FAILED; CUDA failure 719: unspecified launch failure", True),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", True),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", False),
+        ("CUDA failure 2: out of memory", False),
+        ("CUDA_ERROR_OUT_OF_MEMORY", False),
+        ("index out of range in self", False),
+    ],
+)
+def test_only_a_fault_that_stays_ends_a_worker(said: str, is_lost: bool) -> None:
+    assert devices.is_lost(RuntimeError(said)) is is_lost
 
 
 @pytest.mark.parametrize(("replicas", "line"), [(1, 'device = "cuda:1"'), (2, 'device = "cuda:0,cuda:1"')])

@@ -95,7 +95,8 @@ def served(folder: Path, table: LatencyTable, **settings: Any) -> Any:
     family.save(folder / "family", config={}, seed=0)
     table.save(folder / "latency.parquet")
     warnings: list[str] = []
-    found = Sources((folder / "family",), latency=folder / "latency.parquet", **settings).load(warnings.append)
+    files = {"latency": folder / "latency.parquet", "mapped": True}
+    found = Sources((folder / "family",), **files, **settings).load(warnings.append)
     return found["family"].space, warnings
 
 
@@ -106,6 +107,8 @@ def test_a_server_plans_with_the_rows_of_its_devices(tmp_path: Path) -> None:
         TableError, match="its rows are of cuda:0, none of cpu; measure there, or name another --device"
     ):
         served(tmp_path / "gpu", BOTH.where(device="cuda:0"))
+    _, warnings = served(tmp_path / "shared", BOTH, devices=("cuda:0",), replicas=2)
+    assert "2 workers share cuda:0, and latencies are of one that has it to itself" in warnings
     space, warnings = served(tmp_path / "two", BOTH, devices=("cuda:0", "cuda:1"))
     assert "the latencies of family were not measured on cuda:1; those of cuda:0 count" in warnings
     assert space.latency_us(POINTS[1]) == pytest.approx(2 * US["cuda:0"])

@@ -14,6 +14,8 @@ from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.quantization import INPUT_STEPS, MIN_SPREAD
 from slotool.elastic.activators.rankers.clusters import Clusters
 from slotool.elastic.activators.rankers.freehash import FreeHash
+from slotool.elastic.activators.rankers.mongoose import Mongoose
+from slotool.elastic.activators.rankers.random_order import RandomOrder
 from slotool.elastic.device_layers import DeviceLayer
 from slotool.transfers import Link
 
@@ -32,8 +34,8 @@ class NodeRows(NamedTuple):
 
 
 class DeviceTables:
-    """One activator's look-ups; a ranker without a form of its own here finds its keys on the CPU, for which the host
-    waits. Raises ``InputError`` where lists or ranker are not of ``layer``: what they say are addresses here."""
+    """One activator's look-ups; a plugin's ranker, which has no form here, finds its keys on the CPU, for which the
+    host waits. Raises ``InputError`` where lists or ranker are not of ``layer``: what they say are addresses here."""
 
     def __init__(self, layer: DenseLayer, activator: Activator, own: DeviceLayer, link: Link):
         activator.check(layer)
@@ -105,6 +107,17 @@ def _clustered(ranker: Clusters, layer: DeviceLayer, link: Link) -> Callable[[Te
     return keys
 
 
+def _projected(ranker: Mongoose, layer: DeviceLayer, link: Link) -> Callable[[Tensor], Tensor]:
+    projections, thresholds = map(link.to_device, (ranker.projections.astype(np.float32), ranker.thresholds))
+    places = 1 << torch.arange(thresholds.shape[1], device=link.device)
+    rows = projections.flatten(0, 1)
+    return lambda x: (((x @ rows.T).view(len(x), *thresholds.shape) > thresholds) * places).sum(dim=2)
+
+
+def _in_one_bucket(ranker: RandomOrder, layer: DeviceLayer, link: Link) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.zeros((len(x), 1), dtype=torch.int64, device=x.device)
+
+
 def _quantized(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As ``quantization.quantized_inputs``."""
     least, most = x.amin(dim=1, keepdim=True).clamp_max(0), x.amax(dim=1, keepdim=True).clamp_min(0)
@@ -118,4 +131,6 @@ def _quantized(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 _KEYS: dict[type, Callable[[Any, DeviceLayer, Link], Callable[[Tensor], Tensor]]] = {
     FreeHash: _hashed,
     Clusters: _clustered,
+    Mongoose: _projected,
+    RandomOrder: _in_one_bucket,
 }

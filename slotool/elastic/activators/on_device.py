@@ -2,7 +2,7 @@
 
 The compiled calls of ``kernels`` are for one query at a time on a CPU. Here every step is an operation over the batch,
 and the host waits for the device once, for the answers. It waits once more where each query has a k of its own (an
-accuracy), which decides what is computed, and for keys of a ranker that has no form here (``DeviceTables``).
+accuracy), which decides what is computed, and for keys of a plugin's ranker (``DeviceTables``).
 On a CPU it gives the same answers, which is how it is tested.
 """
 
