@@ -315,7 +315,9 @@ class Router:
             self._is_dispatching = False
         if not request.is_over:
             self._default_deadline.begin(model_queue, query)
-        if self._calls.waiting or self.now_us() - now_us > LONG_US:
+        if self._calls.waiting or self.waiting():
+            self._wake()  # the call failed: it is made again
+        elif self.now_us() - now_us > LONG_US:
             self._wake(READING_ITERATIONS)
 
     def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
