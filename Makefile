@@ -87,7 +87,7 @@ reproduce: $(VENV)/.installed-demo
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
-	$(BIN)/python -m tests.perf slo_nn referees serving_peers front_ends routing
+	$(BIN)/python -m tests.perf slo_nn referees serving_peers serving_limits front_ends routing
 
 # The site, in site/; a broken link or reference ends it.
 docs: $(VENV)/.installed-docs

@@ -14,7 +14,8 @@ from tests.perf.load_client import IN_C, IN_PYTHON, Load, run
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\nbody"
 ANSWER = b"HTTP/1.1 %d OK\r\ncontent-length: 2\r\n\r\nok"
-SECONDS, REFUSED, CLOSED = 0.4, 5, 9
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+SECONDS, REFUSED, IN_CHUNKS, CLOSED = 0.4, 5, 7, 9
 CLIENTS = [
     pytest.param(IN_C, marks=pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")),
     IN_PYTHON,
@@ -22,7 +23,8 @@ CLIENTS = [
 
 
 class _Server:
-    """Answers every request with 200, but the fifth with 503; the ninth not at all: it closes the connection."""
+    """Answers every request with 200, but the fifth with 503, the seventh in a chunk; the ninth not at all: it closes
+    the connection."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -48,7 +50,7 @@ class _Server:
                     number = self.seen
                 if number == CLOSED:
                     return
-                answer = ANSWER % (503 if number == REFUSED else 200)
+                answer = CHUNKED if number == IN_CHUNKS else ANSWER % (503 if number == REFUSED else 200)
                 # In two packets, the first within the head.
                 connection.sendall(answer[:20])
                 connection.sendall(answer[20:])

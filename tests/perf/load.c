@@ -5,7 +5,8 @@
  * RATE above 0: Poisson arrivals of so many requests a second; each goes out when it is due, or as soon as a connection
  * is free. RATE 0: every connection sends its next request as soon as it has an answer. Stdout: doubles of this
  * machine, first how many seconds requests were sent, then four for each request: when it was due, sent and answered (s
- * from the beginning, NaN for no answer) and the status of the answer (0 for none). Answers have a Content-Length.
+ * from the beginning, NaN for no answer) and the status of the answer (0 for none). Answers have a
+ * Content-Length, or chunks of which none but the last ends as the last does.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -89,6 +90,8 @@ static size_t answer_bytes(const struct connection *c) {
     if (!end) return 0;
     for (char *line = memmem(c->answer, c->have, "\r\n", 2); line && line < end; line = strstr(line + 2, "\r\n"))
         if (!strncasecmp(line + 2, "content-length:", 15)) return (size_t)(end + 4 - c->answer) + strtoul(line + 17, 0, 10);
+    if (strcasestr(c->answer, "\r\ntransfer-encoding: chunked\r\n"))
+        return !memcmp(c->answer + c->have - 5, "0\r\n\r\n", 5) ? c->have : 0;
     fprintf(stderr, "load: an answer without Content-Length: %.200s\n", c->answer);
     exit(1);
 }

@@ -15,6 +15,8 @@ from pathlib import Path
 PATIENCE_S = 1.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)
+
 
 class Client:
     """One run against the server at ``address``."""
@@ -82,9 +84,13 @@ class Client:
     def _take(self, connection: socket.socket, data: bytes) -> None:
         end = data.find(b"\r\n\r\n") + 4
         length = _LENGTH.search(data, 0, max(end, 0))
-        if end >= 4 and length is None:
+        if end >= 4 and length is None and _CHUNKED.search(data, 0, end):
+            size = len(data) if data.endswith(b"0\r\n\r\n") else len(data) + 1
+        elif end >= 4 and length is None:
             raise SystemExit(f"load: an answer without Content-Length: {data[:200]!r}")
-        if length is None or len(data) < end + int(length[1]):
+        else:
+            size = len(data) + 1 if length is None else end + int(length[1])
+        if len(data) < size:
             self._parts[connection] = data
             return
         row = self._waiting.pop(connection, None)

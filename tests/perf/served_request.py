@@ -155,9 +155,9 @@ def _caller(port: int, path: str, x: np.ndarray, names: tuple[str, str] = ("inpu
     return call
 
 
-def _grpc_caller(address: str, x: np.ndarray) -> Callable[[], object]:
+def _grpc_caller(address: str, x: np.ndarray, model: str = "mlp") -> Callable[[], object]:
     """The same over one gRPC channel, by tritonclient's stub."""
-    request = service_pb2.ModelInferRequest(model_name="mlp", raw_input_contents=[x.tobytes()])
+    request = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[x.tobytes()])
     request.inputs.add(name="input", datatype="FP32", shape=x.shape)
     request.outputs.add(name="label")
     stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(address))

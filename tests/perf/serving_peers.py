@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).with_name("peers")
 P99_S, CLOSED = 0.025, (1, 32)
 # Where the search begins: this share of what 32 connections get.
-FIRST_SHARE = 0.7
+FIRST_SHARE = 0.8
 JSON, BINARY = {"Content-Type": "application/json"}, {"Content-Type": "application/octet-stream"}
 INFER = "/v2/models/{}/infer"
 SLOTOOL, SLOTOOL_JSON = "slotool, binary tensors", "slotool, JSON"
