@@ -9,7 +9,7 @@ INPUTS := pyproject.toml constraints.txt
 # What compares times is alone on the machine, whatever make is asked for.
 .NOTPARALLEL:
 
-.PHONY: demo test test-shared test-alone hostile check style types format test-minimum test-newest bench bench-record bench-peers reproduce docs docs-outputs clean
+.PHONY: demo test test-shared test-alone hostile check style types format test-minimum test-newest bench bench-record bench-peers gpu reproduce docs docs-outputs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
@@ -88,6 +88,13 @@ reproduce: $(VENV)/.installed-demo
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
 	$(BIN)/python -m tests.perf slo_nn referees serving_peers serving_limits front_ends routing
+
+# Everything about GPUs on this machine's CUDA device, in under 40 minutes; it resumes. Nothing is installed: GPU_PYTHON is
+# a Python with a torch for CUDA and what docs/how-to/run-gpu-benchmarks.md lists. GPU_OPTIONS: --rehearse needs no GPU.
+GPU_PYTHON ?= $(PYTHON)
+GPU_OPTIONS ?=
+gpu:
+	$(GPU_PYTHON) -m tests.perf.gpu $(GPU_OPTIONS)
 
 # The site, in site/; a broken link or reference ends it.
 docs: $(VENV)/.installed-docs

@@ -11,7 +11,7 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from docs.generate import benchmarks, commands, json_documents, metrics, papers, python_api, tables
+from docs.generate import benchmarks, commands, gpu, json_documents, metrics, papers, python_api, tables
 
 PAGES = {
     "reference/commands.md": commands.page,
@@ -34,4 +34,4 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
     """Put the recorded figures into the results pages."""
-    return benchmarks.filled(markdown) if page.file.src_uri.startswith("results/") else markdown
+    return gpu.filled(benchmarks.filled(markdown)) if page.file.src_uri.startswith("results/") else markdown

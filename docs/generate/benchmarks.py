@@ -49,11 +49,11 @@ def _recorded(name: str, folder: Path) -> str:
         return f"*Not recorded yet:* `python -m tests.perf --record {name}` writes `benchmarks/results/{name}.json`."
     document = json.loads(path.read_text())
     parts = [f"*Recorded: {_origin(document)}. [All that was printed](benchmarks.md#{name}).*"]
-    parts += map(_markdown, TABLES[name](document["figures"]))
+    parts += map(markdown_of, TABLES[name](document["figures"]))
     return "\n\n".join(parts)
 
 
-def _markdown(table: Table) -> str:
+def markdown_of(table: Table) -> str:
     lines = [f"**{table.title}**", ""] if table.title else []
     lines += [_line(table.heads), "|---" * len(table.heads) + "|", *map(_line, table.rows)]
     return "\n".join(lines)

@@ -17,6 +17,8 @@ from slotool.graphs.torch_module import GraphModule
 
 REPEATS = 200
 
+Clock = Callable[[], float]
+
 
 @dataclass(frozen=True)
 class Actuation:
@@ -47,16 +49,19 @@ def measured_actuation(model: Supernet, one: np.ndarray, folder: Path, repeats: 
     )
 
 
-def switching_s(first: Callable[[], object], second: Callable[[], object], repeats: int) -> float:
-    """Median of what a round of both by turns costs more than a round of each twice, per call."""
+def switching_s(
+    first: Callable[[], object], second: Callable[[], object], repeats: int, *, clock: Clock = time.thread_time
+) -> float:
+    """Median of what a round of both by turns costs more than a round of each twice, per call. ``clock``: as in
+    ``interleaved_s``."""
     extra = np.empty(repeats)
     for i in range(repeats):
         seconds = {}
         for before, now in ((first, first), (second, first), (second, second), (first, second)):
             before()
-            started = time.thread_time()
+            started = clock()
             now()
-            seconds[before, now] = time.thread_time() - started
+            seconds[before, now] = clock() - started
         turns, stays = seconds[second, first] + seconds[first, second], seconds[first, first] + seconds[second, second]
         extra[i] = (turns - stays) / 2
     return float(np.median(extra))
@@ -73,24 +78,25 @@ def loading_s(module: GraphModule, file: Path, repeats: int) -> float:
     return median_s(load, repeats)
 
 
-def interleaved_s(*calls: Callable[[], object], repeats: int = REPEATS) -> list[float]:
+def interleaved_s(*calls: Callable[[], object], repeats: int = REPEATS, clock: Clock = time.thread_time) -> list[float]:
     """Median seconds of each; they take turns, so that drift hits all alike; the second run of a turn counts.
 
-    Seconds are those of this thread, in which other programs' turns on the core do not count.
+    Seconds are those of ``clock``: this thread's, in which other programs' turns on the core do not count; of calls
+    that wait for a device ``time.perf_counter``.
     """
     seconds = np.empty((len(calls), repeats))
     for i in range(repeats):
         for c, call in enumerate(calls):
             call()
-            started = time.thread_time()
+            started = clock()
             call()
-            seconds[c, i] = time.thread_time() - started
+            seconds[c, i] = clock() - started
     return [float(value) for value in np.median(seconds, axis=1)]
 
 
-def median_s(call: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Median seconds of one call."""
-    return interleaved_s(call, repeats=repeats)[0]
+def median_s(call: Callable[[], object], repeats: int = REPEATS, *, clock: Clock = time.thread_time) -> float:
+    """Median seconds of one call, as ``interleaved_s``."""
+    return interleaved_s(call, repeats=repeats, clock=clock)[0]
 
 
 def run_once(module: GraphModule, x: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ class _Tee(io.TextIOBase):
 
 def record(name: str, benchmark: Callable[[], object], folder: Path = RESULTS) -> Path:
     """Run ``benchmark`` and write what it printed, its last JSON line apart as figures, to ``folder``."""
-    commit = _commit()  # before it runs: the run may take an hour
+    made_at = commit()  # before it runs: the run may take an hour
     tee = _Tee(sys.stdout)
     started = datetime.now(UTC)
     with redirect_stdout(tee):
@@ -47,7 +47,7 @@ def record(name: str, benchmark: Callable[[], object], folder: Path = RESULTS) -
         "benchmark": name,
         "date": started.isoformat(timespec="seconds"),
         "seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
-        "commit": commit,
+        "commit": made_at,
         "machine": {"id": machine_id(), **machine_facts()},
         "printed": printed,
         "figures": _figures(name, last),
@@ -68,7 +68,7 @@ def _figures(name: str, line: str) -> dict[str, Any]:
     return figures
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit checked out, with ``+`` behind it when tracked files differ; empty outside a repository."""
     try:
         head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)

@@ -62,9 +62,9 @@ def main() -> None:
             calls = {
                 "model call": lambda: model.forward(x, model.full),
                 "ONNX session": lambda: session.run(None, {"pixels": row}),
-                "ONNX family": _caller(family_port, "/v2/models/family/infer", row, ("pixels", "scores")),
-                "bare server": _caller(int(bare_port), "/", x),
-                "slotool serve": _caller(port, "/v2/models/mlp/infer", x),
+                "ONNX family": caller(family_port, "/v2/models/family/infer", row, ("pixels", "scores")),
+                "bare server": caller(int(bare_port), "/", x),
+                "slotool serve": caller(port, "/v2/models/mlp/infer", x),
                 "bare gRPC": _grpc_caller(bare_address, x),
                 "slotool gRPC": _grpc_caller(address, x),
             }
@@ -127,7 +127,7 @@ def _onnx_family(folder: Path, features: int) -> tuple[Any, Path]:
     return onnxruntime.InferenceSession(folder / "mlp.onnx", options, providers=["CPUExecutionProvider"]), family
 
 
-def _caller(port: int, path: str, x: np.ndarray, names: tuple[str, str] = ("input", "label")) -> Callable[[], object]:
+def caller(port: int, path: str, x: np.ndarray, names: tuple[str, str] = ("input", "label")) -> Callable[[], object]:
     """A keep-alive client that sends one example as a binary tensor and reads the whole answer.
 
     A socket and bytes made beforehand: Python's own HTTP client takes as long as the server does.

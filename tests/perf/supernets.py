@@ -49,13 +49,13 @@ def main() -> None:
         "transformer": wrap(patch_transformer((1, 28, 28), 10, patch=4, width=64, layers=4, heads=4, hidden=128)),
     }
     report["speed"] = {name: _speed(name, space) for name, space in small.items()}
-    report["speed"]["OFA-ResNet-50"] = _speed("OFA-ResNet-50", _ofa_space(), drawn=2, batches=(1,), repeats=FEW)
+    report["speed"]["OFA-ResNet-50"] = _speed("OFA-ResNet-50", ofa_space(), drawn=2, batches=(1,), repeats=FEW)
     print(json.dumps(report))
 
 
 def _memory() -> dict[str, Any]:
     """A supernet of OFA-ResNet-50's size: weights, statistics of hundreds of subnets, and what else holds its range."""
-    space = _ofa_space()
+    space = ofa_space()
     subnets = _grid(space)
     norm = SubnetNorm()
     for subnet in subnets:
@@ -146,7 +146,7 @@ def _extract_and_load(model: Supernet, subnet: Subnet, repeats: int) -> dict[str
         return {"extracting": actuation.median_s(lambda: model.extract(subnet), repeats), "loading": loading_s}
 
 
-def _ofa_space() -> Space:
+def ofa_space() -> Space:
     """Once-for-all's ResNet-50 (Cai et al. 2020): depths 2 to 4 (stage three: 4 to 6), inner share 0.35, width 1."""
     sizes: dict[str, Any] = {"channels": (256, 512, 1024, 2048), "blocks": (4, 4, 6, 4), "ratio": 0.35}
     graph = resnet((3, 224, 224), 1000, **sizes, stem=64, stem_kernel=7, stem_stride=2, pooled=True)

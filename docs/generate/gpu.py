@@ -1,0 +1,274 @@
+"""The page of GPU results: goals beside what ``make gpu`` found, from its documents in ``benchmarks/results/gpu/``.
+
+``docs/results/gpu.md`` marks with ``<!-- gpu: NAME -->`` where the tables of a piece go, and with ``goals`` the goals.
+``python -m docs.generate.gpu gpu-results`` takes the documents of a run over; a rehearsal's are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docs.generate.benchmarks import markdown_of
+from docs.generate.result_tables import Table, percent, times
+from slotool.cli.output import duration
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
+SCHEMA = "slotool/gpu-benchmark"
+NOT_RUN = "*No device has run this yet.*"
+GOALS_MARK = "goals"
+_MARK = re.compile(r"^<!-- gpu: ([\w-]+) -->$", re.M)
+
+Steps = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """``figure``: its value in the steps of ``piece``, KeyError where it is not there. ``at_most``: else at least."""
+
+    what: str
+    piece: str
+    figure: Callable[[Steps], float]
+    bound: float
+    shown: Callable[[float], str]
+    at_most: bool = True
+
+    def row(self, documents: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        stated = f"{'≤' if self.at_most else '≥'} {self.shown(self.bound)}"
+        try:
+            value = self.figure(documents[self.piece]["steps"])
+        except (KeyError, StopIteration, ValueError):
+            return [self.what, stated, "not measured", "–"]
+        reached = value <= self.bound if self.at_most else value >= self.bound
+        return [self.what, stated, self.shown(value), "yes" if reached else "**no**"]
+
+
+def _share(value: float) -> str:
+    return percent(value, 1)
+
+
+def _pairs(protocol: str) -> Callable[[Steps], float]:
+    return lambda steps: float(_kept(steps["pairs, processes"], protocol)["mape"])
+
+
+def _kept(pairs: Mapping[str, Any], protocol: str) -> Mapping[str, float]:
+    """Of the predictor that was chosen on the dev set, not the one that did best on the test set."""
+    return dict(pairs["protocols"][protocol]["scores"][pairs["kept"]])
+
+
+def _faster(size: int) -> Callable[[Steps], float]:
+    """Of k fixed beforehand, by medians."""
+    return lambda steps: next(
+        float(row["times_torch"]) for row in steps[f"batch {size}"]["rows"] if row["way"] == "SLO-NN, fixed k"
+    )
+
+
+GOALS = (
+    Goal("two labels of a random network differ by (median)", "solo-random",
+         lambda steps: float(steps["repeatability"]["median"]), 0.01, _share),
+    Goal("two labels of a Keras application differ by (median)", "solo-zoo",
+         lambda steps: float(steps["repeatability"]["median"]), 0.01, _share),
+    Goal("pairs by chance, MAPE", "predictors", _pairs("pairs, random"), 0.06, _share),
+    Goal("pairs left out, MAPE", "predictors", _pairs("pairs unseen"), 0.10, _share),
+    Goal("Keras applications from random networks, MAPE", "predictors",
+         lambda steps: float(steps["zoo from random networks"]["scores"][steps["zoo from random networks"]["predictor"]]
+                             ["mape"]), 0.15, _share),
+    Goal("the same with ten labels, MAPE", "predictors",
+         lambda steps: float(steps["zoo with ten labels"]["chosen"]["kept"]), 0.08, _share),
+    Goal("SLO-NN on tate-16k against torch, batch 1", "slo-nn", _faster(1), 3.0, times, at_most=False),
+    Goal("SLO-NN on tate-16k against torch, batch 256", "slo-nn", _faster(256), 3.0, times, at_most=False),
+    Goal("switching to another subnet", "actuation",
+         lambda steps: max(float(step["switch_s"]) for step in steps.values() if "switch_s" in step), 50e-6, duration),
+    Goal("a served request beyond the bare call (median)", "served",
+         lambda steps: max(float(step["overhead_s"]) for step in steps.values() if "overhead_s" in step), 300e-6,
+         duration),
+)  # fmt: skip
+
+
+def filled(markdown: str, folder: Path = RESULTS) -> str:
+    """``markdown`` with the tables of a run, or a sentence that there was none, at each of its marks."""
+    found = documents(folder)
+    return _MARK.sub(lambda mark: _goals(found) if mark[1] == GOALS_MARK else _piece(mark[1], found), markdown)
+
+
+def marks(markdown: str) -> list[str]:
+    """The pieces whose tables ``markdown`` shows, and ``goals``."""
+    return _MARK.findall(markdown)
+
+
+def documents(folder: Path) -> dict[str, dict[str, Any]]:
+    """By piece."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return {document["piece"]: document for document in found if document.get("schema") == SCHEMA}
+
+
+def record(made: Path, folder: Path = RESULTS) -> None:
+    """Take over the documents of a run. Raises ``ValueError`` for a rehearsal, whose figures mean nothing."""
+    from tests.perf.gpu import PIECES
+
+    found = {name: made / f"{name}.json" for name in PIECES if (made / f"{name}.json").is_file()}
+    for path in found.values():
+        if json.loads(path.read_text())["rehearsal"]:
+            raise ValueError(f"{path} is of a rehearsal; its figures mean nothing, so they are not taken over")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in found.items():
+        (folder / f"{name}.json").write_bytes(path.read_bytes())
+
+
+def _goals(found: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [goal.row(found) for goal in GOALS]
+    return markdown_of(Table("", ["figure", "goal", "found", "reached"], rows))
+
+
+def _piece(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
+    if name not in found:
+        return NOT_RUN
+    document = found[name]
+    parts = [f"*{_origin(document)}.*"]
+    parts += [markdown_of(table) for table in TABLES[name](_finished(document["steps"]))]
+    return "\n\n".join([*parts, *_left_out(document["steps"])])
+
+
+def _origin(document: Mapping[str, Any]) -> str:
+    device, machine = document["device"], document["machine"]
+    libraries = f"torch {device['torch']}, CUDA {device['cuda']}, driver {machine.get('gpu_driver')}"
+    ended = "" if document["status"] == "done" else f"; **{document['status']}**"
+    return f"{device['name']}, {libraries}; {document['date'][:10]}, commit `{document['commit']}`{ended}"
+
+
+def _finished(steps: Steps) -> Steps:
+    return {name: figures for name, figures in steps.items() if not {"skipped", "error"} & figures.keys()}
+
+
+def _left_out(steps: Steps) -> list[str]:
+    """A sentence on each step that has no figures."""
+    return [f"*{name}*: left out, {figures['skipped']}." for name, figures in steps.items() if "skipped" in figures] + [
+        f"*{name}*: failed, `{figures['error']}`." for name, figures in steps.items() if "error" in figures
+    ]
+
+
+def tests(steps: Steps) -> list[Table]:
+    rows = [[str(step["passed"]), str(step["skipped"]), str(len(step["failed"])), ", ".join(step["failed"]) or "–"]
+            for step in steps.values()]  # fmt: skip
+    return [Table("", ["passed", "skipped", "failed", "which"], rows)] if rows else []
+
+
+def labels(steps: Steps) -> list[Table]:
+    """How many, and how well they repeat."""
+    campaigns = [
+        [name, f"{step['rows']:,}", f"{step['statuses'].get('ok', 0):,}", duration(step["campaign"]["seconds"])]
+        for name, step in steps.items() if "statuses" in step
+    ]  # fmt: skip
+    found = [Table("", ["campaign", "networks", "measured", "time"], campaigns)] if campaigns else []
+    if repeats := steps.get("repeatability"):
+        rows = [["all", f"{repeats['networks']:,}", percent(repeats["median"]), percent(repeats["p90"])]]
+        rows += [[f"{duration(third['low_s'])} to {duration(third['high_s'])}", "a third", percent(third["median"]),
+                  percent(third["p90"])] for third in repeats["by_latency"]]  # fmt: skip
+        found.append(Table("Relative difference of a network's two labels", ["latency", "networks", "median",
+                           "90th percentile"], rows))  # fmt: skip
+    return found
+
+
+def pairs(steps: Steps) -> list[Table]:
+    rows = [
+        [f"{step['rows']:,}", f"{step['statuses'].get('ok', 0):,}", step.get("colocation") or "–",
+         *(f"{step['slowdown'][which]:.2f} ×" for which in ("median", "p10", "p90"))]
+        for step in steps.values() if "slowdown" in step
+    ]  # fmt: skip
+    heads = ["rows", "measured", "shared by", "slowdown, median", "10th percentile", "90th percentile"]
+    return [Table("", heads, rows)] if rows else []
+
+
+def predictors(steps: Steps) -> list[Table]:
+    found = []
+    heads = ["predictor", "MAPE", "MAE ÷ mean", "within 10 %", "nominal 90 % interval covers"]
+    for name in ("random networks by chance", "zoo from random networks", "graph network"):
+        if step := steps.get(name):
+            found.append(Table(name, heads, _scores(step)))
+    if step := steps.get("zoo with ten labels"):
+        ways = {"kept": "kept", "one_factor": "one factor", "three_term": "three coefficients", "roofline": "roofline"}
+        rows = [[what, *(percent(step[of][way], 1) for way in ways)]
+                for what, of in (("chosen by the tool", "chosen"), ("drawn at random, mean", "drawn"))]  # fmt: skip
+        found.append(Table("zoo with ten labels, MAPE on the others", ["ten labels", *ways.values()], rows))
+    for name, step in steps.items():
+        for protocol, scores in step.get("protocols", {}).items():
+            sharing = name.removeprefix("pairs, ")
+            found.append(Table(f"co-located by {sharing}; {protocol}", heads, _scores(scores)))
+    return found
+
+
+def _scores(step: Mapping[str, Any]) -> list[list[str]]:
+    rows = [
+        [name, percent(each["mape"], 1), percent(each["mae_over_mean"], 1), percent(each["within_10_percent"], 0),
+         percent(each["interval_coverage"], 0)]
+        for name, each in step["scores"].items()
+    ]  # fmt: skip
+    floor = step["floor"]
+    shown = (percent(floor["mape"], 1), percent(floor["mae_over_mean"], 1), percent(floor["within_10_percent"], 0))
+    return [*rows, ["noise floor", *shown, "–"]]
+
+
+def slo_nn(steps: Steps) -> list[Table]:
+    found = []
+    for name, step in steps.items():
+        if "batch_size" in step:
+            rows = [
+                [row["way"], f"{100 * row['lost']:.2f} ± {100 * row['standard_error']:.2f}".replace("-", "−"),
+                 *(duration(row[f"{which}_s"]) for which in ("median", "mean", "p99")), times(row["times_torch"])]
+                for row in step["rows"]
+            ]  # fmt: skip
+            title = f"{name}, {step['calls']:,} calls each"
+            found.append(Table(title, ["way", "points lost", "median", "mean", "p99", "× torch"], rows))
+    return found
+
+
+def actuation(steps: Steps) -> list[Table]:
+    whats = ("forward_s", "extracted_forward_s", "switch_s", "extracted_switch_s", "load_s")
+    rows = [[name, *(duration(step[what]) for what in whats)] for name, step in steps.items()]
+    heads = ["network", "forward", "extracted", "switching", "switching of two extracted", "loading weights"]
+    return [Table("", heads, rows)] if rows else []
+
+
+def served(steps: Steps) -> list[Table]:
+    rows = [
+        [name, duration(step["bare call p50_s"]), duration(step["request p50_s"]), duration(step["overhead_s"]),
+         *("–" if step["load"][which] is None else duration(step["load"][which]) for which in ("p50_s", "p99_s"))]
+        for name, step in steps.items()
+    ]  # fmt: skip
+    heads = ["model", "bare call", "request", "beyond the call", "200 requests/s: median", "p99"]
+    return [Table("", heads, rows)] if rows else []
+
+
+def backends(steps: Steps) -> list[Table]:
+    from statistics import median
+
+    rows = [
+        [f"`{name}`", f"{step['statuses'].get('ok', 0)}", duration(median(step["medians_s"].values())),
+         times(median(step["times_torch"].values())) if step.get("times_torch") else "–"]
+        for name, step in steps.items() if step["medians_s"]
+    ]  # fmt: skip
+    heads = ["backend", "Keras applications", "median", "torch's latency over it, median"]
+    return [Table("", heads, rows)] if rows else []
+
+
+# By piece.
+TABLES: dict[str, Callable[[Steps], list[Table]]] = {
+    "tests": tests,
+    "solo-random": labels,
+    "solo-zoo": labels,
+    "pairs": pairs,
+    "predictors": predictors,
+    "slo-nn": slo_nn,
+    "actuation": actuation,
+    "served": served,
+    "backends": backends,
+}
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]))

@@ -1,0 +1,49 @@
+"""The tests marked ``cuda``, in a pytest of their own. In a rehearsal they are skipped: there is no GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.perf.gpu_pieces.piece import Figures, Left, Piece
+from tests.perf.record import ROOT
+
+MARKED = "mark.cuda"
+
+
+def run(piece: Piece) -> None:
+    piece.step("marked cuda", lambda: marked(piece))
+
+
+def marked(piece: Piece) -> Figures:
+    if find_spec("pytest") is None or find_spec("hypothesis") is None:
+        raise Left("pytest and hypothesis are not installed")
+    report = piece.folder / "junit.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    done = subprocess.run([*command, *files(ROOT / "tests")], cwd=ROOT, capture_output=True, text=True)
+    (piece.folder / "pytest.txt").write_text(done.stdout + done.stderr)
+    if not report.is_file():
+        raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
+    return counted(report)
+
+
+def files(folder: Path) -> list[str]:
+    """Test files that have such a test: to collect all others would take longer than to run these."""
+    return sorted(str(path.relative_to(folder.parent)) for path in folder.rglob("test_*.py")
+                  if MARKED in path.read_text())  # fmt: skip
+
+
+def counted(report: Path) -> Figures:
+    """From JUnit's XML, which our own pytest wrote: tests passed and skipped, and the names of those that failed."""
+    cases = list(ET.parse(report).getroot().iter("testcase"))
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    return {
+        "passed": len(cases) - len(bad) - skipped,
+        "skipped": skipped,
+        "failed": [f"{case.get('classname')}::{case.get('name')}" for case in bad],
+    }

@@ -1,0 +1,92 @@
+"""How much each piece of ``make gpu`` does: on a GPU, and in a rehearsal, which runs the same code in little time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``full``: campaigns end with their piece's allowance, and random networks are drawn at random; else all are
+    measured, and they are those of the fewest FLOPs.
+
+    Labels: ``random``, networks of each ``datasets/random-{name}.parquet``; ``zoo``, that many Keras applications, of
+    the fewest FLOPs; ``colocated``, of which every pair is measured; ``runs``, the fewest samples of a label;
+    ``seconds_per_item`` and ``seconds_per_pair``, the longest sampling.
+    Predictors: those to train; ``depths`` of the co-located DNN; ``draws`` of ten labels at random; ``shipped_pairs``,
+    whether they learn from pairs that ship instead, for those measured are too few.
+    SLO-NN: ``xmc_examples`` of tate-16k's training split (None: all), ``xmc_labels`` kept, ``xmc_epochs``; the accuracy
+    that may be lost; ``queries`` that are timed (None: the test split), in ``turns``.
+    Others: ``repeats`` of switches, loadings and served requests; ``served``, folders of ``models/``; ``load_s`` of the
+    load test; ``backend_networks`` that other backends measure.
+    """
+
+    full: bool
+    random: dict[str, int]
+    zoo: int
+    colocated: int
+    runs: int
+    seconds_per_item: float
+    seconds_per_pair: float
+    predictors: tuple[str, ...]
+    depths: tuple[int, ...]
+    draws: int
+    shipped_pairs: bool
+    xmc_examples: int | None
+    xmc_labels: int | None
+    xmc_epochs: int
+    allowed_loss: float
+    queries: int | None
+    turns: int
+    repeats: int
+    served: tuple[str, ...]
+    load_s: float
+    backend_networks: int
+
+
+FULL = Sizes(
+    full=True,
+    random={"architectures": 400, "networks-blocks": 250, "networks-cnns": 150, "networks-mlps": 100},
+    zoo=40,
+    colocated=12,
+    shipped_pairs=False,
+    seconds_per_pair=1.0,
+    runs=20,
+    seconds_per_item=0.15,
+    predictors=("costs", "additive"),
+    depths=(2, 4),
+    draws=8,
+    xmc_examples=None,
+    xmc_labels=None,
+    xmc_epochs=12,
+    allowed_loss=0.003,
+    queries=None,
+    turns=5,
+    repeats=200,
+    served=("mlp", "supernet", "slo-nn"),
+    load_s=10.0,
+    backend_networks=8,
+)
+REHEARSAL = Sizes(
+    full=False,
+    random={"architectures": 3, "networks-blocks": 6, "networks-cnns": 115, "networks-mlps": 3},
+    zoo=14,
+    colocated=3,
+    shipped_pairs=True,
+    seconds_per_pair=1.0,
+    runs=2,
+    seconds_per_item=0.005,
+    predictors=("additive",),
+    depths=(2,),
+    draws=1,
+    xmc_examples=700,
+    xmc_labels=400,
+    xmc_epochs=1,
+    allowed_loss=0.2,
+    queries=64,
+    turns=2,
+    repeats=3,
+    served=("supernet",),
+    load_s=1.0,
+    backend_networks=2,
+)

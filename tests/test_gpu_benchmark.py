@@ -1,0 +1,129 @@
+"""``make gpu``: what was finished is not done again, what failed is, and the page of results holds every piece."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.generate import gpu as pages
+from tests.perf import gpu
+from tests.perf.gpu_pieces.piece import DONE, FAILED, UNFINISHED, Left, NotYet, Piece, Spec, ran
+from tests.perf.gpu_pieces.sizes import REHEARSAL
+from tests.perf.gpu_pieces.slo_nn import fewer
+
+PAGE = gpu.PAGE.read_text()
+
+
+def test_every_piece_has_its_place_on_the_page_and_they_fit_into_forty_minutes() -> None:
+    assert sorted(pages.marks(PAGE)) == sorted([*gpu.PIECES, pages.GOALS_MARK])
+    assert list(pages.TABLES) == list(gpu.PIECES)
+    assert {goal.piece for goal in pages.GOALS} <= set(gpu.PIECES)
+    assert sum(spec.allowance_s for spec in gpu.PIECES.values()) < 40 * 60
+    assert max(spec.allowance_s for spec in gpu.PIECES.values()) < gpu.LIMIT_S <= 9 * 60
+
+
+def run(out: Path, steps: dict[str, Callable[[], dict[str, Any]]], limit_s: float = 60.0) -> tuple[str, dict[str, Any]]:
+    """How a piece of these steps ended, and its document."""
+
+    def each(piece: Piece) -> None:
+        for name, make in steps.items():
+            piece.step(name, make)
+
+    status = ran(Spec("made-up", "Made up", each, 1.0), out, "cpu", REHEARSAL, limit_s)
+    return status, json.loads((out / "made-up.json").read_text())
+
+
+def test_a_piece_goes_on_with_the_step_that_was_cut_off(tmp_path: Path) -> None:
+    made = []
+
+    def quick() -> dict[str, Any]:
+        made.append("quick")
+        return {"figure": 1.5, "nothing": float("nan")}
+
+    status, document = run(tmp_path, {"quick": quick, "slow": lambda: time.sleep(60) or {}}, limit_s=0.3)
+    assert (status, document["status"], list(document["steps"])) == (UNFINISHED, UNFINISHED, ["quick"])
+    status, document = run(tmp_path, {"quick": quick, "slow": lambda: {"figure": 2}})
+    assert (status, made) == (DONE, ["quick"])
+    assert document["steps"]["quick"] | {"seconds": 0} == {"figure": 1.5, "nothing": None, "seconds": 0}
+    assert document["steps"]["slow"]["figure"] == 2
+    assert document["rehearsal"]
+
+
+def test_ctrl_c_leaves_a_document_and_what_was_finished(tmp_path: Path) -> None:
+    def interrupted() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, {"quick": lambda: {"figure": 1}, "slow": interrupted})
+    document = json.loads((tmp_path / "made-up.json").read_text())
+    assert (document["status"], list(document["steps"])) == (UNFINISHED, ["quick"])
+    assert run(tmp_path, {"quick": interrupted, "slow": lambda: {}})[0] == DONE
+
+
+def test_a_failed_step_stops_no_other_and_is_tried_again(tmp_path: Path) -> None:
+    def absent() -> dict[str, Any]:
+        raise Left("faiss is not installed")
+
+    status, document = run(tmp_path, {"bad": lambda: {"ratio": 1 / 0}, "absent": absent, "good": lambda: {"figure": 3}})
+    steps = document["steps"]
+    assert (status, steps["bad"]["error"]) == (FAILED, "ZeroDivisionError: division by zero")
+    assert steps["absent"] == {"skipped": "faiss is not installed"}
+    assert steps["good"]["figure"] == 3
+    assert pages._left_out(steps) == [
+        "*absent*: left out, faiss is not installed.", "*bad*: failed, `ZeroDivisionError: division by zero`.",
+    ]  # fmt: skip
+    # What is left out for good does not make a piece unfinished.
+    assert run(tmp_path, {"bad": lambda: {"ratio": 1}, "absent": absent, "good": absent})[0] == DONE
+
+
+def test_a_step_that_came_too_early_is_tried_again(tmp_path: Path) -> None:
+    def early() -> dict[str, Any]:
+        raise NotYet("labels.parquet is not there yet")
+
+    status, document = run(tmp_path, {"predictors": early})
+    assert (status, document["steps"]["predictors"]["error"]) == (FAILED, "labels.parquet is not there yet")
+    assert run(tmp_path, {"predictors": lambda: {"mape": 0.1}})[0] == DONE
+
+
+def test_a_rehearsed_piece_is_on_the_page_once_and_never_among_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--rehearse", "--piece", "actuation", "--out", str(tmp_path)]
+    assert gpu.main(command) == 0
+    capsys.readouterr()
+    assert gpu.main(command) == 0
+    assert capsys.readouterr().out == "actuation: done before\n"
+    gpu.write_page(tmp_path)
+    page = (tmp_path / "gpu.md").read_text()
+    assert "| small residual network | " in page
+    assert "| switching to another subnet | ≤ 50\u00a0µs | " in page
+    assert page.count(pages.NOT_RUN) == len(gpu.PIECES) - 1
+    with pytest.raises(ValueError, match=r"actuation\.json is of a rehearsal; its figures mean nothing"):
+        pages.record(tmp_path, tmp_path / "kept")
+    known = tmp_path / gpu.DEVICE_FILE
+    known.write_text(known.read_text().replace('"name": "cpu"', '"name": "H200"'))
+    assert gpu.main(command) == gpu.USAGE
+    assert "holds results of H200, torch" in capsys.readouterr().err
+    assert gpu.main([*command, "--list"]) == 0
+    assert "actuation    done" in capsys.readouterr().out
+
+
+def test_goals_say_what_was_reached() -> None:
+    def of(figure: float) -> dict[str, Any]:
+        return {"actuation": {"steps": {"small": {"switch_s": 1e-5}, "large": {"switch_s": figure}}}}
+
+    goal = next(goal for goal in pages.GOALS if goal.piece == "actuation")
+    assert [goal.row(of(figure))[3] for figure in (4e-5, 6e-5)] == ["yes", "**no**"]
+    assert goal.row({})[2:] == ["not measured", "–"]
+
+
+def test_a_smaller_set_of_labels_keeps_the_text_format() -> None:
+    import gzip
+
+    whole = gzip.compress(b"3 9 20\n1,7,12 0:0.5 8:1\n15 1:1\n2 2:1\n")
+    assert gzip.decompress(fewer(whole, 5, 10)).decode() == "2 9 10\n1,7 0:0.5 8:1\n2 2:1\n"
