@@ -24,6 +24,7 @@ EXTRA_OF = {
     "transformers": "zoo",
     "pocketsphinx": "speech",
     "rapidfuzz": "speech",
+    "opentelemetry": "otel",
 }
 
 

@@ -191,13 +191,15 @@ class GrpcFrontEnd:
         ``status``: as over HTTP."""
         front = self._front
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
-        traceparent = metadata.get(trace_context.HEADER)
+        trace = front.trace_of(metadata) if kind is v2.ModelInferRequest else None
+        traceparent = metadata.get(trace_context.HEADER) if trace is None else trace.header
         traced = [] if trace_context.trace_id(traceparent) is None else [(trace_context.HEADER, str(traceparent))]
         if traced and response is not None:
             context.set_trailing_metadata(tuple(traced))
-        if front.access_log is not None:
-            front.access_log.add(
+        if front.has_records:
+            front.record(
                 metadata,
+                trace,
                 protocol="grpc",
                 client=front.client_name(_authorization(context)),
                 peer=_peer(context),
