@@ -36,6 +36,7 @@ from slotool.serving.router import Router
 from slotool.serving.shared_memory import CUDA_NOT_SHARED, NOT_SHARED, SharedMemory
 from slotool.serving.shared_memory_routes import PATH as SHARED_MEMORY
 from slotool.serving.shared_memory_routes import SharedMemoryRoutes
+from slotool.serving.traces import Traces
 from slotool.serving.worker_switching import WorkerSwitching
 
 # What clients of this protocol may look for, and why it is not there.
@@ -57,6 +58,7 @@ def create_app(
     reprofiling: Reprofiling | None = None,
     worker_changes: Autoscaling | WorkerSwitching | None = None,
     shared_memory: bool = False,
+    traces: Traces | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
@@ -66,10 +68,11 @@ def create_app(
     every answered request. ``faults``: the engine whose workers clients may kill, stop and slow.
     ``reprofiling``: corrects latencies by those seen. ``worker_changes``: adds, removes or
     exchanges workers with the load. ``shared_memory``: clients may send and get tensors in memory that they share with
-    the server. The router is closed when the application's lifespan ends.
+    the server. ``traces``: gets the spans of inferences. The router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.access_log = access_log
+    front.traces = traces
     front.shared_memory = SharedMemory() if shared_memory else None
     pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)
     live = LivePage(front, pages.index, runtime_settings)

@@ -24,7 +24,7 @@ from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
-from slotool.serving.shared_memory import EXTENSION, NOT_SHARED, Regions
+from slotool.serving.shared_memory import CUDA_NOT_SHARED, EXTENSION, NOT_SHARED, Regions
 from slotool.serving.tls import Certificate
 
 SERVICE = "inference.GRPCInferenceService"
@@ -50,6 +50,11 @@ CODES = {
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+# What clients of Triton may ask for, and why it is not there.
+NOT_SERVED = {
+    "ModelStreamInfer": "no state is kept between requests; send each of them by ModelInfer",
+    **dict.fromkeys((f"CudaSharedMemory{what}" for what in ("Status", "Register", "Unregister")), CUDA_NOT_SHARED),
 }
 
 
@@ -86,6 +91,7 @@ class GrpcFrontEnd:
         ]
         self._server = grpc.aio.server(options=options)
         methods = {name: self._method(*served) for name, served in self._methods().items()}
+        methods |= {name: _not_served(f"{name} is not served: {reason}") for name, reason in NOT_SERVED.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         try:
             if self._certificate is None:
@@ -185,13 +191,15 @@ class GrpcFrontEnd:
         ``status``: as over HTTP."""
         front = self._front
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
-        traceparent = metadata.get(trace_context.HEADER)
+        trace = front.trace_of(metadata) if kind is v2.ModelInferRequest else None
+        traceparent = metadata.get(trace_context.HEADER) if trace is None else trace.header
         traced = [] if trace_context.trace_id(traceparent) is None else [(trace_context.HEADER, str(traceparent))]
         if traced and response is not None:
             context.set_trailing_metadata(tuple(traced))
-        if front.access_log is not None:
-            front.access_log.add(
+        if front.has_records:
+            front.record(
                 metadata,
+                trace,
                 protocol="grpc",
                 client=front.client_name(_authorization(context)),
                 peer=_peer(context),
@@ -303,6 +311,15 @@ class GrpcFrontEnd:
         outputs = {name: answer.output(name) for name in asked.outputs}
         named, explained = (served.public_name, answer.version), explanation(answer)
         return grpc_messages.format_infer(*named, interface, asked, outputs, explained)
+
+
+def _not_served(sentence: str) -> grpc.RpcMethodHandler:
+    """Rejects every call, whatever it sends, before any of it is read."""
+
+    async def refuse(messages: AsyncIterator[bytes], context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _peer(context: Any) -> str:

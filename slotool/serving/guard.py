@@ -44,11 +44,15 @@ class BearerGuard:
         if scope["type"] == "http" and not _is_open(scope):
             shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
             try:
-                for_inference = scope["method"] == "POST" and _INFERENCE.search(scope["path"]) is not None
-                self._let_in(shown[0] if len(shown) == 1 else None, for_inference)
+                self._let_in(shown[0] if len(shown) == 1 else None, is_inference(scope))
             except Rejection as rejection:
                 app = self._rejected(rejection)
         await app(scope, receive, send)
+
+
+def is_inference(scope: Scope) -> bool:
+    """Whether an HTTP request asks for one."""
+    return scope["method"] == "POST" and _INFERENCE.search(scope["path"]) is not None
 
 
 def wants_page(accept: str) -> bool:
