@@ -45,7 +45,11 @@ def test_a_piece_goes_on_with_the_step_that_was_cut_off(tmp_path: Path) -> None:
         made.append("quick")
         return {"figure": 1.5, "nothing": float("nan")}
 
-    status, document = run(tmp_path, {"quick": quick, "slow": lambda: time.sleep(60) or {}}, limit_s=0.3)
+    def slow() -> dict[str, Any]:
+        time.sleep(60)
+        return {}
+
+    status, document = run(tmp_path, {"quick": quick, "slow": slow}, limit_s=0.3)
     assert (status, document["status"], list(document["steps"])) == (UNFINISHED, UNFINISHED, ["quick"])
     status, document = run(tmp_path, {"quick": quick, "slow": lambda: {"figure": 2}})
     assert (status, made) == (DONE, ["quick"])

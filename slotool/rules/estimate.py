@@ -85,7 +85,10 @@ class _Cascades:
         """At most so many: ties make fewer thresholds."""
         lengths = range(2, min(MAX_STEPS, self._versions) + 1)
         return self._versions + sum(
-            math.perm(self._versions, length) * self._answers * self._calls(length) * self._grid(length) ** (length - 1)
+            math.perm(self._versions, length)
+            * self._answers
+            * self._calls(length)
+            * int(self._grid(length) ** (length - 1))
             for length in lengths
         )
 
