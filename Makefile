@@ -6,7 +6,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test hostile check format test-minimum test-newest bench bench-record bench-peers gpu reproduce docs docs-outputs clean
+# What compares times is alone on the machine, whatever make is asked for.
+.NOTPARALLEL:
+
+.PHONY: demo test test-shared test-alone hostile check style types format test-minimum test-newest bench bench-record bench-peers gpu reproduce docs docs-outputs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
@@ -17,8 +20,12 @@ ALONE := $(patsubst %,tests/profiling/test_profiling_%.py,colocated interference
 # A test that fails runs once more, and is listed: some wait for real clocks on a machine that others use too.
 AGAIN := --reruns 1 -raR
 
-test: $(VENV)/.installed-test
+test: test-shared test-alone
+
+test-shared: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 3 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
+
+test-alone: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(AGAIN) $(ALONE)
 
 # Rooms that use every package of a plain installation.
@@ -51,9 +58,13 @@ HOSTILE_SECONDS ?= 3600
 hostile: $(VENV)/.installed-test
 	SLOTOOL_HOSTILE_SECONDS=$(HOSTILE_SECONDS) $(BIN)/python -m pytest tests/hostile
 
-check: $(VENV)/.installed-check
+check: style types
+
+style: $(VENV)/.installed-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-check
 	$(BIN)/mypy
 
 format: $(VENV)/.installed-check
@@ -76,7 +87,7 @@ reproduce: $(VENV)/.installed-demo
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
-	$(BIN)/python -m tests.perf slo_nn referees serving_peers front_ends routing
+	$(BIN)/python -m tests.perf slo_nn referees serving_peers serving_limits front_ends routing
 
 # Everything about GPUs on this machine's CUDA device, in under 40 minutes; it resumes. Nothing is installed: GPU_PYTHON is
 # a Python with a torch for CUDA and what docs/how-to/run-gpu-benchmarks.md lists. GPU_OPTIONS: --rehearse needs no GPU.

@@ -9,19 +9,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slotool.errors import InputError
+from slotool.errors import AlreadyExistsError, InputError
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
+def whole_file(path: str | Path, *, replace: bool = True) -> Iterator[Path]:
     """A name beside ``path`` to write to. It takes the place of ``path`` once the block has ended well, by one rename;
-    otherwise it is removed and ``path`` is as it was."""
+    otherwise it is removed and ``path`` is as it was.
+
+    Raises ``AlreadyExistsError`` without ``replace`` where ``path`` exists by then: another process was faster."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     try:
         yield partial
-        os.replace(partial, path)
+        if replace:
+            os.replace(partial, path)
+        else:
+            _link(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -54,6 +59,17 @@ def alone(path: str | Path) -> Iterator[None]:
         except BlockingIOError:
             raise InputError(f"{Path(path).parent}: another process writes there now; wait, or name another") from None
         yield
+
+
+def _link(partial: Path, path: Path) -> None:
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        raise AlreadyExistsError(f"{path} exists already: another process wrote it meanwhile") from None
+    except OSError:  # a file system without links
+        if path.exists():
+            raise AlreadyExistsError(f"{path} exists already: another process wrote it meanwhile") from None
+        os.replace(partial, path)
 
 
 def _partial(path: Path) -> Path:

@@ -1,5 +1,8 @@
 """Numba's ``njit`` with a cache on disk that knows every source a function was compiled from.
 
+Processes that start together, such as workers of a server, compile a function once: one compiles, the others wait and
+load what it left in the cache.
+
 Numba looks at the file a function stands in and no other, but what that function calls, and the constants it uses, are
 compiled into it. After an upgrade in place that changed a layout in one file, machine code from the cache would go on
 reading memory by the old one.
@@ -7,9 +10,14 @@ reading memory by the old one.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import sys
-from collections.abc import Callable
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -24,6 +32,10 @@ _PACKAGE = __name__.partition(".")[0]
 _PLAIN = (bool, int, float, str, bytes, tuple, np.generic)
 # By file: a hash of what functions in it are compiled from.
 _stamps: dict[str, str] = {}
+# By folder of a cache: the process and its open file of locks. It stays open: closing it would end every lock in it.
+_lock_files: dict[str, tuple[int, int]] = {}
+# No function takes longer to compile, and whoever was stopped while compiling must not stop others for good.
+_MAX_WAIT_S = 120.0
 
 
 def njit(*signature: Any, **options: Any) -> Callable[[_Function], _Function]:
@@ -32,7 +44,7 @@ def njit(*signature: Any, **options: Any) -> Callable[[_Function], _Function]:
     Below the imports of a module, and not in a function: what is imported is looked at when the first is decorated.
     """
     decorate = numba.njit(*signature, **options)
-    return lambda function: decorate(_stamped(function))
+    return lambda function: _compiled_once(decorate(_stamped(function)))
 
 
 def _stamped(function: _Function) -> _Function:
@@ -41,6 +53,59 @@ def _stamped(function: _Function) -> _Function:
     if file not in _stamps:
         _stamps[file] = _stamp(file, function.__globals__)
     return function
+
+
+def _compiled_once(dispatcher: Any) -> Any:
+    """``dispatcher``, which compiles what the cache lacks only while no other process compiles the same function."""
+    if not hasattr(dispatcher, "_cache") or not getattr(dispatcher._cache, "cache_path", None):
+        return dispatcher
+    compile_or_load, cache = dispatcher.compile, dispatcher._cache
+
+    def compile_once(signature: Any) -> Any:
+        with _locked(cache.cache_path, f"{function.__module__}.{function.__qualname__}"):
+            return compile_or_load(signature)
+
+    function = dispatcher.py_func
+    dispatcher.compile = compile_once
+    return dispatcher
+
+
+@contextmanager
+def _locked(folder: str, function: str) -> Iterator[None]:
+    """No other process holds the lock of ``function`` in this folder; without a lock where none is to be had.
+
+    Functions lock in the order in which they call each other, which has no circles: nobody waits for ever.
+    """
+    file, byte = -1, zlib.crc32(function.encode())
+    with suppress(OSError):
+        file = _lock_file(folder)
+        _wait_for(file, byte)
+    try:
+        yield
+    finally:
+        if file >= 0:
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, byte)
+
+
+def _lock_file(folder: str) -> int:
+    """The folder's open file of locks, one byte a function; a fork opens its own, as locks are of a process."""
+    process, file = _lock_files.get(folder, (0, -1))
+    if process != os.getpid():
+        os.makedirs(folder, exist_ok=True)
+        file = os.open(os.path.join(folder, "compiling.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _lock_files[folder] = os.getpid(), file
+    return file
+
+
+def _wait_for(file: int, byte: int) -> None:
+    until = time.monotonic() + _MAX_WAIT_S
+    while time.monotonic() < until:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        except BlockingIOError:
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _stamp(file: str, names: dict[str, Any]) -> str:

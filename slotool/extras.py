@@ -26,6 +26,7 @@ EXTRA_OF = {
     "transformers": "zoo",
     "pocketsphinx": "speech",
     "rapidfuzz": "speech",
+    "opentelemetry": "otel",
 }
 
 

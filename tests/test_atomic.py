@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slotool.atomic import whole_file, whole_folder
+from slotool.errors import AlreadyExistsError
 
 
 def fail_at(path: Path) -> None:
@@ -32,6 +33,19 @@ def test_a_file_that_fails_leaves_what_was_there(tmp_path: Path, before: str | N
     with pytest.raises(ZeroDivisionError), whole_file(out) as partial:
         fail_at(partial)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == ({"table.csv": "old"} if before else {})
+
+
+def test_of_two_that_write_at_once_exactly_one_wins(tmp_path: Path) -> None:
+    out = tmp_path / "rules.json"
+
+    def write_slowly() -> None:
+        with whole_file(out, replace=False) as partial:
+            partial.write_text("slower")
+            out.write_text("faster")  # by another process, before this one is done
+
+    with pytest.raises(AlreadyExistsError, match=r"rules\.json exists already: another process"):
+        write_slowly()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"rules.json": "faster"}
 
 
 def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from slotool.extras import EXTRA_OF, import_failed, installed_extras, missing_pa
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Installed by another distribution than the one of its name.
-BROUGHT_BY = {"keras": "tensorflow", "pynvml": "nvidia-ml-py", "grpc": "tritonclient", "xgboost": "xgboost-cpu"}
+BROUGHT_BY = {
+    "keras": "tensorflow",
+    "pynvml": "nvidia-ml-py",
+    "grpc": "tritonclient",
+    "xgboost": "xgboost-cpu",
+    "opentelemetry": "opentelemetry-sdk",
+}
 
 
 def distributions(requirements: list[str]) -> set[str]:

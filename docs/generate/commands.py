@@ -37,6 +37,7 @@ appear whole or not at all, and are replaced only with `--force`.
 |---|---|
 | `SLOTOOL_DATA_DIR` | folder with data sets beyond the digits that come with scikit-learn |
 | `SLOTOOL_TOKEN` | token that `serve` asks of clients, and that `loadtest` shows |
+| `SLOTOOL_CLIENT_CERTIFICATE` | PEM file of the certificate and key that `loadtest` shows |
 | `SLOTOOL_ALLOW_CODE` | set to 1, as `--allow-code` |
 | `SLOTOOL_DEBUG` | set to 1, errors come with a traceback |
 """

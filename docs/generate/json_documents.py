@@ -600,7 +600,8 @@ plots           list            plots written
 examples        integer         examples of the outcome table
 versions        list            its versions
 pairs           integer         ordered pairs of versions
-candidates      integer         ensembles to try
+candidates      integer         ensembles to try, at most
+cascades        integer         cascades among them
 tolerances      integer         tolerances to serve
 method          text            how rules would be made
 predicted_s     number          seconds that it may take

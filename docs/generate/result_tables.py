@@ -148,6 +148,62 @@ def serving(figures: Figures) -> list[Table]:
     ]
 
 
+def serving_peers(figures: Figures) -> list[Table]:
+    """Rates and CPU time of a request by server, beside slotool's with binary tensors."""
+    found = figures["found"]
+    own = next(iter(found.values()))
+    rows = []
+    for name, of in found.items():
+        rate, spent = of["rate_per_s"], [of[each]["cpu_s"] for each in ("1", "32")]
+        ratio = "–"
+        if not name.startswith("slotool"):
+            ratio = times(own["rate_per_s"]["median"] / rate["median"]) if rate["median"] else "none carried"
+        rows.append([name, f"{rate['median']:,.0f} ({rate['least']:,.0f} to {rate['most']:,.0f})", ratio,
+                     *(f"{of[each]['per_s']['median']:,.0f}" for each in ("1", "32")),
+                     *(f"{each['median'] * 1e6:.0f} µs ({each['least'] * 1e6:.0f} to {each['most'] * 1e6:.0f})"
+                       for each in spent)])  # fmt: skip
+    rounds = max(of["rounds"] for of in found.values())
+    bound = duration(figures["p99_bound_s"])
+    heads = ["server", f"requests/s with p99 ≤ {bound}", "slotool's ÷ this", "closed loop, 1 connection, 1/s",
+             "32 connections, 1/s", "CPU of a request, 1 connection", "32 connections"]  # fmt: skip
+    title = f"Medians, least and most of {rounds} rounds, {figures['seconds']:g} s a load"
+    return [Table(title, heads, rows)]
+
+
+def front_ends(figures: Figures) -> list[Table]:
+    """CPU time, median latency and rate of each front end, over one connection and over 32."""
+    rows = []
+    for name, of in figures["found"].items():
+        spent = [f"{of[each]['cpu_s']['median'] * 1e6:.0f} µs ({of[each]['cpu_s']['least'] * 1e6:.0f} to "
+                 f"{of[each]['cpu_s']['most'] * 1e6:.0f})" for each in ("1", "32")]  # fmt: skip
+        rows.append([name, *spent, duration(of["1"]["p50_s"]["median"]), f"{of['32']['per_s']['median']:,.0f}"])
+    heads = ["front end", "CPU, 1 connection", "CPU, 32 connections", "p50, 1 connection", "1/s, 32 connections"]
+    title = f"Medians, least and most of {figures['rounds']} rounds, {figures['seconds']:g} s a load"
+    return [Table(title, heads, rows)]
+
+
+def serving_limits(figures: Figures) -> list[Table]:
+    """What bounds a server, beside its goal."""
+    found, rows = figures["found"], []
+    if idle := found.get("idle connections"):
+        rows.append(["memory of an idle connection", f"{idle['bytes_each'] / 1e3:.1f} KB", "≤ 10 KB"])
+        tails = [duration(idle[each]["median"]) for each in ("p99_without_s", "p99_with_s")]
+        rows.append([f"p99 without and with {idle['connections']:,} idle ones", " and ".join(tails), "unchanged"])
+    if overhead := found.get("overhead"):
+        for name, goal in (("HTTP", "≤ 1.5 ×"), ("gRPC", "≤ 2 ×")):
+            echo = "llhttp on uvloop" if name == "HTTP" else "grpc.aio"
+            p50 = duration(overhead["p50_s"][name]["median"])
+            shown = f"{times(overhead['ratios'][name])} (p50 {p50})"
+            rows.append([f"{name}: p50 beyond the bare call ÷ an echo of {echo}", shown, goal])
+    if images := found.get("image network"):
+        call = duration(1 / images["bare_per_s"]["median"])
+        rows.append([f"ONNX image network of {call}: rate ÷ the bare session's", f"{images['ratio']:.3f}", "≥ 0.97"])
+    if labels := found.get("many labels"):
+        p50 = duration(labels["p50_s"]["median"])
+        rows.append(["50,000 labels, sparse example, top 5: p50", p50, "≤ 400 µs"])
+    return [Table("", ["what", "measured", "goal"], rows)]
+
+
 def overload(figures: Figures) -> list[Table]:
     """Goodput beyond capacity beside the best goodput."""
     best = figures["best_goodput"]
@@ -470,5 +526,5 @@ TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
                language_model, promises, kernel_checks, scheduling, traces, planned_served, planned_predicted,
                switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, routing, ray_cluster, decision,
-               rule_splits)
+               rule_splits, serving_peers, front_ends, serving_limits)
 }  # fmt: skip

@@ -75,7 +75,7 @@ def choose_labels(
     rows = pd.DataFrame({"example": [given.examples[at] for at in taken], "differs": differ[taken]})
     if out is not None:
         written = rows.assign(order=range(1, len(rows) + 1), truth="")
-        with whole_file(Path(out)) as partial:
+        with whole_file(Path(out), replace=force) as partial:
             written[["example", "order", "differs", "truth"]].to_csv(partial, index=False)
     return LabelsChosen(rows, len(differ), int((differ > 0).sum()), None if out is None else Path(out))
 

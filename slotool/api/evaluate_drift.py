@@ -64,15 +64,16 @@ def evaluate_drift(
         answers = feedback if isinstance(feedback, OutcomeTable) else read_answers(Path(feedback))
         labelled = with_chosen_labels(watched, answers, truths)
         left_out = len(truths) - len(labelled.examples)
-    return DriftVerdict(watch(watched, labelled, confidence), len(labelled.examples), confidence, left_out)
+    return DriftVerdict(watched, watch(watched, labelled, confidence), len(labelled.examples), confidence, left_out)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DriftVerdict(Result):
-    """``watched``: every ensemble that gives a guarantee, at its tightest tolerance, for all requests and for each
-    group of the rules; ``requests``: that count; ``left_out``: chosen ones from the first on that still needs a
-    label."""
+    """Of ``rules``. ``watched``: every ensemble that gives a guarantee, at its tightest tolerance, for all requests and
+    for each group of the rules; ``requests``: that count; ``left_out``: chosen ones from the first on that still needs
+    a label."""
 
+    rules: RuleSet
     watched: list[Watched]
     requests: int
     confidence: float
@@ -132,26 +133,26 @@ class DriftVerdict(Result):
     def _table(self) -> Part:
         from slotool.rules import from_point
 
-        grouped = any(w.group for w in self.watched)
+        grouped, unit, loss = any(w.group for w in self.watched), self.rules.unit, self.rules.loss_unit
         cells = [
             [
-                f"{w.tolerance * 100:g}",
+                unit.number(w.tolerance),
                 from_point(w.point).words,
                 *([w.group or "all"] if grouped else []),
-                f"{w.mean_excess * 100:+.3g}",
+                f"{w.mean_excess * loss.per_one:+.3g}",
                 f"{w.evidence:.3g}",
                 *("–" if at is None else f"{at:,}" for at in (w.alarm_at, w.confirmed_at)),
             ]
             for w in self.watched
         ]
         wanted = f"an alarm needs evidence against a tier of {self.evidence_wanted:.4g}"
-        title = f"{self.requests:,} labelled requests; {wanted}"
+        title = f"{self.requests:,} labelled requests; tolerances: {self.rules.loss_words}; {wanted}"
         group = ["requests of"] if grouped else []
         columns = [
-            "tolerance, %",
+            unit.heading("tolerance"),
             "ensemble",
             *group,
-            "mean excess, points",
+            loss.heading("mean excess"),
             "evidence against",
             "alarm at",
             "confirmed at",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
-from slotool.api.gen_rules import priced, worse_than_limit
+from slotool.api.gen_rules import priced, weakest_group
 from slotool.api.inputs import FilePath, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
@@ -147,13 +147,14 @@ class RulesVerdict(Result):
         }
 
     def shown(self) -> list[Part]:
-        tiers, folds = self._tiers, len(self.rounds)
+        tiers, folds, unit = self._tiers, len(self.rounds), self.rules.unit
         cells = [
             [
                 tier["id"],
-                _percent(tier["degradation"]),
-                _percent(tier["worst_degradation"]),
-                *([_weakest(tier["groups"])] if tier["groups"] else []),
+                unit.number(tier["tolerance"]),
+                unit.number(tier["degradation"]),
+                *([unit.number(tier["worst_degradation"])] if folds > 1 else []),
+                *([weakest_group(tier["groups"], unit)] if tier["groups"] else []),
                 tier["above_tolerance"],
                 f"{tier['p_value']:.2g}",
                 "violated" if tier["violated"] else "–",
@@ -164,18 +165,17 @@ class RulesVerdict(Result):
             for tier in tiers
         ]
         how = f"on {self.examples:,} examples" if folds == 1 else f"over {folds} folds of {self.examples:,} examples"
-        kind = f"% {self.rules.tolerance_kind} degradation from {self.rules.best_version}"
-        if self.rules.tolerance_kind == "quantile":
-            kind = worse_than_limit(self.rules)
+        worst = ["worst fold"] if folds > 1 else []
         weakest = ["most by group"] if tiers and tiers[0]["groups"] else []
-        columns = ["tier", "mean", "worst", *weakest, "above", "p", "verdict", "response time", "saved", "cost saved"]
+        loss = ["tolerance", "observed", *worst, *weakest]
+        columns = ["tier", *loss, "above", "p", "verdict", "time", "time saved", "cost saved"]
         said = (
             f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "
             f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
         )
         drawn = [] if self.plot is None else [f"wrote {self.plot}"]
         return [
-            table(f"Tiers of {self.rules.method} rules {how}: {kind}", columns, cells),
+            table(f"Tiers of {self.rules.method} rules {how}: {self.rules.loss_words}", columns, cells),
             *self._too_few(),
             said,
             *drawn,
@@ -188,10 +188,10 @@ class RulesVerdict(Result):
         if self.detectable_excess <= max(points, SMALL_EXCESS * self.rules.largest_loss):
             return []
         count = f"{self.examples // len(self.rounds):,}" + ("" if len(self.rounds) == 1 else " in a fold")
-        what = "requests" if self.rules.tolerance_kind == "quantile" else "error"
+        what = "of the requests" if self.rules.tolerance_kind == "quantile" else "of error"
         return [
             f"few examples: {count} show a violation only where a tier lies about "
-            f"{_percent(self.detectable_excess)} points of {what} or more above its tolerance"
+            f"{self.rules.loss_unit.amount(self.detectable_excess)} {what} or more above its tolerance"
         ]
 
 
@@ -220,12 +220,3 @@ def _group_means(folds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for groups in folds for name in groups)
     known = {name: [groups[name] for groups in folds if name in groups] for name in names}
     return {name: sum(own) / len(own) for name, own in known.items()}
-
-
-def _weakest(groups: Mapping[str, float]) -> str:
-    name = max(groups, key=lambda own: groups[own])
-    return f"{_percent(groups[name])} ({name})"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.3g}"

@@ -56,7 +56,7 @@ def export_rules(
     document = routes(loaded(RuleSet, rules))
     text = as_python(document) if to == "python" else json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     if out is not None:
-        with whole_file(Path(out)) as partial:
+        with whole_file(Path(out), replace=force) as partial:
             partial.write_text(text, encoding="utf-8")
     return ExportedRules(text, document, None if out is None else Path(out))
 

@@ -126,6 +126,8 @@ def _graphs(path: Path) -> Any:
 
 
 def _parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
     from slotool.graphs.store import SCHEMA_NAME
     from slotool.tables import schema_name
 
@@ -133,15 +135,21 @@ def _parquet(path: Path) -> Any:
     kinds = {kind.schema.name: kind for kind in _tables()}
     if name in kinds:
         return kinds[name].load(path)
-    if name != SCHEMA_NAME:
-        raise InputError(f"{path}: a Parquet file, but no table or graphs that slotool wrote")
-    return _graphs(path)
+    if name == SCHEMA_NAME:
+        return _graphs(path)
+    if name is None:
+        return _of_columns(path, set(pq.read_schema(path).names))
+    raise InputError(f"{path}: a Parquet file, but no table or graphs that slotool wrote")
 
 
 def _csv(path: Path) -> Any:
     """The table whose required columns the file has, the most demanding first."""
     with path.open(errors="replace") as file:
         columns = {name.strip().strip('"') for name in file.readline().split(",")}
+    return _of_columns(path, columns)
+
+
+def _of_columns(path: Path, columns: set[str]) -> Any:
     for kind in sorted(_tables(), key=lambda kind: -sum(column.required for column in kind.schema.columns)):
         if {column.name for column in kind.schema.columns if column.required} <= columns:
             return kind.load(path)

@@ -20,9 +20,11 @@ from slotool.errors import ArgumentError, InputError
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
     from slotool.rules.analysis import VersionFacts
+    from slotool.rules.units import LossUnit
     from slotool.tables import OutcomeTable
 
 TOLERANCES = tuple(round(0.01 * step, 2) for step in range(11))
+_UNITS = {"cost": "", "response-time": "_s"}  # of names in the rules' settings
 POLICIES = ("osfa", "seq", "conc", "cascade")
 Price = float | Mapping[str, float] | None
 
@@ -116,7 +118,7 @@ def gen_rules(
     )
     rules = make(policies=as_list(policies), group=group)
     if out is not None:
-        rules.save(Path(out))
+        rules.save(Path(out), replace=force)
     reporter = reporter_of(progress)
     for version in constant_versions(found):
         reporter.warn(f"{version} has one constant confidence, so it never answers first")
@@ -157,19 +159,20 @@ def estimate_rules(
         TableError: The outcome table cannot be used.
         InputError: A setting cannot be.
     """
-    from slotool.rules.generator import estimate
+    from slotool.rules.estimate import estimate
     from slotool.tables import OutcomeTable
 
     found = loaded(OutcomeTable, outcomes)
-    candidates, predicted_s = estimate(found, list(tolerances), method, as_list(policies), thresholds, max_error)
+    expected = estimate(found, list(tolerances), method, as_list(policies), thresholds, max_error)
     return RulesEstimate(
         examples=len(found.examples),
         versions=tuple(found.versions),
-        pairs=len(candidates.paths),
-        candidates=len(candidates),
+        pairs=expected.pairs,
+        candidates=expected.candidates,
+        cascades=expected.cascades,
         tolerances=len(tolerances),
         method=method,
-        predicted_s=predicted_s,
+        predicted_s=expected.predicted_s,
     )
 
 
@@ -181,7 +184,10 @@ def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str,
     if prices is not None:
         if price is not None:
             raise ArgumentError("prices", "are of a call and price is of a second; give one of the two")
-        return outcomes.priced_by_call(prices if isinstance(prices, Mapping) else read_prices(Path(prices))[0])
+        by_call, currency = (prices, "") if isinstance(prices, Mapping) else read_prices(Path(prices))
+        found = outcomes.priced_by_call(by_call)
+        found.provenance["currency"] = currency
+        return found
     if price is None:
         return outcomes
     return outcomes.priced(dict(price) if isinstance(price, Mapping) else dict.fromkeys(outcomes.versions, price))
@@ -198,12 +204,14 @@ def _draw(outcomes: OutcomeTable, rules: RuleSet, alone: RuleSet, folder: Path, 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class RulesEstimate(Result):
-    """What ``gen_rules`` would do: ``pairs`` of ``versions``, ensembles to compare (``candidates``), seconds."""
+    """What ``gen_rules`` would do: ``pairs`` of ``versions``, ensembles to compare at most (``candidates``),
+    ``cascades`` among them, and seconds."""
 
     examples: int
     versions: tuple[str, ...]
     pairs: int
     candidates: int
+    cascades: int
     tolerances: int
     method: str
     predicted_s: float
@@ -215,8 +223,8 @@ class RulesEstimate(Result):
 
     def shown(self) -> list[Part]:
         return [
-            f"{self.candidates:,} candidates ({len(self.versions)} versions, {self.pairs} ordered pairs) "
-            f"on {self.examples:,} examples for {self.tolerances} tolerances",
+            f"at most {self.candidates:,} candidates, {self.cascades:,} of them cascades ({len(self.versions)} "
+            f"versions, {self.pairs} ordered pairs), on {self.examples:,} examples for {self.tolerances} tolerances",
             f"{self.method} takes about {duration(self.predicted_s)}; nothing was written",
         ]
 
@@ -256,7 +264,7 @@ class GeneratedRules(Result):
         objectives = dict.fromkeys(rule.objective for rule in self.rules.rules)
         written = [] if self.out is None else [self.out]
         return [
-            _version_table(self._facts, self.rules),
+            _version_table(self._facts, self.rules, _cost_heading(self.outcomes)),
             f"requests, from the fastest version to the slowest: {split}",
             *(_tier_table(self.rules, objective) for objective in objectives),
             *_groups(self.rules),
@@ -273,7 +281,15 @@ class GeneratedRules(Result):
         return version_facts(self.outcomes)
 
 
-def _version_table(facts: list[VersionFacts], rules: RuleSet) -> Table:
+def _cost_heading(outcomes: OutcomeTable) -> str:
+    """``cost``, and its unit where that is known: machine time where the table has no prices."""
+    if currency := outcomes.provenance.get("currency"):
+        return f"cost, {currency}"
+    of_time = (outcomes.matrix("cost") == outcomes.matrix("latency_s")).all()
+    return "cost, machine s" if of_time else "cost"
+
+
+def _version_table(facts: list[VersionFacts], rules: RuleSet, cost: str) -> Table:
     cells = [
         [
             f.version + (" (best)" if f.version == rules.best_version else ""),
@@ -286,35 +302,44 @@ def _version_table(facts: list[VersionFacts], rules: RuleSet) -> Table:
         for f in facts
     ]
     title = f"Versions on {rules.sample_size:,} examples"
-    return table(title, ["version", "error", "response time", "cost", "confidence", "Pareto"], cells)
+    return table(title, ["version", "mean error", "response time", cost, "confidence", "Pareto"], cells)
 
 
 def _tier_table(rules: RuleSet, objective: str) -> Table:
     from slotool.rules import from_point
 
-    base_s, base_cost = rules.config["best_response_time_s"], rules.config["best_cost"]
+    base_s, base_cost, unit = rules.config["best_response_time_s"], rules.config["best_cost"], rules.unit
     tiers = [rule for rule in rules.rules if rule.objective == objective]
     cells = []
     for point, group in groupby(tiers, key=lambda rule: rule.point):
         same = list(group)
         least = f" (≥ {same[0].saves_at_least:.0%})" if same[0].saves_at_least > 0 else ""
-        rule, span = same[0], dict.fromkeys((_share(same[0].tolerance), _share(same[-1].tolerance)))
+        rule, span = same[0], dict.fromkeys((unit.number(same[0].tolerance), unit.number(same[-1].tolerance)))
         cells.append(
             [
                 "–".join(span),
                 from_point(point).words,
-                _share(rule.bound),
-                _share(rule.degradation),
-                *([_weakest(rule.groups)] if rule.groups else []),
+                unit.number(rule.bound),
+                unit.number(rule.degradation),
+                *([weakest_group(rule.groups, unit)] if rule.groups else []),
                 duration(rule.response_time_s),
                 _saving(rule.response_time_s, base_s) + (least if objective == "response-time" else ""),
                 _saving(rule.cost, base_cost) + (least if objective == "cost" else ""),
             ]
         )
-    title = f"Tiers for the least {objective.replace('-', ' ')}: {rules.method}, {_promise(rules)}"
+    named, said = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
     weakest = ["most by group"] if tiers and tiers[0].groups else []
-    columns = ["tier", "ensemble", "bound", "observed", *weakest, "time", "saved", "cost saved"]
-    return table(title, columns, cells)
+    columns = [
+        unit.heading("tolerance"),
+        "ensemble",
+        "at most",
+        "observed",
+        *weakest,
+        "time",
+        "time saved",
+        "cost saved",
+    ]
+    return table(f"Tiers for the least {named}: {rules.method}, {said}", columns, cells)
 
 
 def _within(rules: RuleSet, budget: float) -> dict[str, Any]:
@@ -329,19 +354,24 @@ def _afforded(rules: RuleSet, budget: float) -> str:
     if rule is None:
         least = min(rule.cost for rule in rules.rules if rule.objective == "cost")
         return f"{most}: no tier; the cheapest takes {number(least)}"
-    return f"{most}: tier {_share(rule.tolerance)}, which takes {number(rule.cost)}"
+    return f"{most}: tier {rules.unit.amount(rule.tolerance)}, which takes {number(rule.cost)}"
 
 
-def _weakest(groups: Mapping[str, float]) -> str:
+def weakest_group(groups: Mapping[str, float], unit: LossUnit) -> str:
+    """The group that loses most, and how much."""
     name = max(groups, key=lambda own: groups[own])
-    return f"{_share(groups[name])} ({name})"
+    return f"{unit.number(groups[name])} ({name})"
 
 
 def _groups(rules: RuleSet) -> list[Part]:
     """Which groups the tolerances hold for."""
+    from slotool.rules.groups import OTHERS
+
     if "group" not in rules.config:
         return []
     sizes, small = rules.config["groups"], rules.config["small"]
+    if list(sizes) == [OTHERS]:
+        return []  # the warning says why there are no groups
     named = ", ".join(f"{name} ({count:,})" for name, count in sizes.items())
     said = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
     if not small:
@@ -367,9 +397,9 @@ def _explanations(rules: RuleSet) -> list[Part]:
     cells = []
     for (objective, _, why), group in groupby(rules.rules, key=lambda rule: (rule.objective, rule.point, rule.why)):
         same = list(group)
-        span = "–".join(dict.fromkeys((_share(same[0].tolerance), _share(same[-1].tolerance))))
+        span = "–".join(dict.fromkeys(rules.unit.number(rule.tolerance) for rule in (same[0], same[-1])))
         cells.append([f"{objective} {span}", why])
-    return [table("Why not cheaper", ["tier", "why"], cells), *_trees(rules)]
+    return [table("Why not cheaper", [rules.unit.heading("tier"), "why"], cells), *_trees(rules)]
 
 
 def _trees(rules: RuleSet) -> list[str]:
@@ -379,7 +409,7 @@ def _trees(rules: RuleSet) -> list[str]:
 
     policies = {rule.point: from_point(rule.point) for rule in rules.rules}
     serving = {
-        point: [f"{rule.objective} {_share(rule.tolerance)}" for rule in rules.rules if rule.point == point]
+        point: [f"{rule.objective} {rules.unit.amount(rule.tolerance)}" for rule in rules.rules if rule.point == point]
         for point in policies
     }
     return [
@@ -389,31 +419,28 @@ def _trees(rules: RuleSet) -> list[str]:
     ]
 
 
-def _promise(rules: RuleSet) -> str:
-    kinds = {
-        "relative": f"error in % relative to {rules.best_version}",
-        "absolute": f"points of error above {rules.best_version}",
-        "quantile": worse_than_limit(rules),
-    }
-    return f"{kinds[rules.tolerance_kind]}, confidence {rules.confidence:g}"
-
-
-def worse_than_limit(rules: RuleSet) -> str:
-    """What a tolerance of kind ``quantile`` is a share of."""
-    limit = float(rules.config.get("loss_limit", 0.0))
-    beyond = f" by more than {limit:g}" if limit else ""
-    return f"% of requests with an error above {rules.best_version}'s{beyond}"
-
-
-def _share(value: float) -> str:
-    return f"{value * 100:.3g}"
-
-
 def _saving(value: float, base: float) -> str:
     return f"{1.0 - value / base + 0.0:.0%}" if base > 0 else "–"
 
 
 def _remarks(rules: RuleSet) -> list[str]:
+    said, widest = [], max(rule.tolerance for rule in rules.rules)
+    if rules.tolerance_kind == "relative" and widest > 1:
+        said = [
+            f"tolerance {widest:g} is {widest:.0%} of {rules.best_version}'s error; {widest:g} % is {widest / 100:g}"
+        ]
+    objectives = {rule.objective for rule in rules.rules}
+    free = {
+        "cost": f"{rules.best_version} costs nothing, so that no tier can save cost",
+        "response-time": f"{rules.best_version} takes no time in this table, so that no tier can save any: "
+        "--objective cost leaves these tiers out",
+    }
+    nothing = [own for own in objectives if rules.config[f"best_{own.replace('-', '_')}{_UNITS[own]}"] == 0]
+    said += [free[own] for own in sorted(nothing)]
+    return said if len(nothing) == len(objectives) else [*said, *_remarks_on_proofs(rules)]
+
+
+def _remarks_on_proofs(rules: RuleSet) -> list[str]:
     best = rules.best_version
     if rules.method != "certified":
         return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]

@@ -44,7 +44,8 @@ def import_outcomes(
         prices: Price of a call by version, or a file: TOML or CSV (version, price, per).
         abstain: Answers that count as missing, such as "unknown".
         missing_error: Error of a missing answer, from 0 up.
-        keep: Further columns to keep: numbers known of an example before any version is asked.
+        keep: Further columns to keep: numbers, or text such as a language, known of an example before any version is
+            asked.
         force: Replace ``out`` if it exists.
 
     Returns:

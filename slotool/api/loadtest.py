@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slotool.workloads import ArrivalProcess, ArrivalTable
     from slotool.workloads.channels import TargetServer
     from slotool.workloads.client import LoadPlan, LoadRun
+    from slotool.workloads.endpoint import RequestResult
     from slotool.workloads.faults import Fault, FaultInjection
     from slotool.workloads.requests import RequestLog
 
@@ -262,6 +263,8 @@ def loadtest(
         dataset = dataset if server.class_count is None else numbered(dataset, server.class_count)
     plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares).loaded()
     server.examples(plan.split.x)
+    if tolerance is not None and tolerance > 1:
+        _require_meant(server, plan.split.x)
     injection = None if faults is None else _injection(address, faults, duration_s)
     provenance = _provenance(server, dataset, process.name, rate, duration_s, seed)
     provenance |= {"processes": processes, "priority": _stated(shares)}
@@ -341,6 +344,23 @@ def _check_terms(
         raise ArgumentError("min_accuracy", "it contradicts --tolerance: ask for one of them")
     if target is not None and deadline_ms is None:
         raise ArgumentError("target", "it is the share that meets a deadline: give --deadline-ms too")
+
+
+def _require_meant(server: TargetServer, x: Any) -> None:
+    """Raises ``ArgumentError`` with the server's sentence where it refuses a request of this tolerance: 5 is meant as
+    5 %, and every request would end so."""
+    from slotool.workloads import event_loop
+
+    async def ask() -> RequestResult:
+        channel = server.connect()
+        try:
+            return await channel.ask(server.examples(x)(0), 0)
+        finally:
+            await channel.close()
+
+    result = event_loop.run(ask())
+    if "tolerance" in result.error:
+        raise ArgumentError("tolerance", result.error)
 
 
 def _drive(run: LoadRun, out: Path | None, provenance: dict[str, Any], injection: FaultInjection | None) -> RequestLog:

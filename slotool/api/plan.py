@@ -14,7 +14,7 @@ from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
 from slotool.api.planned import Plan, explained, fleet_row
 from slotool.api.progress import Reporter, Reporting, reporter_of
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,6 +136,7 @@ def plan(
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     rule_set = None if rules is None else loaded(RuleSet, rules)
+    accuracies = None if accuracies is None else _of_shares(accuracies, rule_set, reporter)
     conditions: dict[str, Any] = {"subject": subject, "quantile": quantile, "devices": devices_of(device)}
     workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, **conditions)
     if mixed and len(workers) == 1:
@@ -184,6 +185,22 @@ def plan(
     if verify_s is not None:
         verified, (kept, verdict) = verified_plan(services, search, best.tried, verify_s, data, reporter)
     return Plan(fleets, facts, explanation, written, drawn, verified, services, kept, verdict, scaling)
+
+
+def _of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
+    """``outcomes`` with errors of at most 1, so that an accuracy is 1 − error: larger ones as shares of the greatest
+    that the rules allow. Raises ``InputError`` for larger ones without rules."""
+    errors = outcomes.matrix("error")
+    if (worst := float(errors.max(initial=0.0))) <= 1:
+        return outcomes
+    if rules is None:
+        raise InputError(
+            f"{outcomes.source}: error {worst:g} is above 1, so that no accuracy follows from it; plan with rules, or "
+            "give errors from 0 to 1"
+        )
+    rules.require_errors(outcomes)
+    reporter.note(f"accuracy is 1 − error / {rules.max_error:g}, the greatest error that the rules were made for")
+    return outcomes.with_errors(errors / rules.max_error)
 
 
 def _search(

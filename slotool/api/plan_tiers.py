@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     from slotool.api.inputs import FilePath
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # One tolerance of all requests, or the share of the requests by tolerance.
 Tolerance = float | Mapping[float, float] | None
-_OF = {"relative": " of its error", "quantile": " of the requests"}
+_OF = {"relative": " of its error", "absolute": " of error", "quantile": " of the requests"}
 
 _CANCELS = {
     True: "of versions that are asked at once the second is cancelled where the first is sure enough",
@@ -39,7 +39,16 @@ def mixes(rules: RuleSet, tolerance: Tolerance, objective: str | None) -> list[T
                 "tolerance",
                 f"{stated!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1",
             )
+        for each in shares:
+            _require_meant(rules, each)
     return mixes_of(rules, shares, objective)
+
+
+def _require_meant(rules: RuleSet, tolerance: float) -> None:
+    try:
+        rules.require_meant(tolerance)
+    except InputError as error:
+        raise ArgumentError("tolerance", str(error)) from None
 
 
 def require_alike(
@@ -96,10 +105,11 @@ def _promised(tier: Mapping[str, Any], best_version: str) -> str:
 
 
 def _bound(tier: Mapping[str, Any]) -> str:
-    """``0.02 of its error``, ``2 points of error``: as ``gen-rules`` counts them."""
-    if tier["tolerance_kind"] == "absolute":
-        return f"{100 * tier['bound']:.2f} points of error"
-    return f"{tier['bound']:.4f}{_OF.get(str(tier['tolerance_kind']), '')}"
+    """``2 % of its error``, ``2 points of error``: as ``gen-rules`` shows them."""
+    from slotool.rules.units import tolerance_unit
+
+    kind = str(tier["tolerance_kind"])
+    return f"{tolerance_unit(kind, tier['max_error']).amount(tier['bound'])}{_OF.get(kind, '')}"
 
 
 def strictest_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -12,9 +12,10 @@ from slotool.atomic import whole_file
 from slotool.errors import InputError
 
 
-def save_document(path: str | Path, document: Mapping[str, Any]) -> None:
-    """Write ``document``, which names its schema, by one rename."""
-    with whole_file(path) as partial:
+def save_document(path: str | Path, document: Mapping[str, Any], *, replace: bool = True) -> None:
+    """Write ``document``, which names its schema, by one rename. Raises ``AlreadyExistsError`` without ``replace``
+    where ``path`` exists."""
+    with whole_file(path, replace=replace) as partial:
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 

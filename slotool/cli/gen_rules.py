@@ -108,7 +108,7 @@ def gen_rules(
         confidence=confidence,
         objective=objective,
         group=group,
-        price=_price(",".join(price or [])),
+        price=_price(price or []),
         prices=prices,
         budgets=parse_numbers(budgets, "--budgets") if budgets else (),
         explain=explain,
@@ -120,10 +120,17 @@ def gen_rules(
     output.show(found)
 
 
-def _price(text: str) -> float | dict[str, float] | None:
-    """``0.02`` for every version or ``small=0.01,large=0.04``; None for an empty text."""
-    if not text:
+def _price(given: list[str]) -> float | dict[str, float] | None:
+    """``0.02`` for every version or ``small=0.01,large=0.04``; None where none is given."""
+    if not given:
         return None
+    if len(given) > 1 and (alike := [own for own in given if "=" not in own]):
+        raise typer.BadParameter(
+            f"{alike[0]} is a price of every version, and another one is given; give one number, or VERSION=PRICE for "
+            "each version",
+            param_hint="--price",
+        )
+    text = ",".join(given)
     try:
         if "=" not in text:
             return float(text)

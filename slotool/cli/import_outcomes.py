@@ -31,7 +31,7 @@ def import_outcomes(
     pattern: Annotated[
         str, _columns("--pattern", help="How the columns of a service are then named.")
     ] = "{version}_{column}",
-    keep: Annotated[str, _columns("--keep", help="Further columns of numbers to keep, known of an example.")] = "",
+    keep: Annotated[str, _columns("--keep", help="Further columns to keep: numbers or text known of an example.")] = "",
     prices: Annotated[
         Path | None, _meaning("--prices", help="Price list: TOML, or CSV version,price[,per calls].")
     ] = None,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slotool.serving.server import SecondaryFrontEnd
     from slotool.serving.sources import CombinedSources, Sources
     from slotool.serving.tls import Certificate
+    from slotool.serving.traces import Traces
     from slotool.serving.worker_switching import WorkerSwitching
 
 
@@ -102,6 +103,9 @@ def serve(
     access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
     http: Annotated[Literal["fast", "uvicorn"], typer.Option("--http", hidden=True)] = "fast",
     reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
+    traces: Annotated[str | None, typer.Option("--traces", hidden=True)] = None,
+    traces_share: Annotated[float, typer.Option("--traces-share", min=0, max=1, hidden=True)] = 1.0,
+    shared_memory: Annotated[bool, typer.Option("--shared-memory", hidden=True)] = False,
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
     switch_workers: Annotated[bool, typer.Option("--switch-workers", hidden=True)] = False,
@@ -162,6 +166,7 @@ def serve(
         _grpc_listener(host, grpc_port) as grpc_listener,
         _log(log) as events,
         _access_log(access_log) as accesses,
+        _traces(traces, traces_share) as spans,
     ):
         served = sources.load(output.warn)
         autoscaler = None if max_replicas is None else _autoscaler(served, replicas, max_replicas, requests_per_worker)
@@ -179,9 +184,11 @@ def serve(
             clients=clients,
             runtime_settings=runtime_settings,
             access_log=accesses,
+            traces=spans,
             reprofiling=_reprofiling(router, runtime_settings) if reprofile else None,
             worker_changes=_worker_changes(router, runtime_settings, autoscaler, switch_workers),
             faults=_with_faults(router.engine, listener) if allow_faults else None,
+            shared_memory=shared_memory and _only_here(listener, "--shared-memory"),
         )
         if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
             risk = "anyone who can reach this machine" if clients is None else "anyone who intercepts a token"
@@ -376,6 +383,22 @@ def _access_log(given: str | None) -> Iterator[AccessLog | None]:
 
 
 @contextmanager
+def _traces(collector: str | None, share: float) -> Iterator[Traces | None]:
+    """What makes spans of requests and sends them to the collector, if there is one."""
+    from slotool.serving.traces import Traces, otlp_exporter
+
+    if collector is None:
+        refuse_without_effect(("traces_share",), "without --traces")
+        yield None
+        return
+    traces = Traces(otlp_exporter(collector), share)
+    try:
+        yield traces
+    finally:
+        traces.close()
+
+
+@contextmanager
 def _log(path: Path | None) -> Iterator[Events]:
     """Events that are written to the file, if there is one."""
     from slotool.serving.events import Events, log_to, warn
@@ -442,6 +465,15 @@ def _with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInfer
             "other machines could stop the workers: leave --host at 127.0.0.1", param_hint="--allow-faults"
         )
     return engine
+
+
+def _only_here(listener: socket.socket, option: str) -> bool:
+    """True; refuses the option where other machines reach the server."""
+    from slotool.serving.server import is_loopback
+
+    if not is_loopback(listener):
+        raise typer.BadParameter("it is for clients on this machine: leave --host at 127.0.0.1", param_hint=option)
+    return True
 
 
 def _reprofiling(router: Router, settings: ReloadableSettings) -> Reprofiling:

@@ -122,7 +122,7 @@ def _promised(mix: TierMix, rules: RuleSet) -> list[dict[str, Any]]:
             "note": "" if rule is None else rule.note,
             "at_once": rule is not None and in_turn(rule.point) is not None,
         }
-        stated = {"confidence": rules.confidence, "tolerance_kind": rules.tolerance_kind}
+        stated = {"confidence": rules.confidence, "tolerance_kind": rules.tolerance_kind, "max_error": rules.max_error}
         rows.append({"tolerance": tolerance, "share": share, "objective": mix.objective, **by_rule, **stated})
     return rows
 

@@ -17,6 +17,7 @@ from slotool.elastic.family_evaluation import true_answers
 from slotool.elastic.model_family import ModelFamily
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.models import Classification
+from slotool.models.signature import FREE
 from slotool.printable import reason
 from slotool.profiling.journal import Journal
 from slotool.tables import OperatingPoint, OutcomeTable
@@ -170,6 +171,7 @@ class LiveAnswers:
     def _judged(self, outputs: Mapping[str, np.ndarray], example: int, point: OperatingPoint) -> dict[str, Any]:
         """Error, confidence and, of a classification, the label. Raises ``InputError`` for what is no answer."""
         family = self._family
+        _require_shapes(family, outputs)
         # What overflows is found in the confidence.
         with np.errstate(invalid="ignore", over="ignore"):
             error = float(family.errors(outputs, self._truth[example : example + 1])[0])
@@ -198,3 +200,21 @@ class LiveAnswers:
                     "what was answered is kept, and the same command goes on from there"
                 )
         return others
+
+
+def _require_shapes(family: ModelFamily, outputs: Mapping[str, np.ndarray]) -> None:
+    """Raises ``InputError`` for an output of another shape than one example has by the services' signature: of scores
+    of classes, one of each class."""
+    assert family.signature is not None
+    task = family.task
+    for spec in family.signature.outputs:
+        if spec.name not in outputs:
+            continue
+        expected = [1, *spec.shape[1:]]
+        if isinstance(task, Classification) and task.scores != "labels" and spec.name == task.output:
+            expected = [1, family.classes]
+        found = list(outputs[spec.name].shape)
+        if len(found) != len(expected) or any(
+            size not in (FREE, own) for size, own in zip(expected, found, strict=True)
+        ):
+            raise InputError(f"output {spec.name} has shape {found}, expected {expected} for one example")

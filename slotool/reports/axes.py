@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.reports.figure import Axis
+from slotool.rules.units import PERCENT, LossUnit
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 # Steps within a decade, sparser as more decades are shown.
@@ -48,6 +49,18 @@ def share_axis(title: str, values: np.ndarray, *, air: float = 0.08) -> Axis:
     low, high = max(low - margin, -margin), min(high + margin, 1.0 + margin)
     ticks = linear_ticks(low * 100, high * 100)
     return Axis(title, low, high, tuple((v / 100, f"{v:g} %") for v in ticks if 0 <= v <= 100))
+
+
+def error_axis(title: str, errors: np.ndarray, unit: LossUnit) -> Axis:
+    """A linear axis over errors, or losses, written in their ``unit``; it goes beyond 0 by its air at most."""
+    least, most = (float(end) * unit.per_one for end in (errors.min(), errors.max()))
+    margin = 0.08 * (most - least) or max(0.1 * most, 0.4)
+    low, high = (least if least < 0 else max(least - margin, -margin)), most + margin
+    shown = [v for v in linear_ticks(low, high) if v >= min(least, 0.0)]
+    sign = " %" if unit.per_one == PERCENT.per_one else ""
+    return Axis(
+        title, low / unit.per_one, high / unit.per_one, tuple((v / unit.per_one, f"{v:g}{sign}") for v in shown)
+    )
 
 
 def log_share_axis(title: str, least: float) -> Axis:

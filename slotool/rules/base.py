@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.rules.candidates import Candidates
 from slotool.rules.groups import Groups
-from slotool.rules.losses import Comparison, degradation
+from slotool.rules.losses import Comparison, ToleranceKind, degradation
 from slotool.rules.policies import OSFA, POLICIES, Replayed, RoutingPolicy
 from slotool.tables import OutcomeTable
 
@@ -38,6 +38,11 @@ class Problem:
     objectives: Sequence[str] = ("response-time", "cost")
     groups: Groups | None = None
     recorded: OutcomeTable | None = None
+
+    @property
+    def kind(self) -> ToleranceKind:
+        """The kind of tolerances as they were asked for: with ``recorded``, losses are made of errors."""
+        return self.tolerance_kind if self.recorded is None else "quantile"
 
     @property
     def errors(self) -> np.ndarray:

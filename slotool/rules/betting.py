@@ -1,6 +1,6 @@
-"""Evidence that a candidate keeps a tolerance: p-values by betting, and by counting where losses are 0 or 1.
+"""Evidence that a candidate keeps a tolerance, for losses of any kind: p-values by betting.
 
-*Betting* (Waudby-Smith & Ramdas, arXiv 2010.09686; stakes as in STaR-Bets, arXiv 2505.22422). A bet
+Waudby-Smith & Ramdas, arXiv 2010.09686; stakes as in STaR-Bets, arXiv 2505.22422. A bet
 that a candidate keeps the tolerance τ stakes a share λᵢ of the wealth on each example. With
 paired losses eᵢ (candidate) and bᵢ (best version) and what τ allows, aᵢ = τ (absolute) or τ·bᵢ (relative), an
 example's excess is sᵢ = eᵢ − bᵢ − aᵢ ≤ 1, and the wealth ∏(1 − λᵢ sᵢ). If the tolerance is exceeded, E[sᵢ] ≥ 0, the
@@ -10,15 +10,12 @@ stakes; stakes that aim at 1/α at the last example make it small where it matte
 examples: losses may be 0/1 or anything in [0, 1], and for a relative tolerance no separate bound on the best
 version's error is needed, since e − (1 + τ)·b is tested as it is.
 
-*Counting*, for 0/1 losses. Examples on which the candidate alone errs are at least as frequent as the degradation,
-and how many there are is binomial. Forgoing the examples on which only the best version errs costs little where
-there are hardly any; there the exact tail is sharper than a bet.
+Where losses are 0 or 1 and all examples are there at once, ``counting`` shows more.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import bdtr
 
 from slotool.rules.losses import Comparison, excess_of
 
@@ -45,20 +42,6 @@ def betting_p_value(
 
     excess = excess_of(error, best_error, tolerance, kind)
     return float(1.0 / greatest_wealth(excess, alpha, second_moment, weight, MAX_STAKE))
-
-
-def binomial_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: Comparison) -> float:
-    """P-value against "the tolerance is exceeded" from the examples on which the candidate alone errs.
-
-    ``error``, ``best_error``: [examples], each 0 or 1. Absolute: their number is binomial of all examples with a
-    share ≥ τ. Relative: it is binomial of the examples on which the best version errs, or else the candidate does,
-    with a share ≥ τ / (1 + τ).
-    """
-    alone = int(np.count_nonzero((error > 0) & (best_error == 0)))
-    if kind == "absolute":
-        return float(bdtr(float(alone), len(error), min(tolerance, 1.0))) if tolerance > 0 else 1.0
-    either = alone + int(np.count_nonzero(best_error))
-    return float(bdtr(float(alone), either, tolerance / (1.0 + tolerance))) if tolerance > 0 else 1.0
 
 
 class Evidence:

@@ -182,6 +182,11 @@ class Cascade(RoutingPolicy):
     def _outcome(self) -> str:
         return _ANSWER_WORDS[self.answer]
 
+    @cached_property
+    def labels(self) -> frozenset[str]:
+        """Answers that its conditions name, as the outcome table wrote them."""
+        return frozenset(label for step in self.steps if step.accept is not None for label in step.accept.labels)
+
     @property
     def needs_labels(self) -> bool:
         """Whether answers must be known, and not only confidences."""

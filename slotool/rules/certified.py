@@ -14,10 +14,9 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
   likely as it is to be the best. Whichever is named, the chains tested against it fail with at most its share.
 - *Tolerances per group.* A policy keeps a tolerance where it does so for each group; the p-value is the largest of
   theirs (an intersection-union test), so that all groups' guarantees hold at once.
-- *A relative tolerance has the best version's unknown error in its denominator.* The bet is on e − (1 + τ)·e_best
-  itself. For 0/1 losses and no tolerance an exact test of the examples on which the two differ takes its place
-  (``counting``), which is far sharper there; where the learning part shows hardly any on which the best version alone
-  errs, the binomial tail (``betting``).
+- *A relative tolerance has the best version's unknown error in its denominator.* What is tested is the mean of
+  e − (1 + τ)·e_best itself: for 0/1 losses by an exact test of the examples on which the two differ (``counting``),
+  for others by a bet (``betting``).
 
 The guarantee is relative to the best version of the rule set. Where nothing cheaper can be proven to keep a
 tolerance, that version serves, with degradation 0 by definition. Like the paper's, it assumes examples drawn
@@ -33,10 +32,10 @@ import numpy as np
 from scipy.special import ndtr
 
 from slotool.rules.base import Assessment, Listed, Problem, RuleGenerator
-from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show
+from slotool.rules.betting import betting_p_value, examples_to_show
 from slotool.rules.candidates import Candidates
-from slotool.rules.counting import paired_p_value
-from slotool.rules.losses import excess_of
+from slotool.rules.counting import examples_to_count, paired_p_value
+from slotool.rules.losses import excess_of, zero_or_largest
 from slotool.rules.policies import OSFA, PAIR_POLICIES, RoutingPolicy
 from slotool.rules.proposals import Goal, chains
 from slotool.rules.savings import Savings
@@ -47,9 +46,8 @@ LEARN_SHARE = 0.4
 # Of the learning part, what calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
 MAX_GOALS = 10
-ONE_SIDED = 3  # so many errors of the policy alone, and none of the best version alone, call for counting
 MIN_SHARE = 1e-3  # of the budget, for a version that is hardly the best
-MISS = 0.02  # of a test's level, for the interval of what counting does not know
+MISS = 0.01  # of a test's level, for the interval of what counting does not know
 
 
 class Certified(RuleGenerator):
@@ -160,8 +158,11 @@ class _Chain(Sequence[float]):
         groups = problem.groups
         self._parts = [rows] if groups is None else list(zip(*map(groups.rows, rows), strict=True))
         self._best = listed.error(listed.best) / problem.max_error
+        self._counted = zero_or_largest(problem.outcomes.matrix("error"), problem.max_error) and (
+            self._kind == "relative" or self._tolerance < 1.0
+        )
         # Losses that compare with the best version already: it has none by definition.
-        self._one_sided = problem.recorded is not None
+        self._never_better = problem.recorded is not None
 
     def __len__(self) -> int:
         return len(self.policies)
@@ -173,12 +174,9 @@ class _Chain(Sequence[float]):
 
     def _p_value(self, error: np.ndarray, learn: np.ndarray, test: np.ndarray) -> float:
         (error_learnt, best_learnt), tested = ((error[rows], self._best[rows]) for rows in (learn, test))
-        whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(self._best, (0.0, 1.0)).all())
-        alone, best_alone = (error_learnt > best_learnt).sum(), (best_learnt > error_learnt).sum()
-        if whole and (self._one_sided or (best_alone == 0 and alone >= ONE_SIDED)):
-            return binomial_p_value(*tested, self._tolerance, self._kind)
-        if whole and self._tolerance == 0:
-            return paired_p_value(*tested, self._tolerance, self._kind, MISS * self._alpha)
+        if self._counted:
+            miss = MISS * self._alpha
+            return paired_p_value(*tested, self._tolerance, self._kind, miss, never_better=self._never_better)
         squares = excess_of(error_learnt, best_learnt, self._tolerance, self._kind) ** 2
         seen = len(squares) + 1.0
         return betting_p_value(*tested, self._tolerance, self._kind, self._alpha, (squares.sum() + 1.0) / seen, seen)
@@ -222,4 +220,6 @@ def _examples_needed(problem: Problem, alpha: float) -> int | None:
     moment = (squares * len(best_errors) + 1.0) / (len(best_errors) + 1.0)
     smallest = 1.0 if problem.groups is None else min(map(len, problem.groups.rows(np.arange(len(best_errors)))))
     share = 1.0 if problem.groups is None else smallest / len(best_errors)
-    return int(np.ceil(examples_to_show(margin[hopeful], moment, alpha).min() / (1.0 - LEARN_SHARE) / share))
+    counted = zero_or_largest(problem.outcomes.matrix("error"), problem.max_error)
+    needed = (examples_to_count if counted else examples_to_show)(margin[hopeful], moment, alpha)
+    return int(np.ceil(needed.min() / (1.0 - LEARN_SHARE) / share))

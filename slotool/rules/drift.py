@@ -33,7 +33,8 @@ _Parts = list[tuple[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Watched:
-    """One ensemble at its tightest tolerance: mean observed excess (points), greatest evidence, and the alarm.
+    """One ensemble at its tightest tolerance: mean observed excess, of errors as the table states them, greatest
+    evidence, and the alarm.
 
     ``alarm_at``: number of labelled requests after which the guarantee was found violated, None when it never was.
     ``confirmed_at``: the number after which these labels alone showed it to hold; None where they violate it, before or
@@ -79,8 +80,8 @@ class _Standing:
         self._greatest = max(self._greatest, float(against.max(initial=0.0)))
         self._excess_sum += float(excess.sum())
 
-    def watched(self) -> Watched:
-        own, mean = self._watch, self._excess_sum / max(1, self._against.seen)
+    def watched(self, largest_loss: float) -> Watched:
+        own, mean = self._watch, largest_loss * self._excess_sum / max(1, self._against.seen)
         found = (self._alarm_at, self._confirmed_at if self._alarm_at is None else None, own.group)
         return Watched(own.point, own.tolerance, mean, self._greatest, *found)
 
@@ -125,7 +126,7 @@ class Watcher:
 
     def watched(self) -> list[Watched]:
         """The state of each ensemble after the labels so far."""
-        return [standing.watched() for standing in self._standings.values()]
+        return [standing.watched(self.rules.largest_loss) for standing in self._standings.values()]
 
 
 def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pprint
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,14 +27,17 @@ def routes(rules: RuleSet) -> dict[str, Any]:
 
     A tier's ``route`` has ``steps``, each a version to ``ask`` and, but for the last, the condition on which to
     ``accept`` without asking on; ``answer`` and ``worth`` as of ``Cascade``; ``at_once``: all are asked when the first
-    is. A threshold of null is never reached.
+    is. A threshold of null is never reached. ``largest_tolerance``: a tolerance above it is a percentage where a share
+    is meant; null where errors have a unit of their own.
     """
     tiers = []
     for rule in rules.rules:
         route = route_of(from_point(rule.point))
         facts = {name: getattr(rule, name) for name in _FACTS}
         tiers.append({**facts, "route": route})
-    about = {name: getattr(rules, name) for name in ("method", "confidence", "tolerance_kind", "best_version")}
+    named = ("method", "confidence", "tolerance_kind", "best_version")
+    about: dict[str, Any] = {name: getattr(rules, name) for name in named}
+    about["largest_tolerance"] = None if rules.largest_tolerance == math.inf else rules.largest_tolerance
     if rules.tolerance_kind == "quantile":
         about["loss_limit"] = float(rules.config.get("loss_limit", 0.0))
     return {"schema": ROUTES_SCHEMA, "schema_version": ROUTES_VERSION, **about, "tiers": tiers}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from slotool.errors import InputError, TableError
 from slotool.plugins import Registry
 from slotool.rules.base import Assessment, Problem, RuleGenerator
 from slotool.rules.bootstrap import Bootstrap
-from slotool.rules.candidates import Candidates
 from slotool.rules.cascades import Cascade
 from slotool.rules.certified import Certified
 from slotool.rules.groups import Groups
@@ -20,6 +18,7 @@ from slotool.rules.losses import TOLERANCE_KINDS, ToleranceKind, comparison_of, 
 from slotool.rules.naive import NaiveOSFA
 from slotool.rules.policies import PAIRS, POLICIES, Replayed, RoutingPolicy
 from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
+from slotool.rules.units import LossUnit, tolerance_unit
 from slotool.tables import OutcomeTable
 
 METHODS: dict[str, type[RuleGenerator]] = {g.name: g for g in (Certified, Bootstrap, NaiveOSFA)}
@@ -86,6 +85,7 @@ def generate_rules(
         "max_error": max_error,
         "seed": seed,
         "candidates": len(assessment.candidates),
+        "version_errors": dict(zip(outcomes.versions, map(float, problem.version_errors), strict=True)),
         "best_response_time_s": float(means.response_time_s[best]),
         "best_cost": float(means.cost[best]),
         **assessment.config,
@@ -103,25 +103,6 @@ def generate_rules(
         rules=tuple(rules),
         config=config,
     )
-
-
-def estimate(
-    outcomes: OutcomeTable,
-    tolerances: Sequence[float],
-    method: str,
-    policies: Sequence[str],
-    thresholds: int,
-    max_error: float,
-) -> tuple[Candidates, float]:
-    """The candidates that ``generate_rules`` would compare, and about how many seconds it would take: the time of one
-    replay of the table, times the replays of the method. Raises like ``generate_rules``."""
-    passes = method_class(method).passes
-    check_table(outcomes, policies, max_error)
-    candidates = Problem(outcomes, tolerances, policies=tuple(policies), thresholds=thresholds).candidates()
-    candidates.means()  # compiles
-    started = time.perf_counter()
-    candidates.means()
-    return candidates, passes * (time.perf_counter() - started)
 
 
 def constant_versions(outcomes: OutcomeTable) -> list[str]:
@@ -157,7 +138,7 @@ def _rule(
         cost=float(means.cost[chosen]),
         certified=generator.proves and chosen != best,
         note=_alone_note(ranking, degradation, best, tolerance) if chosen == best else assessment.note,
-        why=_why(assessment, ranking, degradation, chosen),
+        why=_why(assessment, ranking, degradation, chosen, tolerance_unit(problem.kind, problem.max_error)),
         saves_at_least=float(assessment.saves_at_least[objective][chosen]) if assessment.saves_at_least else 0.0,
         groups={} if problem.groups is None else by_group(problem, problem.groups, chosen_policy),
     )
@@ -174,7 +155,7 @@ def by_group(problem: Problem, groups: Groups, policy: RoutingPolicy) -> dict[st
     }
 
 
-def _why(assessment: Assessment, ranking: np.ndarray, degradation: np.ndarray, chosen: int) -> str:
+def _why(assessment: Assessment, ranking: np.ndarray, degradation: np.ndarray, chosen: int, unit: LossUnit) -> str:
     """Why not the next cheaper candidate."""
     cheaper = ranking < ranking[chosen]
     tested = cheaper if assessment.tested is None else cheaper & assessment.tested
@@ -183,8 +164,8 @@ def _why(assessment: Assessment, ranking: np.ndarray, degradation: np.ndarray, c
     if not tested.any():
         return f"the {cheaper.sum():,} cheaper candidates had too large an error on the learning part to be tested"
     other = int(np.argmax(np.where(tested, ranking, -np.inf)))
-    bound, observed = float(assessment.bound[other]), f"observed {degradation[other] * 100:.3g} %"
-    shown = f"proven for {bound * 100:.3g} % only" if np.isfinite(bound) else "not proven for any of the tolerances"
+    bound, observed = float(assessment.bound[other]), f"observed {unit.amount(float(degradation[other]))}"
+    shown = f"proven for {unit.amount(bound)} only" if np.isfinite(bound) else "not proven for any of the tolerances"
     saving = 1.0 - ranking[other] / ranking[chosen]
     return f"next cheaper, by {saving:.1%}: {assessment.candidates.policy(other).words}; {shown}, {observed}"
 

@@ -8,7 +8,6 @@ The requests must stay a random sample: they are looked at in random order, not 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -53,7 +52,7 @@ def with_chosen_labels(rules: RuleSet, answers: OutcomeTable, truths: Mapping[st
     sample; else as ``ensembles_that_differ``.
     """
     differ = dict(zip(answers.examples, ensembles_that_differ(rules, answers) > 0, strict=True))
-    truths = _as_answers(truths, answers)
+    _require_known(truths, answers)
     taken: list[str] = []
     for example, truth in truths.items():
         if example not in differ:
@@ -66,25 +65,20 @@ def with_chosen_labels(rules: RuleSet, answers: OutcomeTable, truths: Mapping[st
     _require_random(np.array([differ[example] for example in taken]), np.array(list(differ.values())))
     rows = answers.rows.set_index("example").loc[taken].reset_index()
     truth_of = rows["example"].map(truths)
-    wrong = (rows["answer"].astype(str) != truth_of) & (truth_of != "")
+    wrong = (rows["answer"] != truth_of) & (truth_of != "")
     return OutcomeTable(rows.assign(error=wrong.astype(np.float64)))
 
 
-def _as_answers(truths: Mapping[str, str], answers: OutcomeTable) -> dict[str, str]:
-    """Truths as answers are written: spreadsheets write ``3.0`` for 3 in a column with empty cells."""
-    known = {str(answer) for answer in answers.labels.flat}
-    found = {}
-    for example, truth in truths.items():
-        whole = re.sub(r"\.0+$", "", truth)
-        found[example] = whole if truth not in known and whole in known else truth
-    given = [truth for truth in found.values() if truth]
+def _require_known(truths: Mapping[str, str], answers: OutcomeTable) -> None:
+    """Raises ``TableError`` when most truths are answers that no version gives: they are written otherwise."""
+    known = set(answers.labels.flat)
+    given = [truth for truth in truths.values() if truth]
     strange = [truth for truth in given if truth not in known]
     if 2 * len(strange) > len(given):
         raise TableError(
             f"{len(strange):,} of {len(given):,} truths are answers that no version gives, such as "
             f"{strange[0][:40]!r}; answers are written like {min(known)[:40]!r}"
         )
-    return found
 
 
 def _require_random(taken: np.ndarray, all_answers: np.ndarray) -> None:

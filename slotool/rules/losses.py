@@ -44,6 +44,11 @@ def losses(outcomes: OutcomeTable, kind: str, limit: float, best: str) -> Outcom
     return outcomes.with_errors(beyond.astype(np.float64))
 
 
+def zero_or_largest(loss: np.ndarray, largest: float) -> bool:
+    """Whether every loss is 0 or as large as can be: scaled by that, those are tested by counting."""
+    return bool(((loss == 0.0) | (loss == largest)).all())
+
+
 def degradation(loss: np.ndarray, best_loss: float, comparison: Comparison) -> np.ndarray:
     """How much larger mean losses are than the best version's; infinite where relative to none at all."""
     worse = loss - best_loss

@@ -21,6 +21,10 @@ from slotool.rules.signals import Signals, calibrated
 
 # Policies of a chain: each saves so much more than the one before, as a share of what the best version takes.
 MIN_STEP, MAX_CHAIN = 0.003, 60
+# A chain begins at the cheapest policy whose margin is as large: a test hardly ever misses it, though a margin is only
+# observed, and what is surer need not be tested. On four scikit-learn models of Fashion-MNIST (of 1,000 or 4,000
+# examples) no tier saves less from here than from the surest policy, nor at 7; at 5 some do, at 4 most.
+SURE = 10.0
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,9 @@ class _Front:
 
     def chain(self, base: float) -> list[RoutingPolicy]:
         """The policies, surest first; ``base``: the price of the best version."""
+        begin = max(0, int(np.count_nonzero(self.margin >= SURE)) - 1)
         picked, last = [], base
-        for price, make in zip(self.price, self.makers, strict=True):
+        for price, make in zip(self.price[begin:], self.makers[begin:], strict=True):
             if price < last - MIN_STEP * base:
                 picked.append(make())
                 last = price

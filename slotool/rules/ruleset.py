@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 from slotool.rules.cascades import Cascade
+from slotool.rules.consistency import require_consistent
 from slotool.rules.losses import Comparison, comparison_of, degradation, excess_of, losses
 from slotool.rules.points import from_point
+from slotool.rules.units import OWN, LossUnit, error_unit, tolerance_unit
 from slotool.tables import OperatingPoint, OutcomeTable
 
 RULES_SCHEMA = "slotool/rules"
@@ -86,6 +90,21 @@ class RuleSet:
             raise InputError(f"tolerance {tolerance:g} is stricter than the strictest tier, {strictest:g}")
         return max(allowed, key=lambda rule: rule.tolerance)
 
+    @cached_property
+    def largest_tolerance(self) -> float:
+        """What no request can mean a tolerance above: 1, or the widest tier; infinite where errors have a unit."""
+        return math.inf if self.unit is OWN else max(1.0, *(rule.tolerance for rule in self.rules))
+
+    def require_meant(self, tolerance: float) -> None:
+        """Raises ``InputError`` for a tolerance that is above ``largest_tolerance``: a percentage where a share is
+        expected. Others above the widest tier are answered by it."""
+        if tolerance > self.largest_tolerance:
+            widest = max(rule.tolerance for rule in self.rules)
+            raise InputError(
+                f"tolerance {tolerance:g}: tolerances are shares, and the widest tier is {widest:g}; "
+                f"for {tolerance:g} % give {tolerance / 100:g}"
+            )
+
     def strictest_within(self, budget: float) -> Rule | None:
         """The tier for the least cost with the smallest tolerance, of those whose mean cost of a request is at most
         ``budget``; None where all cost more.
@@ -109,13 +128,44 @@ class RuleSet:
         return comparison_of(self.tolerance_kind)
 
     @property
+    def max_error(self) -> float:
+        """What no error of the table exceeds."""
+        return float(self.config.get("max_error", 1.0))
+
+    @property
     def largest_loss(self) -> float:
         """What no loss of ``losses`` exceeds."""
-        return 1.0 if self.tolerance_kind == "quantile" else float(self.config.get("max_error", 1.0))
+        return 1.0 if self.tolerance_kind == "quantile" else self.max_error
+
+    def knows_group(self, name: str) -> bool:
+        """Whether a request of this group, empty for none, is of one that the rules were made for."""
+        return not name or name in self.config.get("groups", ()) or name in self.config.get("small", ())
+
+    @property
+    def unit(self) -> LossUnit:
+        """In which tolerances, bounds and degradations are shown."""
+        return tolerance_unit(self.tolerance_kind, self.max_error)
+
+    @property
+    def loss_unit(self) -> LossUnit:
+        """In which differences of losses are shown: with ``quantile`` shares of requests, else errors."""
+        return self.unit if self.tolerance_kind == "quantile" else error_unit(self.max_error)
+
+    @property
+    def loss_words(self) -> str:
+        """What tolerances, bounds and degradations are numbers of."""
+        if self.tolerance_kind == "relative":
+            return f"loss in % of {self.best_version}'s error"
+        if self.tolerance_kind == "quantile":
+            limit = float(self.config.get("loss_limit", 0.0))
+            beyond = f" by more than {limit:g}" if limit else ""
+            return f"loss in % of requests with an error above {self.best_version}'s{beyond}"
+        unit = "the table's unit of error" if self.unit is OWN else "points of error (0.01)"
+        return f"loss in {unit} above {self.best_version}'s"
 
     def require_errors(self, outcomes: OutcomeTable) -> None:
         """Raises ``InputError`` for an error above all that the rules were made for."""
-        errors, greatest = outcomes.matrix("error"), float(self.config.get("max_error", 1.0))
+        errors, greatest = outcomes.matrix("error"), self.max_error
         if (worst := float(errors.max())) > greatest:
             example, version = (int(at) for at in np.argwhere(errors == worst)[0])
             raise InputError(
@@ -144,18 +194,21 @@ class RuleSet:
         rules = [asdict(rule) | _readable(rule.point) for rule in self.rules]
         return {"schema": RULES_SCHEMA, "schema_version": RULES_VERSION, **asdict(self), "rules": rules}
 
-    def save(self, path: str | Path) -> None:
-        """Write the JSON file, atomically."""
-        save_document(path, self.document())
+    def save(self, path: str | Path, *, replace: bool = True) -> None:
+        """Write the JSON file, atomically. Raises ``AlreadyExistsError`` without ``replace`` where ``path`` exists."""
+        save_document(path, self.document(), replace=replace)
 
     @classmethod
     def load(cls, path: str | Path) -> RuleSet:
-        """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version."""
+        """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version, and for one
+        whose parts contradict each other."""
         document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set")
         with strict_json.assembling(path, "a rule set"):
             entries = _sequence(document.get("rules"))
             read = strict_json.convert({**document, "rules": []}, cls)
-            return replace(read, rules=tuple(_rule(entry, f"{path}: rule {i}") for i, entry in enumerate(entries, 1)))
+            rules = replace(read, rules=tuple(_rule(entry, f"{path}: rule {i}") for i, entry in enumerate(entries, 1)))
+            require_consistent(rules, entries, path)
+            return rules
 
 
 def _readable(point: OperatingPoint) -> dict[str, Any]:
@@ -178,6 +231,10 @@ def _rule(entry: Any, where: str) -> Rule:
         rule = strict_json.convert({**entry, "point": {}}, Rule)
         if rule.objective not in OBJECTIVES or min(rule.tolerance, rule.response_time_s, rule.cost) < 0:
             raise ValueError(f"an objective other than {' and '.join(OBJECTIVES)}, or a negative figure")
+        try:
+            from_point(point)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
         return replace(rule, point=point)
 
 
@@ -187,6 +244,8 @@ def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
         return from_point(written).point
     if written.get("cascade") is None:
         return written
+    if "tree" not in entry:
+        raise ValueError("its point names a cascade, and tree, which says what that does, is missing")
     try:
         found = Cascade.from_document(entry["tree"]).point
     except InputError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -22,6 +23,7 @@ ROUTES: dict[str, Any] = {"tiers": []}
 Answer = tuple[Any, float]
 Version = Callable[[Any], "Answer | None"]
 
+_WHOLE = re.compile(r"([-+]?[0-9]+)\.0*")
 _THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="routes")
 
 
@@ -57,6 +59,9 @@ def route(
 
 def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
     """The tier of the greatest tolerance that is not above ``tolerance``."""
+    most = ROUTES.get("largest_tolerance")
+    if most is not None and tolerance > most:
+        raise ValueError(f"tolerance {tolerance}: tolerances are shares; for {tolerance} % give {tolerance / 100:g}")
     offered = [tier for tier in ROUTES["tiers"] if tier["objective"] == objective]
     allowed = [tier for tier in offered if tier["tolerance"] <= tolerance + 1e-12]
     if not allowed:
@@ -73,11 +78,11 @@ def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: M
         return least is not None and given[condition["version"]][1] >= least
     if kind == "sure-by-label":
         answer, confidence = given[condition["version"]]
-        own = least.get(str(answer), condition["otherwise"]) if least else condition["otherwise"]
+        own = least.get(_label(answer), condition["otherwise"]) if least else condition["otherwise"]
         return own is not None and confidence >= own
     if kind == "agree":
         answers = [given[version] for version in condition["versions"]]
-        same = len({str(answer) for answer, _ in answers}) == 1
+        same = len({_label(answer) for answer, _ in answers}) == 1
         answered = all(confidence >= -math.inf for _, confidence in answers)
         return same and answered and answers[-1][1] >= (-math.inf if least is None else least)
     if kind == "score":
@@ -88,7 +93,7 @@ def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: M
             elif of == "feature":
                 score += weight * features[name]
             else:
-                score += weight * float(str(given[name][0]) == str(given[other[0]][0]))
+                score += weight * float(_label(given[name][0]) == _label(given[other[0]][0]))
         return least is not None and score >= least
     raise ValueError(f"no condition is called {kind!r}")
 
@@ -103,7 +108,7 @@ def outgoing(tree: Mapping[str, Any], given: Mapping[str, Answer]) -> str:
         votes = worth
     else:
         weights = [0.0 if math.isnan(own) else 1.0 if how == "majority" else own for own in worth]
-        labels = [str(given[name][0]) for name in names]
+        labels = [_label(given[name][0]) for name in names]
         votes = [sum(w for w, other in zip(weights, labels) if other == label) for label in labels]  # noqa: B905
     best = len(names) - 1
     for place in range(len(names) - 1, -1, -1):
@@ -115,6 +120,17 @@ def outgoing(tree: Mapping[str, Any], given: Mapping[str, Answer]) -> str:
 def _asked(name: str, request: Any, versions: Mapping[str, Version], early: Mapping[str, Future[Any]]) -> Answer:
     found = early[name].result() if name in early else versions[name](request)
     return (None, math.nan) if found is None else (found[0], float(found[1]))
+
+
+def _label(answer: Any) -> str:
+    """An answer as the rules write it: a whole number without a point, so that 1 and 1.0 are one label."""
+    if answer is None or (isinstance(answer, float) and math.isnan(answer)):
+        return ""
+    text = str(answer).strip()
+    whole = _WHOLE.fullmatch(text)
+    if whole is None:
+        return text
+    return "0" if whole[1] == "-0" else whole[1]
 
 
 def _worth(tree: Mapping[str, Any], name: str, confidence: float) -> float:

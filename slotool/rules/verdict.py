@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.rules.betting import STAKES, evidence_against, expected_width
+from slotool.rules.counting import countable_excess, kept_p_value
 from slotool.rules.generator import generate_rules
 from slotool.rules.groups import Groups
+from slotool.rules.losses import zero_or_largest
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.tables import OutcomeTable
+
+MISS = 1e-7  # no p-value of counted losses is smaller
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class TierVerdict:
     ``…_saved``: shares of what the best version takes. ``groups``: the degradation observed in each group, where the
     tolerance is to hold for each; the p-value is then the least of theirs and of all examples', times their number.
     ``square``: mean of the squared excess over the tolerance, of losses in [0, 1]; 0 where the best version serves.
+    ``counted``: losses are 0 or 1, and the p-value is that of ``counting``.
     """
 
     rule: Rule
@@ -40,6 +46,7 @@ class TierVerdict:
     cost_saved: float
     groups: Mapping[str, float] = field(default_factory=dict)
     square: float = 0.0
+    counted: bool = False
 
 
 def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
@@ -50,12 +57,13 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
     best = OSFA(rules.best_version).replay(outcomes)
     replayed = {rule.point: from_point(rule.point).replay(outcomes) for rule in rules.rules}
     parts, found, at_best = _parts(rules, outcomes), [], OSFA(rules.best_version).point
+    counted = zero_or_largest(outcomes.matrix("error"), rules.largest_loss)
     for rule in rules.rules:
         own = replayed[rule.point]
         degradation = rules.degradation(own.error, best.error)
         groups = {name: rules.degradation(own.error[rows], best.error[rows]) for name, rows in parts.items()}
         against = [
-            _p_value(rules, rule.tolerance, own.error[rows], best.error[rows])
+            _p_value(rules, rule.tolerance, own.error[rows], best.error[rows], counted)
             for rows in (np.arange(len(own.error)), *parts.values())
         ]
         found.append(
@@ -72,6 +80,7 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
                 0.0
                 if rule.point == at_best
                 else float((rules.excess(rule.tolerance, own.error, best.error)[0] ** 2).mean()),
+                counted,
             )
         )
     return found
@@ -85,9 +94,12 @@ def detectable_excess(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], e
     if not tested.any():
         return 0.0
     moments = (squares[tested] * examples + 1.0) / (examples + 1.0)
-    alpha, widths = level / (len(rounds) * int(tested.sum()) * len(STAKES)), np.zeros(len(moments))
+    alpha, widths = level / (len(rounds) * int(tested.sum())), np.zeros(len(moments))
+    counted = all(verdict.counted for same in rounds for verdict in same)
     for _ in range(20):  # a tier that is so much worse also differs more often
-        widths = expected_width(moments + widths, alpha, examples)
+        moment = moments + widths
+        counting = countable_excess(moment, alpha, examples)
+        widths = counting if counted else expected_width(moment, alpha / len(STAKES), examples)
     return min(1.0, float(widths.max())) * rules.largest_loss
 
 
@@ -110,7 +122,7 @@ def cross_validate(
     """
     if not 2 <= folds <= len(outcomes.examples) // 2:
         raise InputError(f"{folds} folds of {len(outcomes.examples)} examples; 2 or more are needed, of 2 or more each")
-    config = rules.config
+    config = _settings(rules)
     dealt = np.random.default_rng(config["seed"]).permutation(len(outcomes.examples)) % folds
     found = []
     for fold in range(folds):
@@ -133,6 +145,18 @@ def cross_validate(
     return found
 
 
+def _settings(rules: RuleSet) -> Mapping[str, Any]:
+    """What the rules were made with. Raises ``InputError`` where their file lacks it, or holds something else."""
+    kinds: dict[str, Any] = {"policies": list, "thresholds": int, "max_error": int | float, "seed": int}
+    for name, kind in kinds.items():
+        if not isinstance(rules.config.get(name), kind):
+            raise InputError(
+                f"config of the rules: {name} is {rules.config.get(name, 'missing')!r}, which --folds needs to make "
+                "rules of the same settings; make the rules again with gen-rules"
+            )
+    return rules.config
+
+
 def adjusted_p_values(rounds: Sequence[Sequence[TierVerdict]]) -> np.ndarray:
     """One p-value per tier, adjusted for looking at every fold of every tier: float64 [tiers].
 
@@ -148,8 +172,12 @@ def adjusted_p_values(rounds: Sequence[Sequence[TierVerdict]]) -> np.ndarray:
     return adjusted
 
 
-def _p_value(rules: RuleSet, tolerance: float, error: np.ndarray, best: np.ndarray) -> float:
-    """Against "the tolerance is kept": the bet of ``betting`` from the other side."""
+def _p_value(rules: RuleSet, tolerance: float, error: np.ndarray, best: np.ndarray, counted: bool) -> float:
+    """Against "the tolerance is kept": the test of ``certified`` from the other side."""
+    if counted:
+        scaled = tolerance / rules.largest_loss if rules.comparison == "absolute" else tolerance
+        never_better = rules.tolerance_kind == "quantile"
+        return kept_p_value(error, best, scaled, rules.comparison, MISS, never_better=never_better)
     return min(1.0, 1.0 / float(evidence_against(*rules.excess(tolerance, error, best), restarts=False).max()))
 
 

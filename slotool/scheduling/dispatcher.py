@@ -17,6 +17,8 @@ from slotool.tables import OperatingPoint
 # Queries that a batch may pass to be filled with others behind them.
 MAX_PASSED = 64
 
+NO_POLICY = "no policy applies to it"
+
 
 class RequestOutcome(StrEnum):
     """The outcome of a query.
@@ -94,15 +96,38 @@ class Dispatcher:
                 decision = self.policy.decide(now_us, self.queue)
             except Exception as error:
                 # One query that a policy breaks on must not take the others with it.
-                outcome, decision = (
-                    RequestOutcome.FAILED,
-                    CannotMeet(f"the policy failed: {type(error).__name__}: {error}"),
-                )
+                outcome, decision = RequestOutcome.FAILED, _broken(error)
             if isinstance(decision, Decision):
                 return self._begin(worker, decision, now_us), dropped
-            reason = "no policy applies to it" if decision is None else decision.reason
+            reason = NO_POLICY if decision is None else decision.reason
             dropped.append(self._dropped(self.queue.pop(), outcome, reason))
         return None, dropped
+
+    def begin_alone(self, query: Query, now_us: float) -> Batch | Drop:
+        """What ``arrive`` and then ``next_batch`` do with a query that comes while no other waits and a worker is idle:
+        the same, and sooner where the policy decides without the queue."""
+        policy = self.policy
+        if not policy.decides_alone:
+            self.arrive(query)
+            batch, dropped = self.next_batch(now_us)
+            return dropped[0] if batch is None else batch
+        self.queue.note_arrival(query)
+        if query.deadline_us <= now_us:
+            return self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed")
+        outcome, worker = RequestOutcome.REJECTED, self.workers.idle()
+        assert worker is not None
+        try:
+            decision = policy.decide_alone(now_us, query, self.workers)
+        except Exception as error:
+            outcome, decision = RequestOutcome.FAILED, _broken(error)
+        if not isinstance(decision, Decision):
+            return self._dropped(query, outcome, NO_POLICY if decision is None else decision.reason)
+        batch = Batch(
+            worker, [query], decision, now_us, self._second(worker, decision),
+            policy.planned_us(decision.point, query.examples),
+        )  # fmt: skip
+        self.workers.begins(batch)
+        return batch
 
     def finished(self, worker: int, now_us: float) -> Batch:
         """The answers of ``worker`` are there; it is idle again. The batch they are of."""
@@ -170,13 +195,17 @@ class Dispatcher:
         behind = self.queue.peek()
         if behind is not None and (behind.alone or behind.batch_key != key):
             queries += self._fitting(key, room, sum(query.examples for query in queries), decision.point, now_us)
-        second = (
-            self.workers.second_idle(worker) if decision.concurrent and not self.workers.runs_ensemble_calls else None
-        )
+        second = self._second(worker, decision)
         examples = queries[0].examples if len(queries) == 1 else sum([query.examples for query in queries])
         batch = Batch(worker, queries, decision, now_us, second, self.policy.planned_us(decision.point, examples))
         self.workers.begins(batch)
         return batch
+
+    def _second(self, worker: int, decision: Decision) -> int | None:
+        """The worker of an ensemble's second version, where both begin at the same time on workers."""
+        if not decision.concurrent or self.workers.runs_ensemble_calls:
+            return None
+        return self.workers.second_idle(worker)
 
     def _fitting(self, key: Hashable, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:
         """Take queries of this key from behind others, to fill a batch of ``taken`` examples.
@@ -204,3 +233,7 @@ class Dispatcher:
     def _dropped(self, query: Query, outcome: RequestOutcome, reason: str) -> Drop:
         self.outcomes[outcome] += 1
         return Drop(query, outcome, reason)
+
+
+def _broken(error: Exception) -> CannotMeet:
+    return CannotMeet(f"the policy failed: {type(error).__name__}: {error}")

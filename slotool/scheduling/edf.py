@@ -97,6 +97,10 @@ class EdfQueue:
         if not returning:
             self._arrivals.unread_us.append(query.arrival_us)
 
+    def note_arrival(self, query: Query) -> None:
+        """``query`` has come, and is served without having been here."""
+        self._arrivals.unread_us.append(query.arrival_us)
+
     def peek(self) -> Query | None:
         """The most urgent query, left where it is; None when the queue is empty."""
         return self._entries[self._first][2] if self._first < len(self._entries) else None

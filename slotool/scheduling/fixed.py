@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.edf import EdfQueue, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
@@ -24,6 +24,8 @@ class FixedPoint(Policy):
     Raises ``InputError`` when the space does not hold the point.
     """
 
+    decides_alone = True
+
     def __init__(self, space: ControlSpace, point: OperatingPoint | None = None):
         self._example_us = math.inf
         self._space = space
@@ -37,8 +39,9 @@ class FixedPoint(Policy):
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
-        if query is None:
-            return None
+        return None if query is None else self.decide_alone(now_us, query, queue)
+
+    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
         if math.isinf(query.deadline_us):
             shared = int(SHARED_US / self._example_us)
             return Decision(self._point, max(query.examples, shared), self._reason_without_deadline)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from slotool.errors import InputError
 from slotool.rules import points
 from slotool.rules.ruleset import Rule, RuleSet
-from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.edf import EdfQueue, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import RESPONSE_TIME, Query
 from slotool.scheduling.space import ControlSpace
@@ -27,6 +27,8 @@ class ToleranceTiers(Policy):
     Source: tolerance-tiers, §IV.
     """
 
+    decides_alone = True
+
     def __init__(self, rules: RuleSet, space: ControlSpace):
         self._rules, self._space = rules, space
         self._best = OperatingPoint.of(policy="osfa", version=rules.best_version)
@@ -40,13 +42,16 @@ class ToleranceTiers(Policy):
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
-        if query is None or query.tolerance is None:
+        return None if query is None else self.decide_alone(now_us, query, queue)
+
+    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
+        if query.tolerance is None:
             return None
         slack_us = query.slack_us(now_us)
         tried = []
         try:
             for candidate in self._candidates(query):
-                in_turn = candidate.concurrent and queue.concurrent_slots() < 2
+                in_turn = candidate.concurrent and workers.concurrent_slots() < 2
                 decision = self._taken_in_turn(candidate) if in_turn else candidate
                 if self._space.fits(decision.point, query.examples, slack_us):
                     return decision

@@ -10,11 +10,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slotool.serving import trace_context
 from slotool.serving.access_log import facts_of
 from slotool.serving.frontend import FrontEnd
+from slotool.serving.guard import is_inference
+from slotool.serving.trace_context import TraceContext
 
 
 class AccessMiddleware:
-    """ASGI middleware: returns a request's trace context, and adds a line to the access log of ``front``, if it has
-    one. Handlers leave an ``InferenceResult`` in the request's state as ``answer``."""
+    """ASGI middleware: returns a request's trace context, and has ``front`` record the request, if it records any.
+    Handlers leave an ``InferenceResult`` in the request's state as ``answer``."""
 
     def __init__(self, app: ASGIApp, front: FrontEnd):
         self._app, self._front = app, front
@@ -24,10 +26,11 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         headers = _headers(scope)
-        traceparent = headers.get(trace_context.HEADER)
+        trace = self._front.trace_of(headers) if is_inference(scope) else None
+        traceparent = headers.get(trace_context.HEADER) if trace is None else trace.header
         if trace_context.trace_id(traceparent) is None:
             traceparent = None
-        if traceparent is None and self._front.access_log is None:
+        if traceparent is None and not self._front.has_records:
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
@@ -53,20 +56,27 @@ class AccessMiddleware:
         try:
             await self._app(scope, counted_receive, counted_send)
         finally:
-            if self._front.access_log is not None:
-                self._add(scope, headers, status, began_s, bytes_in, bytes_out)
+            if self._front.has_records:
+                self._add(scope, headers, trace, status, began_s, bytes_in, bytes_out)
 
     def _add(
-        self, scope: Scope, headers: dict[str, str], status: int, began_s: float, bytes_in: int, bytes_out: int
+        self,
+        scope: Scope,
+        headers: dict[str, str],
+        trace: TraceContext | None,
+        status: int,
+        began_s: float,
+        bytes_in: int,
+        bytes_out: int,
     ) -> None:
         front, client = self._front, scope.get("client")
-        assert front.access_log is not None
         answer = scope.get("state", {}).get("answer")
         named: Any = scope.get("path_params", {}).get("model")
         if named is None and scope["path"] == "/compute":
             named = front.named(headers.get("model"))
-        front.access_log.add(
+        front.record(
             headers,
+            trace,
             protocol="http",
             client=front.client_name(headers.get("authorization")),
             peer=client[0] if client else None,

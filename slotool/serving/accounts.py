@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from slotool.data.columns import Inputs
+from slotool.printable import printable
 from slotool.serving.feedback import Feedback
 from slotool.serving.live import Live
 from slotool.serving.model_queue import InferenceResult
@@ -43,7 +44,7 @@ class Accounts:
     """
 
     def __init__(self, router: Router):
-        self._metrics = router.metrics
+        self._metrics, self._events = router.metrics, router.events
         self._waiting = router.waiting
         self._statistics: dict[str, Statistics] = {}
         self._feedback: dict[str, Feedback] = {}
@@ -128,6 +129,23 @@ class Accounts:
         for (name, point), answers in groups.items():
             self._count(name, point, answers)
 
+    def _count_groups(self, name: str, requests: list[Asked]) -> None:
+        """Requests that name a group of which the rules know nothing: a misspelt one has no guarantee of its own."""
+        rules = requests[0].served.rules
+        if rules is None:
+            return
+        groups = Counter(asked.options.group for asked in requests if not rules.knows_group(asked.options.group))
+        new = self._feedback[name].of_unknown_groups(groups)
+        self._metrics.unknown_groups(name, groups.total())
+        for group in new:
+            known = ", ".join(rules.config.get("groups", ())) or "none"
+            self._events.emit(
+                "group-unknown",
+                f"{name}: requests name group {printable(group)!r}, which the rules do not know; they know {known}",
+                model=name,
+                group=group,
+            )
+
     def _count(self, name: str, point: str, answers: list[tuple[Asked, InferenceResult]]) -> None:
         """Answers of one model at one point."""
         latencies_us = [answer.queue_us + answer.compute_us for _, answer in answers]
@@ -135,6 +153,7 @@ class Accounts:
         self._metrics.answered(name, point, latencies_us, late=late)
         self._statistics[name].answered([answer for _, answer in answers], [asked.read_us for asked, _ in answers])
         self._feedback[name].answered([(asked.x, answer, asked.options.group) for asked, answer in answers])
+        self._count_groups(name, [asked for asked, _ in answers])
         first, answer = answers[0]
         accuracy = first.served.expected_accuracy.get(answer.decision.point)
         self._live.answered(latencies_us, late, point if len(self._statistics) == 1 else f"{name}: {point}", accuracy)

@@ -33,7 +33,18 @@ from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.reprofiling import Reprofiling
 from slotool.serving.router import Router
+from slotool.serving.shared_memory import CUDA_NOT_SHARED, NOT_SHARED, SharedMemory
+from slotool.serving.shared_memory_routes import PATH as SHARED_MEMORY
+from slotool.serving.shared_memory_routes import SharedMemoryRoutes
+from slotool.serving.traces import Traces
 from slotool.serving.worker_switching import WorkerSwitching
+
+# What clients of this protocol may look for, and why it is not there.
+_NOT_SERVED = {
+    "/v2/repository/models/": MODELS_ARE_FIXED,
+    f"{SHARED_MEMORY}/": NOT_SHARED,
+    "/v2/cudasharedmemory/": CUDA_NOT_SHARED,
+}
 
 
 def create_app(
@@ -46,6 +57,8 @@ def create_app(
     faults: LocalInferenceEngine | None = None,
     reprofiling: Reprofiling | None = None,
     worker_changes: Autoscaling | WorkerSwitching | None = None,
+    shared_memory: bool = False,
+    traces: Traces | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
@@ -54,10 +67,13 @@ def create_app(
     are. ``runtime_settings``: lets the live page change the policy. ``access_log``: gets a line for
     every answered request. ``faults``: the engine whose workers clients may kill, stop and slow.
     ``reprofiling``: corrects latencies by those seen. ``worker_changes``: adds, removes or
-    exchanges workers with the load. The router is closed when the application's lifespan ends.
+    exchanges workers with the load. ``shared_memory``: clients may send and get tensors in memory that they share with
+    the server. ``traces``: gets the spans of inferences. The router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.access_log = access_log
+    front.traces = traces
+    front.shared_memory = SharedMemory() if shared_memory else None
     pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)
     live = LivePage(front, pages.index, runtime_settings)
 
@@ -79,6 +95,7 @@ def create_app(
             *live.routes,
             *pages.routes,
             *(Faults(front, faults).routes if faults else []),
+            *(SharedMemoryRoutes(front).routes if shared_memory else []),
         ],
         exception_handlers={Rejection: pages.rejected, HTTPException: pages.not_served, Exception: pages.broken},
         middleware=[
@@ -122,7 +139,8 @@ class _Pages:
 
     async def openapi(self, request: Request) -> Response:
         front = self._front
-        return json_response(openapi.document(front.models, front.limits, has_token=front.clients is not None))
+        has = {"has_token": front.clients is not None, "shared_memory": front.shared_memory is not None}
+        return json_response(openapi.document(front.models, front.limits, **has))
 
     async def rejected(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Rejection)
@@ -135,8 +153,9 @@ class _Pages:
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         sentence = {404: f"there is no page {request.url.path[:80]}", 405: f"{request.method} is not served here"}
-        if request.url.path.startswith("/v2/repository/models/"):
-            sentence[404] = MODELS_ARE_FIXED
+        for pages, reason in _NOT_SERVED.items():
+            if request.url.path.startswith(pages):
+                sentence[404] = reason
         document = {"error": sentence.get(error.status_code, error.detail)}
         return json_response(document, error.status_code, error.headers)
 

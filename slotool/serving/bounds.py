@@ -37,6 +37,9 @@ MAX_JSON_VALUES, MAX_TEXT_OBJECTS = 2**20, 2**14
 # No shape multiplies to more, be it that one of its sizes is 0.
 MAX_TENSOR_VALUES = 2**31
 
+# Of a request's inputs in shared memory: the event loop copies them. As many as in the longest body.
+MAX_SHARED_BYTES = 16 * 2**20
+
 MAX_OUTPUTS = 64
 MAX_PARAMETERS = 64
 MAX_ID_CHARACTERS = 1_024
@@ -119,6 +122,14 @@ def require_few(count: int, most: int, what: str) -> None:
     """Raises ``Rejection`` (400) when there are more than ``most``."""
     if count > most:
         raise bad_request(f"{what}: there are {count}, at most {most} are read")
+
+
+def require_few_shared(count: int) -> None:
+    """Raises ``Rejection`` (400) for inputs in shared memory of too many bytes together."""
+    if count > MAX_SHARED_BYTES:
+        raise bad_request(
+            f"inputs in shared memory have {count} bytes, at most {MAX_SHARED_BYTES} of a request are read"
+        )
 
 
 def require_id(request_id: str) -> str:

@@ -7,6 +7,7 @@ cascade itself says, as it does when tables are replayed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,13 +15,14 @@ from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
 from slotool.rules.cascades import Cascade
 from slotool.serving.outputs import Computed, gathered
+from slotool.tables.labels import label_text
 
 
 class OneCascadeRun:
     """``BatchCascadeRun`` of a single example, without arrays: they would take longer than the decision."""
 
-    def __init__(self, cascade: Cascade, x: Inputs):
-        self.cascade, self.x = cascade, x
+    def __init__(self, cascade: Cascade, x: Inputs, names: Sequence[str] = ()):
+        self.cascade, self.x, self._names = cascade, x, names
         self._given: dict[str, Computed | None] = {}
         # What conditions have looked at: most look at it again.
         self._confidences: dict[str, float] = {}
@@ -82,7 +84,7 @@ class OneCascadeRun:
         known = self._labels.get(version)
         if known is None:
             answers = self._given[version]
-            known = self._labels[version] = "" if answers is None else str(answers.first)
+            known = self._labels[version] = "" if answers is None else label_of(answers.first, self._names)
         return known
 
     def feature(self, name: str) -> float:
@@ -96,8 +98,8 @@ _THE_ONE.flags.writeable = False
 class BatchCascadeRun:
     """``x``: the batch. ``next_rows`` and ``given`` (or ``missing``) take turns until no rows are left to ask for."""
 
-    def __init__(self, cascade: Cascade, x: Inputs):
-        self.cascade, self.x = cascade, x
+    def __init__(self, cascade: Cascade, x: Inputs, names: Sequence[str] = ()):
+        self.cascade, self.x, self.names = cascade, x, names
         # Per version asked: which examples it was asked for, and its answers.
         self.asked: dict[str, tuple[np.ndarray, Computed | None]] = {}
         # Per version what conditions have looked at: to make it costs more than to compare it.
@@ -178,8 +180,9 @@ class _Seen:
         asked, answers = self._run.asked[version]
         known = self._run.labels.get(version)
         if known is None:
-            given = [""] * len(asked) if answers is None else map(str, answers.answers.tolist())
-            known = self._run.labels[version] = np.array(list(given), dtype=object)
+            names = self._run.names
+            given = [""] * len(asked) if answers is None else [label_of(own, names) for own in answers.answers.tolist()]
+            known = self._run.labels[version] = np.array(given, dtype=object)
         return known if len(asked) == len(self._rows) else known[np.searchsorted(asked, self._rows)]
 
     def feature(self, name: str) -> np.ndarray:
@@ -189,9 +192,22 @@ class _Seen:
 CascadeRun = OneCascadeRun | BatchCascadeRun
 
 
-def cascade_run(cascade: Cascade, x: Inputs) -> CascadeRun:
-    """A batch at the beginning of its way."""
-    return OneCascadeRun(cascade, x) if len(x) == 1 else BatchCascadeRun(cascade, x)
+def cascade_run(cascade: Cascade, x: Inputs, names: Sequence[str] = ()) -> CascadeRun:
+    """A batch at the beginning of its way. ``names``: of ``class_names``."""
+    return OneCascadeRun(cascade, x, names) if len(x) == 1 else BatchCascadeRun(cascade, x, names)
+
+
+def class_names(cascades: Iterable[Cascade], names: Sequence[str]) -> Sequence[str]:
+    """The model's ``names`` of classes where thresholds of ``cascades`` are by these; empty where by class numbers."""
+    known = frozenset(names)
+    return names if any(not cascade.labels.isdisjoint(known) for cascade in cascades) else ()
+
+
+def label_of(answer: object, names: Sequence[str]) -> str:
+    """An answer as the outcome table wrote it, with ``class_names``."""
+    if names and isinstance(answer, int) and 0 <= answer < len(names):
+        return names[answer]
+    return label_text(answer)
 
 
 def _confidence_of(version: str, answers: Computed) -> np.ndarray:

@@ -21,7 +21,7 @@ from slotool.models.signature import FREE
 from slotool.rules.cascades import Cascade
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc, consults_second
-from slotool.serving.cascade_run import cascade_run
+from slotool.serving.cascade_run import cascade_run, class_names
 from slotool.serving.outputs import Computed, Outputs, Scores, combined
 from slotool.tables import OperatingPoint
 
@@ -32,7 +32,8 @@ BATCHES_WARMED_S = 1.0
 @dataclass(frozen=True, slots=True)
 class EnsemblePlan:
     """The model's own points behind a decision's point; ``second`` is None when one alone answers. ``concurrent``: both
-    versions begin at the same time. Of a cascade, ``first`` and then ``later`` are asked in turn."""
+    versions begin at the same time. Of a cascade, ``first`` and then ``later`` are asked in turn; ``names``: of its
+    classes, as ``class_names``."""
 
     first: OperatingPoint
     second: OperatingPoint | None = None
@@ -40,6 +41,7 @@ class EnsemblePlan:
     concurrent: bool = False
     cascade: Cascade | None = None
     later: tuple[OperatingPoint, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]:
@@ -105,7 +107,7 @@ class PointRunner:
         return combined(first, unsure, _computed(self.model, x[unsure], plan.second)) if unsure.any() else first
 
     def _run_cascade(self, x: Inputs, plan: EnsemblePlan, cascade: Cascade) -> Computed:
-        run = cascade_run(cascade, x)
+        run = cascade_run(cascade, x, plan.names)
         while (rows := run.next_rows) is not None:
             run.given(_computed(self.model, x if len(rows) == len(x) else x[rows], plan.points[run.step]))
         return run.answers()
@@ -225,7 +227,8 @@ def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingP
         raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(own)}")
     first, *second = (own[version] for version in policy.versions)
     if isinstance(policy, Cascade):
-        return EnsemblePlan(first, cascade=policy, later=tuple(second))
+        names = tuple(class_names([policy], model.labels))
+        return EnsemblePlan(first, cascade=policy, later=tuple(second), names=names)
     if not second:
         return EnsemblePlan(first)
     return EnsemblePlan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))

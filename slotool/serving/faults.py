@@ -10,11 +10,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool.errors import InputError
-from slotool.serving import bounds
+from slotool.serving import bounds, rejections
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser
-from slotool.serving.rejections import Rejection, bad_request
+from slotool.serving.rejections import bad_request
 from slotool.workloads.faults import MAX_FACTOR, PATH
 
 MAX_SECONDS = 3_600.0
@@ -44,8 +44,8 @@ class Faults:
         return json_response({"workers": [{"process": engine.pid(worker)} for worker in range(engine.workers)]})
 
     async def inject(self, request: Request) -> Response:
-        if is_from_browser(request):
-            raise Rejection(403, "forbidden", "no page may inject faults")
+        if is_from_browser(request.headers):
+            raise rejections.forbidden("no page may inject faults")
         body = await self._front.body(request, bounds.OVERHEAD_BYTES)
         try:
             asked = msgspec.json.decode(body, type=FaultRequest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,6 +22,8 @@ from slotool.serving.served import ServedModel
 MAX_REMEMBERED, MAX_BYTES = 10_000, 64 * 2**20
 # Accuracy covers so many labelled examples, the latest.
 MAX_LABELLED = 5_000
+# Names that requests may make up as they like.
+MAX_UNKNOWN_GROUPS = 20
 
 
 class Feedback:
@@ -40,6 +42,7 @@ class Feedback:
         self._bytes = 0
         self._right: deque[tuple[bool, bool]] = deque(maxlen=MAX_LABELLED)
         self._answered = self._rejected = self._labelled = 0
+        self._unknown_groups: Counter[str] = Counter()
         self.guarantees = Guarantees()
         self._choice = LabelChoice()
 
@@ -72,6 +75,16 @@ class Feedback:
             request, x, labels, in_time, group = self._unread.popleft()
             self._remembered[request] = Remembered(x, labels, in_time, group)
         return self._remembered
+
+    def of_unknown_groups(self, groups: Counter[str]) -> list[str]:
+        """Count requests by groups that the rules do not know; returned are the names that are new. Only the first
+        ``MAX_UNKNOWN_GROUPS`` names are kept."""
+        room = MAX_UNKNOWN_GROUPS - len(self._unknown_groups)
+        new = [name for name in groups if name not in self._unknown_groups][:room]
+        for name in groups:
+            if name in new or name in self._unknown_groups:
+                self._unknown_groups[name] += groups[name]
+        return new
 
     def rejected(self) -> None:
         """A request ended without an answer."""
@@ -139,7 +152,7 @@ class Feedback:
         """``labelled`` examples, ``accuracy`` of the last of them and ``effective_accuracy`` (None before any), and
         the ``alarms``: tiers whose guarantee the labels violate; and those whose guarantee they alone confirm. Where
         rules have groups, also how many examples of each were looked at, and how many name a group that no guarantee is
-        for."""
+        for. ``unknown_groups``: requests by names of groups that the rules do not know, where there are any."""
         right = np.array(self._right, dtype=bool).reshape(-1, 2)
         asked = self._answered + self._rejected
         share = self._answered / asked if asked else 1.0
@@ -150,6 +163,7 @@ class Feedback:
             "effective_accuracy": float(right.all(axis=1).mean()) * share if len(right) else None,
             **self.guarantees.documents(),
             **({"groups": groups, "other_groups": self.guarantees.of_other_groups} if groups else {}),
+            **({"unknown_groups": dict(self._unknown_groups)} if self._unknown_groups else {}),
         }
 
 

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive
 from slotool.data.columns import Inputs
 from slotool.errors import InputError
 from slotool.models.signature import FREE
-from slotool.serving import bounds, rejections
+from slotool.serving import bounds, rejections, trace_context
 from slotool.serving.access_log import AccessLog
 from slotool.serving.accounts import Accounts, Asked
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
@@ -29,10 +29,13 @@ from slotool.serving.interface import Interface
 from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
-from slotool.serving.request_options import RequestOptions
+from slotool.serving.request_options import RequestOptions, require_meant
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.shadow import Shadows
+from slotool.serving.shared_memory import Regions, SharedMemory
+from slotool.serving.trace_context import TraceContext
+from slotool.serving.traces import Traces, headers_with
 
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
@@ -58,7 +61,8 @@ class FrontEnd:
 
     ``interfaces``: by model, the tensors that clients send and get.
     ``default_tolerance``: of requests that ask for no accuracy; it may change while the server runs.
-    ``access_log``: gets a line for every request that is answered, None for no log.
+    ``access_log``: gets a line for every request that is answered, ``traces`` spans of inferences; None for neither.
+    ``shared_memory``: in which clients may send and get tensors, None where they may not.
     """
 
     def __init__(self, router: Router, limits: Limits, clients: Clients | None = None):
@@ -67,6 +71,8 @@ class FrontEnd:
         self.clients = clients
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
+        self.shared_memory: SharedMemory | None = None
+        self.traces: Traces | None = None
         self.interfaces: dict[str, Interface] = {}
         self._tensor_bytes: dict[str, int] = {}
         self.accounts = Accounts(router)
@@ -184,6 +190,8 @@ class FrontEnd:
             served = self._drawn(served, options)
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
+        if options.tolerance is not None and served.rules is not None:
+            require_meant(served.rules, options.tolerance)
         if served.model.checks_inputs:
             try:
                 served.model.check_inputs(x)
@@ -255,6 +263,26 @@ class FrontEnd:
             return self.clients.check(authorization).name
         except Rejection:
             return None
+
+    @property
+    def has_records(self) -> bool:
+        """Whether answered requests are written down anywhere, so that ``record`` has something to do."""
+        return self.access_log is not None or self.traces is not None
+
+    def trace_of(self, headers: Mapping[str, str]) -> TraceContext | None:
+        """The spans that a request with these headers is to have, None for none."""
+        return None if self.traces is None else self.traces.context_of(headers.get(trace_context.HEADER))
+
+    def record(self, headers: Mapping[str, str], trace: TraceContext | None, **line: Any) -> None:
+        """A request that has been answered; the arguments are those of ``AccessLog.add``, and its ``trace_of``."""
+        if self.access_log is not None:
+            self.access_log.add(headers_with(headers, trace), **line)
+        if self.traces is not None and trace is not None:
+            self.traces.add(trace, **line)
+
+    def regions_of(self, authorization: str | None) -> Regions | None:
+        """Of shared memory, of whoever shows this header; None where none are served."""
+        return None if self.shared_memory is None else self.shared_memory.of(self.client_name(authorization))
 
     def turned_away(self, rejection: Rejection) -> Reply:
         """The same for a request without a token, or beyond its client's rate, of which nothing else was looked at."""

@@ -24,6 +24,7 @@ from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
+from slotool.serving.shared_memory import CUDA_NOT_SHARED, EXTENSION, NOT_SHARED, Regions
 from slotool.serving.tls import Certificate
 
 SERVICE = "inference.GRPCInferenceService"
@@ -49,6 +50,11 @@ CODES = {
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+# What clients of Triton may ask for, and why it is not there.
+NOT_SERVED = {
+    "ModelStreamInfer": "no state is kept between requests; send each of them by ModelInfer",
+    **dict.fromkeys((f"CudaSharedMemory{what}" for what in ("Status", "Register", "Unregister")), CUDA_NOT_SHARED),
 }
 
 
@@ -85,6 +91,7 @@ class GrpcFrontEnd:
         ]
         self._server = grpc.aio.server(options=options)
         methods = {name: self._method(*served) for name, served in self._methods().items()}
+        methods |= {name: _not_served(f"{name} is not served: {reason}") for name, reason in NOT_SERVED.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         try:
             if self._certificate is None:
@@ -117,6 +124,9 @@ class GrpcFrontEnd:
             "RepositoryIndex": (self._repository_index, v2.RepositoryIndexRequest),
             "RepositoryModelLoad": (self._fixed, v2.RepositoryModelLoadRequest),
             "RepositoryModelUnload": (self._fixed, v2.RepositoryModelUnloadRequest),
+            "SystemSharedMemoryRegister": (self._register_region, v2.SystemSharedMemoryRegisterRequest),
+            "SystemSharedMemoryUnregister": (self._unregister_region, v2.SystemSharedMemoryUnregisterRequest),
+            "SystemSharedMemoryStatus": (self._region_status, v2.SystemSharedMemoryStatusRequest),
             "ModelInfer": (self._infer, v2.ModelInferRequest),
         }
 
@@ -181,13 +191,15 @@ class GrpcFrontEnd:
         ``status``: as over HTTP."""
         front = self._front
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
-        traceparent = metadata.get(trace_context.HEADER)
+        trace = front.trace_of(metadata) if kind is v2.ModelInferRequest else None
+        traceparent = metadata.get(trace_context.HEADER) if trace is None else trace.header
         traced = [] if trace_context.trace_id(traceparent) is None else [(trace_context.HEADER, str(traceparent))]
         if traced and response is not None:
             context.set_trailing_metadata(tuple(traced))
-        if front.access_log is not None:
-            front.access_log.add(
+        if front.has_records:
+            front.record(
                 metadata,
+                trace,
                 protocol="grpc",
                 client=front.client_name(_authorization(context)),
                 peer=_peer(context),
@@ -231,7 +243,8 @@ class GrpcFrontEnd:
         return v2.ServerReadyResponse(ready=self._front.router.unready() is None)
 
     async def _server_metadata(self, request: Any, context: Any) -> Any:
-        return v2.ServerMetadataResponse(name="slotool", version=__version__, extensions=EXTENSIONS)
+        extensions = EXTENSIONS if self._front.shared_memory is None else [*EXTENSIONS, EXTENSION]
+        return v2.ServerMetadataResponse(name="slotool", version=__version__, extensions=extensions)
 
     async def _model_ready(self, request: Any, context: Any) -> Any:
         """False and no error for a model that is not served, as Triton has it."""
@@ -266,18 +279,47 @@ class GrpcFrontEnd:
     async def _fixed(self, request: Any, context: Any) -> Any:
         raise rejections.not_found(MODELS_ARE_FIXED)
 
+    async def _register_region(self, request: Any, context: Any) -> Any:
+        asked = {"key": request.key, "byte_size": request.byte_size, "offset": request.offset}
+        self._regions(context).register(request.name, asked)
+        return v2.SystemSharedMemoryRegisterResponse()
+
+    async def _unregister_region(self, request: Any, context: Any) -> Any:
+        self._regions(context).unregister(request.name)
+        return v2.SystemSharedMemoryUnregisterResponse()
+
+    async def _region_status(self, request: Any, context: Any) -> Any:
+        return grpc_messages.regions_message(self._regions(context).status(request.name))
+
+    def _regions(self, context: Any) -> Regions:
+        """Of the client. Raises ``Rejection`` (404) where none are served."""
+        regions = self._front.regions_of(_authorization(context))
+        if regions is None:
+            raise rejections.not_found(NOT_SHARED)
+        return regions
+
     async def _infer(self, request: Any, context: Any) -> Any:
         front = self._front
         arrival_us = front.router.now_us()
         served = self._named(request)
         interface = front.interfaces[served.public_name]
-        asked = grpc_messages.parse_infer(request, interface)
+        regions = None if front.shared_memory is None else front.regions_of(_authorization(context))
+        asked = grpc_messages.parse_infer(request, interface, regions)
         options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
         version = request.model_version or None
         answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled, version)
         outputs = {name: answer.output(name) for name in asked.outputs}
         named, explained = (served.public_name, answer.version), explanation(answer)
         return grpc_messages.format_infer(*named, interface, asked, outputs, explained)
+
+
+def _not_served(sentence: str) -> grpc.RpcMethodHandler:
+    """Rejects every call, whatever it sends, before any of it is read."""
+
+    async def refuse(messages: AsyncIterator[bytes], context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _peer(context: Any) -> str:

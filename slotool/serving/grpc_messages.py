@@ -20,6 +20,7 @@ from slotool.serving.candidates import VERSION
 from slotool.serving.classification import wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request
+from slotool.serving.shared_memory import Place, Regions
 from slotool.serving.tensors import InferRequest
 
 # A ``ModelInferRequest`` with more fields, in all its messages, is not parsed; packed numbers are one field.
@@ -85,35 +86,56 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     raise bad_request("the message is not a ModelInferRequest")
 
 
-def parse_infer(request: Any, interface: Interface) -> InferRequest:
-    """Read a ``ModelInferRequest``: all its tensors are in ``raw_input_contents``, or each in its own ``contents``.
+def parse_infer(request: Any, interface: Interface, regions: Regions | None = None) -> InferRequest:
+    """Read a ``ModelInferRequest``: all its tensors are in ``raw_input_contents``, or each in its own ``contents``, but
+    for those in shared memory. ``regions``: the client's, None where none are served.
 
     Raises ``Rejection`` (400) naming what is wrong.
     """
     bounds.require_few(len(request.inputs), bounds.MAX_OUTPUTS, "inputs")
     bounds.require_few(len(request.outputs), bounds.MAX_OUTPUTS, "outputs")
     bounds.require_id(request.id)
-    raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise bad_request(f"raw_input_contents: there are {len(raw)} for {len(request.inputs)} inputs")
-    entries = [
-        {"name": given.name, "datatype": given.datatype, "shape": list(given.shape), "at": at}
-        for at, given in enumerate(request.inputs)
-    ]
     arrays = {
-        spec.name: _array(spec, shape, request.inputs[entry["at"]], raw[entry["at"]] if raw else None)
-        for spec, shape, entry in tensors.matched(entries, interface)
+        spec.name: _array(spec, shape, entry["given"], entry["raw"], entry["place"], regions)
+        for spec, shape, entry in tensors.matched(_entries(request), interface)
     }
     document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
     outputs = tensors.wanted(document, {}, interface)
     classes = wanted_classes(document, interface.output_by_name)
     parameters = parameters_of(request.parameters)
-    return InferRequest(interface.x(arrays, parameters), outputs, request.id, parameters, classes)
+    places = tensors.destinations(tensors.wanted_places(document), regions)
+    return InferRequest(interface.x(arrays, parameters), outputs, request.id, parameters, classes, places)
 
 
-def _array(spec: TensorSpec, shape: tuple[int, ...], given: Any, raw: bytes | None) -> np.ndarray:
-    if "shared_memory_region" in given.parameters:
-        raise bad_request(f"input {spec.name}: shared memory is not served")
+def _entries(request: Any) -> list[dict[str, Any]]:
+    """Each input, with its raw bytes or None, and with its place in shared memory or None. Raises ``Rejection``."""
+    entries: list[dict[str, Any]] = []
+    for given in request.inputs:
+        place = Place.of(parameters_of(given.parameters), f"input {given.name[:80]}") if given.parameters else None
+        entry = {"name": given.name, "datatype": given.datatype, "shape": list(given.shape), "raw": None}
+        entries.append({**entry, "given": given, "place": place})
+    bounds.require_few_shared(sum(entry["place"].size for entry in entries if entry["place"] is not None))
+    raw = request.raw_input_contents
+    if raw:
+        # Of inputs that are here, in their order.
+        sent = [entry for entry in entries if entry["place"] is None]
+        if len(raw) != len(sent):
+            raise bad_request(f"raw_input_contents: there are {len(raw)} for {len(sent)} inputs")
+        for entry, content in zip(sent, raw, strict=True):
+            entry["raw"] = content
+    return entries
+
+
+def _array(
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    given: Any,
+    raw: bytes | None,
+    place: Place | None,
+    regions: Regions | None,
+) -> np.ndarray:
+    if place is not None:
+        return tensors.shared_array(spec, place, shape, regions)
     filled = [field.name for field, _ in given.contents.ListFields()]
     if raw is None:
         return _typed(spec, given.contents, filled, shape)
@@ -151,9 +173,23 @@ def format_infer(
             response.parameters[name].double_param = value
     for name in request.outputs:
         spec, array = tensors.written(name, request, interface, outputs)
-        response.outputs.add(name=name, datatype=spec.datatype, shape=array.shape)
-        response.raw_output_contents.append(values.to_raw(spec, array))
+        output, raw = (
+            response.outputs.add(name=name, datatype=spec.datatype, shape=array.shape),
+            values.to_raw(spec, array),
+        )
+        if name in request.destinations:
+            _set(output.parameters, request.destinations[name].write(name, raw))
+            raw = b""  # Clients count them.
+        response.raw_output_contents.append(raw)
     return response
+
+
+def _set(parameters: Any, given: Mapping[str, str | int]) -> None:
+    for name, value in given.items():
+        if isinstance(value, str):
+            parameters[name].string_param = value
+        else:
+            parameters[name].int64_param = value
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,6 +216,12 @@ def config_message(document: Mapping[str, Any]) -> Any:
 def statistics_message(documents: Iterable[Mapping[str, Any]]) -> Any:
     """``ModelStatisticsResponse`` of one ``statistics.document`` per model."""
     return json_format.ParseDict({"model_stats": list(documents)}, service_pb2.ModelStatisticsResponse())
+
+
+def regions_message(regions: Iterable[Mapping[str, Any]]) -> Any:
+    """``SystemSharedMemoryStatusResponse`` of ``Regions.status``."""
+    by_name = {region["name"]: region for region in regions}
+    return json_format.ParseDict({"regions": by_name}, service_pb2.SystemSharedMemoryStatusResponse())
 
 
 def facts_of(response: Any) -> dict[str, Any]:

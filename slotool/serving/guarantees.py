@@ -16,9 +16,12 @@ from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel
 from slotool.elastic.evaluation import version_name
 from slotool.errors import SlotoolError
+from slotool.rules.cascades import Cascade
 from slotool.rules.drift import Watched, Watcher
 from slotool.rules.groups import OTHERS
+from slotool.rules.points import from_point
 from slotool.rules.ruleset import RuleSet
+from slotool.serving.cascade_run import class_names, label_of
 from slotool.serving.ensemble import compute
 from slotool.serving.outputs import Computed
 from slotool.serving.served import ServedModel
@@ -128,6 +131,8 @@ def outcomes_of(
     """
     points = {version_name(point): point for point in model.points}
     joined = _joined(parts)
+    policies = [from_point(rule.point) for rule in rules.rules]
+    names = class_names([policy for policy in policies if isinstance(policy, Cascade)], model.labels)
     features = _features(joined)
     frames = []
     for version in dict.fromkeys([*sorted(rules.versions), rules.best_version]):
@@ -135,7 +140,7 @@ def outcomes_of(
         answers = np.concatenate([part.answers for part in computed])
         error = np.zeros(len(answers)) if labels is None else (answers != labels).astype(np.float64)
         # As conditions see an answer when they serve.
-        texts = np.array([str(answer) for answer in answers.tolist()], dtype=object)
+        texts = np.array([label_of(answer, names) for answer in answers.tolist()], dtype=object)
         columns = {"version": version, "error": error, "confidence": _confidence(computed), "latency_s": 0.0}
         numbered = {"example": np.arange(len(answers)).astype(str), "answer": texts}
         frames.append(pd.DataFrame({**numbered, **columns, **features}))

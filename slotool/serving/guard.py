@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from slotool.serving import rejections
 from slotool.serving.rejections import Rejection
 
 # Probes carry no secrets, and learn nothing here but that the server runs.
@@ -43,11 +44,15 @@ class BearerGuard:
         if scope["type"] == "http" and not _is_open(scope):
             shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
             try:
-                for_inference = scope["method"] == "POST" and _INFERENCE.search(scope["path"]) is not None
-                self._let_in(shown[0] if len(shown) == 1 else None, for_inference)
+                self._let_in(shown[0] if len(shown) == 1 else None, is_inference(scope))
             except Rejection as rejection:
                 app = self._rejected(rejection)
         await app(scope, receive, send)
+
+
+def is_inference(scope: Scope) -> bool:
+    """Whether an HTTP request asks for one."""
+    return scope["method"] == "POST" and _INFERENCE.search(scope["path"]) is not None
 
 
 def wants_page(accept: str) -> bool:
@@ -62,9 +67,10 @@ def _is_open(scope: Scope) -> bool:
     return scope["path"] == "/" and scope["method"] in ("GET", "HEAD") and wants_page(accept)
 
 
-def is_from_browser(request: Request) -> bool:
-    """Whether a page may have sent this: with a POST every browser states ``Origin`` or ``Sec-Fetch-Site``."""
-    return "origin" in request.headers or "sec-fetch-site" in request.headers
+def is_from_browser(headers: Mapping[str, str]) -> bool:
+    """Whether a page may have sent this: with a POST every browser states ``Origin`` or ``Sec-Fetch-Site``.
+    ``headers``: names in lower case, or of any case where they are looked up so."""
+    return "origin" in headers or "sec-fetch-site" in headers
 
 
 def require_same_origin(request: Request, *, has_token: bool) -> None:
@@ -78,7 +84,7 @@ def require_same_origin(request: Request, *, has_token: bool) -> None:
     site = request.headers.get("sec-fetch-site", "same-origin")
     foreign = site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != host)
     if foreign or not (has_token or _is_address(host)):
-        raise Rejection(403, "forbidden", "only this server's own page, or a client that is no browser, may change it")
+        raise rejections.forbidden("only this server's own page, or a client that is no browser, may change it")
 
 
 def _is_address(host: str) -> bool:

@@ -115,14 +115,18 @@ class LabelChoice:
 
     def document(self) -> dict[str, Any]:
         """``requests`` that wait for a label, in the order in which they count: the first holds back all drawn after
-        it. Each is as feedback takes it once classes stand for null. And how many were ``drawn`` since these rules
-        serve, how many of them are ``free``, they need none, and how many have ``counted``."""
+        it, and ``waits_for`` names it, None where none waits. Each is as feedback takes it once classes stand for null.
+        And how many were ``drawn`` since these rules serve, how many of them are ``free``, they need none, and how many
+        have ``counted``."""
         requests = [
             {"request": name, "labels": [None] * len(own.answers), **({"group": own.group} if own.group else {})}
             for name, own in self._open.items()
         ]
         counted = self._drawn - len(self._order)
-        return {"requests": requests, "drawn": self._drawn, "free": self._free, "counted": counted}
+        first = self._order[0][0] if self._order else None
+        return {
+            "requests": requests, "waits_for": first, "drawn": self._drawn, "free": self._free, "counted": counted,
+        }  # fmt: skip
 
 
 def _parts(names: Sequence[str], answers: Mapping[str, Remembered]) -> Iterator[list[str]]:

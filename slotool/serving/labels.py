@@ -42,7 +42,7 @@ class FeedbackEndpoint:
         if request.method == "POST":
             # Requests are numbered: a page of another site could guess them, and spoil figures and certificates.
             # Programs may call the server by any name.
-            if is_from_browser(request):
+            if is_from_browser(request.headers):
                 require_same_origin(request, has_token=self._front.clients is not None)
             batch, names = self._front.limits.batch, self._names_of(served)
             per_example = names.bytes_per_label + bounds.BYTES_PER_NUMBER  # and a group's name
@@ -62,7 +62,7 @@ class FeedbackEndpoint:
         served = self._front.model(request.path_params["model"])
         feedback = self._front.accounts.feedback[served.name]
         if request.method == "POST":
-            if is_from_browser(request):
+            if is_from_browser(request.headers):
                 require_same_origin(request, has_token=self._front.clients is not None)
             asked = json_object(await self._front.body(request, bounds.OVERHEAD_BYTES))
             labels = asked.get("labels")

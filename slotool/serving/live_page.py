@@ -20,6 +20,7 @@ from slotool.serving import bounds, tensors
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import require_same_origin, wants_page
 from slotool.serving.rejections import bad_request
+from slotool.serving.request_options import require_meant
 
 TICK_S = 1.0
 # Nothing is fetched from elsewhere, whatever the page holds, and no other site may show it in a frame.
@@ -109,6 +110,9 @@ class LivePage:
             tolerance = _tolerance(asked["tolerance"])
             if tolerance is not None and not self._tiers():
                 raise bad_request("tolerance: no model is served with rules to follow it (serve --rules)")
+            for served in front.models.values():
+                if tolerance is not None and served.rules is not None:
+                    require_meant(served.rules, tolerance)
         workers = self._workers_asked(asked)
         if "policy" in asked:
             await self._use(asked["policy"])

@@ -125,6 +125,12 @@ class Metrics:
             ["model", "group"],
             registry=self.registry,
         )
+        self._unknown_groups = Counter(
+            "slotool_unknown_group_requests",
+            "Answered requests that name a group which the model's rules do not know",
+            ["model"],
+            registry=self.registry,
+        )
         self._groups: dict[str, set[str]] = {}
         self._clients = Counter(
             "slotool_client_requests",
@@ -197,6 +203,11 @@ class Metrics:
         """Report labelled accuracy and alarms whenever metrics are read."""
         self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
         self._alarms.labels(model).set_function(lambda: len(feedback.alarms))
+
+    def unknown_groups(self, model: str, count: int) -> None:
+        """So many answered requests name a group that the model's rules do not know."""
+        if count:
+            self._unknown_groups.labels(model).inc(count)
 
     def violated(self, model: str, alarms: Mapping[str, int], groups: Iterable[str]) -> None:
         """So many tiers of each group of the model's rules lose more than they promise; ``groups``: all there are."""

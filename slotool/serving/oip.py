@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.serving import bounds, request_options, tensors
+from slotool.serving import bounds, rejections, request_options, tensors
 from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import (
     FrontEnd,
@@ -18,9 +18,11 @@ from slotool.serving.frontend import (
     explanation,
     json_response,
 )
+from slotool.serving.guard import is_from_browser
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.reply import BINARY, Reply, ReplyListener, awaited, listener
 from slotool.serving.served import ServedModel
+from slotool.serving.shared_memory import EXTENSION
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
 MODELS_ARE_FIXED = "models are not loaded or unloaded while the server runs: start one with those that it is to serve"
@@ -49,7 +51,8 @@ class OpenInference:
         ]
 
     async def server_metadata(self, request: Request) -> Response:
-        return json_response({"name": "slotool", "version": __version__, "extensions": EXTENSIONS})
+        extensions = EXTENSIONS if self._front.shared_memory is None else [*EXTENSIONS, EXTENSION]
+        return json_response({"name": "slotool", "version": __version__, "extensions": extensions})
 
     async def live(self, request: Request) -> Response:
         return json_response({"live": True})
@@ -125,7 +128,10 @@ class OpenInference:
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
-        asked = self._readers[served.public_name].parse(body, headers.get(tensors.HEADER_LENGTH))
+        regions = None if front.shared_memory is None else front.regions_of(headers.get("authorization"))
+        asked = self._readers[served.public_name].parse(body, headers.get(tensors.HEADER_LENGTH), regions)
+        if asked.destinations and is_from_browser(headers):
+            raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
         options = request_options.from_parameters(asked.parameters)
         ended = listener(done, partial(self._reply, served, asked))
         front.submit(served, asked.x, options, arrival_us, is_disconnected, ended, version)

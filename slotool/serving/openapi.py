@@ -14,6 +14,7 @@ from slotool.serving.interface import Interface
 from slotool.serving.label_choice import MAX_CHOSEN
 from slotool.serving.request_options import MAX_GROUP_CHARACTERS, MAX_PRIORITY, MAX_TIMEOUT_US
 from slotool.serving.served import ServedModel
+from slotool.serving.shared_memory import MAX_BYTES, MAX_NAME_CHARACTERS
 
 Document = dict[str, Any]
 _REJECTIONS = {
@@ -38,7 +39,9 @@ _JSON_TYPES = dict.fromkeys(DTYPES, "number") | {"BOOL": "boolean", "BYTES": "st
 _WHOLE: Document = {"type": "integer", "minimum": 0}
 
 
-def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bool) -> Document:
+def document(
+    models: Mapping[str, ServedModel], limits: Limits, *, has_token: bool, shared_memory: bool = False
+) -> Document:
     """The whole document, as plain JSON values."""
     interfaces = [Interface.of(served.model, limits.batch) for served in models.values()]
     made: Document = {
@@ -51,6 +54,8 @@ def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bo
         "paths": {**_pages(), **_server(), **_models(list(models), limits), **_compute(list(models))},
         "components": {"schemas": {**_messages(list(models), interfaces), **_others(models)}},
     }
+    if shared_memory:
+        made["paths"] |= _shared_memory()
     if has_token:
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         made["security"] = [{"token": []}]
@@ -90,6 +95,25 @@ def _server() -> Document:
         "/v2/health/ready": {"get": _ready("Whether a worker can take a request", (431,)) | {"security": []}},
         "/v2/models/stats": {"get": _answers("Counts and durations of all models", _ref("Statistics"))},
         "/v2/repository/index": {"post": index},
+    }
+
+
+def _shared_memory() -> Document:
+    """Regions that clients register."""
+    name = _parameter("path", "region", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS})
+    size = {"type": "integer", "minimum": 0, "maximum": MAX_BYTES}
+    asked = _object(["key", "byte_size"], key=_TEXT, byte_size={**size, "minimum": 1}, offset=size)
+    changing = (400, 401, 403, 408, 413, 415, 431, 499)
+    register = _answers("Register a region of a shared memory object", _OBJECT, changing) | _body(asked)
+    unregister = {"post": _answers("Forget a region, or all of this client's", _OBJECT, changing)}
+    status = {"get": _answers("Regions of this client", {"type": "array"})}
+    path = "/v2/systemsharedmemory"
+    return {
+        f"{path}/region/{{region}}/register": {"parameters": [name], "post": register},
+        f"{path}/region/{{region}}/unregister": {"parameters": [name], **unregister},
+        f"{path}/region/{{region}}/status": {"parameters": [name], **status},
+        f"{path}/unregister": unregister,
+        f"{path}/status": status,
     }
 
 
@@ -227,7 +251,7 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
     counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share}
     counts |= {"alarms": some, "confirmed": some}
     group = {"type": "string", "maxLength": MAX_GROUP_CHARACTERS}
-    chosen = dict.fromkeys(("drawn", "free", "counted"), _WHOLE)
+    chosen = dict.fromkeys(("drawn", "free", "counted"), _WHOLE) | {"waits_for": {"type": ["string", "null"]}}
     return {
         "Error": _object(["error"], error=_TEXT),
         "Server": _object(["name", "version"], name=_TEXT, version=_TEXT, extensions=some),

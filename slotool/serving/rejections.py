@@ -43,6 +43,11 @@ def no_confidence(*, finite: bool) -> Rejection:
     return bad_request("the model's scores are not numbers on this input: it holds NaN, or values that are too large")
 
 
+def forbidden(sentence: str) -> Rejection:
+    """403: whoever may have sent this may not do it."""
+    return Rejection(403, "forbidden", sentence)
+
+
 def not_found(sentence: str) -> Rejection:
     """404: no such model, version or page."""
     return Rejection(404, "not-found", sentence)

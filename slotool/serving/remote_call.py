@@ -78,7 +78,7 @@ class RemoteCall:
 
     async def _in_turn(self, cascade: Cascade) -> tuple[Computed, str]:
         """A cascade's versions one after the other; one that does not answer is passed over."""
-        run, plan, failed = cascade_run(cascade, self._x), self._plan, None
+        run, plan, failed = cascade_run(cascade, self._x, self._plan.names), self._plan, None
         while (rows := run.next_rows) is not None:
             point, then = plan.points[run.step], (*plan.points, self._fallback())[run.step + 1]
             try:

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-from slotool.rules.ruleset import OBJECTIVES
+from slotool.errors import InputError
+from slotool.rules.ruleset import OBJECTIVES, RuleSet
 from slotool.scheduling.query import RESPONSE_TIME
 from slotool.serving.rejections import bad_request, shown
 
@@ -130,6 +131,15 @@ def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
     if number != int(number):
         raise bad_request(f"{kind}{name}: {shown(given[name])} is not a whole number")
     return int(number)
+
+
+def require_meant(rules: RuleSet, tolerance: float) -> None:
+    """Raises ``Rejection`` (400) for a tolerance that is a percentage where a share is expected."""
+    if tolerance > rules.largest_tolerance:
+        try:
+            rules.require_meant(tolerance)
+        except InputError as error:
+            raise bad_request(str(error)) from None
 
 
 def group_of(value: Any, where: str) -> str:

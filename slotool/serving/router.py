@@ -14,7 +14,7 @@ import numpy as np
 from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError
-from slotool.scheduling import Batch, Query, Workers
+from slotool.scheduling import Batch, Drop, Query, RequestOutcome, Workers
 from slotool.serving import rejections
 from slotool.serving.calls import Calls
 from slotool.serving.candidates import parted
@@ -288,13 +288,47 @@ class Router:
             None if options.min_accuracy is None else _expected(model_queue.served.model, x),
             batch_key=x.batch_key if isinstance(x, Columns) else None,
         )
-        model_queue.pending[query.id] = PendingRequest(query, x, done, is_disconnected, headroom_us)
+        request = PendingRequest(query, x, done, is_disconnected, headroom_us)
+        model_queue.pending[query.id] = request
+        if alone and self._is_free():
+            self._serve_alone(model_queue, request)
+            return
         model_queue.dispatcher.arrive(query)
         self._default_deadline.begin(model_queue, query)
         if self._scheduled or not alone:
             self._wake()
         else:
             self._dispatch()
+
+    def _is_free(self) -> bool:
+        """Whether a request that comes now is the only one, and the event loop itself is to compute it."""
+        if not self.engine.in_loop or self._scheduled or self._is_dispatching or self._calls.waiting or self.waiting():
+            return False
+        return self._workers.idle() is not None
+
+    def _serve_alone(self, model_queue: ModelQueue, request: PendingRequest) -> None:
+        """What a dispatch does with a request that is the only one, without the queue."""
+        query = request.query
+        if request.is_disconnected():
+            model_queue.pending.pop(query.id).end(rejections.client_gone())
+            model_queue.dispatcher.outcomes[RequestOutcome.GONE] += 1
+            return
+        now_us = self.now_us()
+        begun = model_queue.dispatcher.begin_alone(query, now_us)
+        if isinstance(begun, Drop):
+            model_queue.reject([begun], now_us)
+            return
+        self._is_dispatching = True
+        try:
+            self._call(model_queue, begun, [request])
+        finally:
+            self._is_dispatching = False
+        if not request.is_over:
+            self._default_deadline.begin(model_queue, query)
+        if self._calls.waiting or self.waiting():
+            self._wake()  # the call failed: it is made again
+        elif self.now_us() - now_us > LONG_US:
+            self._wake(READING_ITERATIONS)
 
     def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""

@@ -23,6 +23,7 @@ from slotool.serving import bounds, values
 from slotool.serving.classification import classified, wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request, shown
+from slotool.serving.shared_memory import Destination, Place, Regions, destination
 
 HEADER_LENGTH = "inference-header-content-length"
 _REMEMBERED_BYTES = 1_024
@@ -30,28 +31,33 @@ _REMEMBERED_BYTES = 1_024
 
 class InferRequest(NamedTuple):
     """``x``: what the model takes, one array or columns. ``outputs``: name to whether its data is wanted in binary
-    form; ``classes``: name to how many of its highest scores are wanted in its place."""
+    form; ``classes``: name to how many of its highest scores are wanted in its place; ``destinations``: name to where
+    in shared memory its raw form is wanted."""
 
     x: np.ndarray | Columns
     outputs: Mapping[str, bool]
     id: str = ""
     parameters: Mapping[str, Any] = MappingProxyType({})
     classes: Mapping[str, int] = MappingProxyType({})
+    destinations: Mapping[str, Destination] = MappingProxyType({})
 
 
 class _Tensor(NamedTuple):
     """An input as a request's JSON announces it: with its values (``data``), or with where they are among the bytes
-    that follow the JSON, from ``start`` up to ``stop``."""
+    that follow the JSON, from ``start`` up to ``stop``, or in shared memory (``place``)."""
 
     spec: TensorSpec
     shape: tuple[int, ...]
     data: list[Any] | None
     start: int
     stop: int
+    place: Place | None
 
-    def array(self, raw: bytes) -> np.ndarray:
+    def array(self, raw: bytes, regions: Regions | None) -> np.ndarray:
         if self.data is not None:
             return values.of_json(self.spec, self.data, self.shape)
+        if self.place is not None:
+            return shared_array(self.spec, self.place, self.shape, regions)
         return values.of_raw(self.spec, raw[self.start : self.stop], self.shape)
 
 
@@ -65,6 +71,7 @@ class _Asked:
     id: str
     parameters: Mapping[str, Any]
     classes: Mapping[str, int]
+    places: Mapping[str, Place]
 
 
 class RequestReader:
@@ -75,17 +82,21 @@ class RequestReader:
         # A client that sends its tensors in binary form sends the same few lines of JSON before them again and again.
         self._remembered = lru_cache(maxsize=1_024)(self._read)
 
-    def parse(self, body: bytes, header_length: str | None) -> InferRequest:
-        """``header_length``: text of the header ``Inference-Header-Content-Length``, None without one.
+    def parse(self, body: bytes, header_length: str | None, regions: Regions | None = None) -> InferRequest:
+        """``header_length``: text of the header ``Inference-Header-Content-Length``, None without one; ``regions``: of
+        the client's shared memory, None where none is served.
 
         Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
         """
         head, raw = _split(body, header_length)
-        asked = (self._remembered if raw and len(head) <= _REMEMBERED_BYTES else self._read)(head)
+        is_short = len(head) <= _REMEMBERED_BYTES and (raw or regions is not None)
+        asked = (self._remembered if is_short else self._read)(head)
         if len(raw) != asked.raw_bytes:
             raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
-        x = self._interface.x({tensor.spec.name: tensor.array(raw) for tensor in asked.tensors}, asked.parameters)
-        return InferRequest(x, asked.outputs, asked.id, asked.parameters, asked.classes)
+        arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}
+        x = self._interface.x(arrays, asked.parameters)
+        found = InferRequest(x, asked.outputs, asked.id, asked.parameters, asked.classes)
+        return found if not asked.places else found._replace(destinations=destinations(asked.places, regions))
 
     def _read(self, head: bytes) -> _Asked:
         bounds.require_countable_for(self._interface, head)
@@ -99,19 +110,25 @@ class RequestReader:
         tensors, raw_bytes = self._tensors(document.get("inputs"))
         outputs = wanted(document, parameters, self._interface)
         classes = wanted_classes(document, self._interface.output_by_name)
-        return _Asked(tensors, raw_bytes, outputs, request_id, parameters, classes)
+        return _Asked(tensors, raw_bytes, outputs, request_id, parameters, classes, wanted_places(document))
 
     def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:
         """In the model's order, whatever the request's, and the number of bytes that follow the JSON."""
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise bad_request("inputs: a list of tensors is expected")
         found: dict[str, _Tensor] = {}
-        at = 0
+        at = shared_bytes = 0
         for spec, shape, entry in matched(entries, self._interface):
-            size = _raw_size(entry, spec, shape)
+            parameters = _parameters(entry, f"input {spec.name}")
+            place = Place.of(parameters, f"input {spec.name}")
+            if place is not None and ("data" in entry or "binary_data_size" in parameters):
+                raise bad_request(f"input {spec.name}: it has both a shared_memory_region and values of its own")
+            size = _raw_size(entry, parameters, spec, shape) if place is None else 0
             data = None if size is not None else entry["data"]
-            found[spec.name] = _Tensor(spec, shape, data, at, at + (size or 0))
+            found[spec.name] = _Tensor(spec, shape, data, at, at + (size or 0), place)
             at += size or 0
+            shared_bytes += 0 if place is None else place.size
+        bounds.require_few_shared(shared_bytes)
         return tuple(found[spec.name] for spec in self._interface.inputs), at
 
 
@@ -196,12 +213,33 @@ def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str,
         known = _listed(interface.output_by_name.values())
         raise bad_request(f"outputs: no output is called {shown(name)}; {known}")
     parameters = _parameters(entry, f"output {name}")
-    if "shared_memory_region" in parameters:
-        raise bad_request(f"output {name}: shared_memory_region is not served")
     wanted = parameters.get("binary_data", binary)
     if not isinstance(wanted, bool):
         raise bad_request(f"output {name}: binary_data is true or false")
     return name, wanted
+
+
+def wanted_places(document: Mapping[str, Any]) -> dict[str, Place]:
+    """By name of an output, where in shared memory it is wanted; ``document``: a request whose outputs are checked
+    otherwise. Raises ``Rejection`` (400)."""
+    found = {}
+    for entry in document.get("outputs") or ():
+        place = Place.of(entry.get("parameters") or {}, f"output {entry['name']}")
+        if place is not None:
+            found[entry["name"]] = place
+    return found
+
+
+def destinations(places: Mapping[str, Place], regions: Regions | None) -> dict[str, Destination]:
+    """The same in the client's regions. Raises ``Rejection`` (400)."""
+    return {name: destination(regions, place, f"output {name}") for name, place in places.items()}
+
+
+def shared_array(spec: TensorSpec, place: Place, shape: tuple[int, ...], regions: Regions | None) -> np.ndarray:
+    """An input that is in shared memory. Raises ``Rejection`` (400)."""
+    from_region = destination(regions, place, f"input {spec.name}").region
+    _require_size("shared_memory_byte_size", place.size, spec, shape)
+    return values.of_raw(spec, from_region.read(place), shape)
 
 
 def format_response(
@@ -221,7 +259,9 @@ def format_response(
     for name, binary in request.outputs.items():
         spec, array = written(name, request, interface, tensors)
         entry: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": list(array.shape)}
-        if binary:
+        if name in request.destinations:
+            entry["parameters"] = request.destinations[name].write(name, values.to_raw(spec, array))
+        elif binary:
             raw.append(values.to_raw(spec, array))
             entry["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
@@ -267,26 +307,31 @@ def _parameters(owner: Mapping[str, Any], what: str) -> dict[str, Any]:
     return parameters
 
 
-def _raw_size(tensor: Mapping[str, Any], spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
+def _raw_size(
+    tensor: Mapping[str, Any], parameters: Mapping[str, Any], spec: TensorSpec, shape: tuple[int, ...]
+) -> int | None:
     """Bytes of a tensor among those that follow the JSON; None when its values are in the JSON.
 
     Raises ``Rejection`` (400) when they are in both or neither, or as many as the shape cannot have.
     """
-    parameters = _parameters(tensor, f"input {spec.name}")
-    if "shared_memory_region" in parameters:
-        raise bad_request(f"input {spec.name}: shared memory is not served")
     size = parameters.get("binary_data_size")
     if size is None:
         if not isinstance(tensor.get("data"), list):
             raise bad_request(f"input {spec.name}: it has neither a list of data nor a binary_data_size")
         return None
+    found = _require_size("binary_data_size", size, spec, shape)
+    if "data" in tensor:
+        raise bad_request(f"input {spec.name}: it has both data and a binary_data_size")
+    return found
+
+
+def _require_size(parameter: str, size: Any, spec: TensorSpec, shape: tuple[int, ...]) -> int:
+    """``size`` itself. Raises ``Rejection`` (400) where the raw form of no tensor of this shape has so many bytes."""
     expected = values.ITEM_BYTES[spec.datatype] * math.prod(shape)
     is_text = spec.datatype == "BYTES"
     if type(size) is not int or size < expected or (size > expected and not is_text):
         has = f"{'at least ' if is_text else ''}{expected} bytes"
-        raise bad_request(f"input {spec.name}: binary_data_size {shown(size)}, but this shape has {has}")
-    if "data" in tensor:
-        raise bad_request(f"input {spec.name}: it has both data and a binary_data_size")
+        raise bad_request(f"input {spec.name}: {parameter} {shown(size)}, but this shape has {has}")
     return size
 
 

@@ -28,8 +28,11 @@ _LARGEST = {name: float(np.finfo(dtype).max) for name, dtype in DTYPES.items() i
 _LARGEST["BF16"] = float(of_bfloat16_bits(np.array([0x7F7F], dtype=np.uint16))[0])
 
 
-def of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor whose raw form is ``raw``. Raises ``Rejection`` (400) when it is that of none."""
+def of_raw(spec: TensorSpec, raw: bytes | bytearray, shape: tuple[int, ...]) -> np.ndarray:
+    """The tensor whose raw form is ``raw``. A ``bytearray`` then belongs to it, and is not copied.
+
+    Raises ``Rejection`` (400) when it is the raw form of none.
+    """
     datatype, count = spec.datatype, math.prod(shape)
     if datatype == "BYTES":
         return _texts_of_raw(spec, raw, shape)
@@ -41,15 +44,16 @@ def of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
     if datatype == "BOOL" and raw.translate(None, b"\0\1"):
         raise bad_request(f"input {spec.name}: a BOOL is a byte of 0 or 1")
     # The model's own to write to, as bytes are not.
-    return np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw)).astype(DTYPES[datatype], copy=False)
+    own = raw if isinstance(raw, bytearray) else bytearray(raw)
+    return np.ndarray(shape, _LITTLE_ENDIAN[datatype], own).astype(DTYPES[datatype], copy=False)
 
 
-def _texts_of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
+def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray, shape: tuple[int, ...]) -> np.ndarray:
     count = math.prod(shape)
     try:
         # No array is made for more texts than there are lengths.
         if count * ITEM_BYTES["BYTES"] <= len(raw):
-            return of_bytes(spec, raw, shape)
+            return of_bytes(spec, bytes(raw), shape)
     except (ValueError, struct.error):
         pass
     raise bad_request(
@@ -63,9 +67,12 @@ def of_json(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> np.nda
     NumPy is given values of the right type only: of a list of numbers with one long text in it it would make an array
     of texts as long.
     """
-    values = data if list not in set(map(type, data)) else _flattened(spec, data, shape)
-    kind = spec.dtype.kind
-    if not set(map(type, values)) <= _JSON_TYPES[kind]:
+    # Looking at thousands of values takes as long as making an array of them: once is enough.
+    values, found, kind = data, set(map(type, data)), spec.dtype.kind
+    if list in found:
+        values = _flattened(spec, data, shape)
+        found = set(map(type, values))
+    if not found <= _JSON_TYPES[kind]:
         huge = next((value for value in values if kind in "iu" and _is_huge(spec, value)), None)
         if huge is not None:
             raise bad_request(f"input {spec.name}: {shown(huge)} is beyond {spec.datatype}")

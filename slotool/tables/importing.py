@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from slotool.errors import TableError
+from slotool.tables.labels import label_text, label_texts
 from slotool.tables.outcomes import ANSWER, TRUTH, OutcomeTable
 from slotool.tables.schema import read_csv, require_commas, require_distinct
 
@@ -35,7 +36,8 @@ class Layout:
 
     ``names``: what it calls the columns ``KEYS``, where not so. ``versions``: those of a table with a row per example,
     whose columns are named by ``pattern`` with ``{version}`` and ``{column}``; empty: a row per answer. ``abstain``:
-    answers that count as none. ``wrong``: error of a missing answer. ``keep``: further columns, numbers of an example.
+    answers that count as none. ``wrong``: error of a missing answer. ``keep``: further columns, numbers or text of an
+    example.
     """
 
     names: Mapping[str, str]
@@ -96,13 +98,17 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
         raise TableError(f"{taken[0]!r} is no further column to keep: the table of outcomes has one of this name")
     found = _read(path)
     long = _by_answer(found, layout, path) if layout.versions else _renamed(found, layout, path)
+    long = long.assign(**{name: label_texts(long[name]) for name in (ANSWER, TRUTH) if name in long})
     _require_one_truth(long, path)
     rows = pd.DataFrame({"example": long["example"], "version": long["version"]})
     missing = _missing(long, layout)
     rows["error"] = np.where(missing, layout.wrong, _errors(long, missing, path))
     confidence = _numbers(long, "confidence", path)
     if (unknown := np.isnan(confidence) & ~missing).any():
-        raise TableError(f"{path}: {_where(long, unknown)} has no confidence")
+        raise TableError(
+            f"{path}: {_where(long, unknown)} has an answer, but no confidence; give each answer a number, such as 0 "
+            "for never sure, or leave its error and answer empty too: then it counts as missing"
+        )
     rows["confidence"] = less_sure(confidence, missing)
     rows["latency_s"] = np.nan_to_num(
         _known_of_all(_numbers(long, "latency_s", path), "latency_s", long, missing, path)
@@ -111,13 +117,24 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
     if ANSWER in long:
         rows[ANSWER] = np.where(missing, "", long[ANSWER])
     for name in layout.keep:
-        rows[name] = numbers = _numbers(long, name, path)
-        if (unknown := np.isnan(numbers)).any():
+        rows[name] = kept = _kept(long, name, path)
+        if (unknown := (pd.isna(kept) | (kept == ""))).any():
             raise TableError(f"{path}: {_where(long, unknown)} has no {name}; what is kept is known of every example")
     made = OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
     for name in layout.keep:
-        made.feature(name)
+        if name in made.features:
+            made.feature(name)
+        else:
+            made.text(name)
     return made
+
+
+def _kept(long: pd.DataFrame, name: str, path: Path) -> np.ndarray:
+    """A column to keep: float64, or text [rows] where no cell is a number, such as a language."""
+    text = long[name].str.strip()
+    if pd.to_numeric(text, errors="coerce").isna().all():
+        return np.asarray(text.to_numpy(dtype=object))
+    return _numbers(long, name, path)
 
 
 def _require_one_truth(long: pd.DataFrame, path: Path) -> None:
@@ -158,7 +175,7 @@ def read_truths(path: Path) -> dict[str, str]:
         raise TableError(f"{path}: example {found['example'][twice].iloc[0]!r} is there twice")
     if ORDER in found:
         found = found.iloc[_places(found, path)]
-    return dict(zip(found["example"], found[TRUTH].str.strip(), strict=True))
+    return dict(zip(found["example"], label_texts(found[TRUTH]), strict=True))
 
 
 def _places(found: pd.DataFrame, path: Path) -> np.ndarray:
@@ -246,7 +263,8 @@ def _missing(long: pd.DataFrame, layout: Layout) -> np.ndarray:
     for key in (ANSWER, "error"):
         if key in long:
             given |= (long[key].str.strip() != "").to_numpy()
-    return ~given | (long[ANSWER].isin(list(layout.abstain)).to_numpy() if ANSWER in long else False)
+    abstentions = [label_text(answer) for answer in layout.abstain]
+    return ~given | (long[ANSWER].isin(abstentions).to_numpy() if ANSWER in long else False)
 
 
 def _errors(long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import TableError
+from slotool.tables.labels import label_texts
 from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema
 from slotool.tables.table import Table
 
@@ -21,7 +22,13 @@ OUTCOME_SCHEMA = Schema(
         Column("example", "text", "the example's name or number", rule=NOT_EMPTY),
         Column("version", "text", "service version, or operating point key", rule=NOT_EMPTY),
         Column("error", "number", "0 or 1, or a continuous error such as WER", rule=AMOUNT),
-        Column("confidence", "number", "the version's own confidence in its answer", rule=MODERATE),
+        Column(
+            "confidence",
+            "number",
+            "the version's own confidence in its answer",
+            rule=MODERATE,
+            remedy="import-outcomes reads tables in which answers are missing",
+        ),
         Column("latency_s", "number", "seconds the version took for this example", rule=AMOUNT),
         Column(
             "cost",
@@ -50,8 +57,10 @@ class OutcomeTable(Table):
 
     def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str | None = None):
         super().__init__(rows, provenance, source)
-        self.versions: list[str] = list(dict.fromkeys(self.rows["version"]))
-        self.examples: list[str] = list(dict.fromkeys(self.rows["example"]))
+        (at_example, examples), (at_version, versions) = (pd.factorize(self.rows[k]) for k in ("example", "version"))
+        self.versions: list[str] = versions.tolist()
+        self.examples: list[str] = examples.tolist()
+        self._cells = at_example, at_version
         self._matrices: dict[str, np.ndarray] = {}
         self._known: dict[str, np.ndarray] = {}
         self._check_complete(source or "outcome table")
@@ -60,7 +69,8 @@ class OutcomeTable(Table):
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
         numbers = {str(name): _as_numbers(rows[name]) for name in rows if name not in _OWN}
-        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers)
+        labels = {name: label_texts(rows[name]) for name in (ANSWER, TRUTH) if name in rows}
+        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers, **labels)
 
     def matrix(self, column: str) -> np.ndarray:
         """Values of ``column`` as float64 [examples, versions], in the order of ``examples`` and ``versions``.
@@ -81,11 +91,12 @@ class OutcomeTable(Table):
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """The answers as text: object [examples, versions]. Raises ``TableError`` for a table without them."""
+        """The answers as text (``label_text``): object [examples, versions]. Raises ``TableError`` for a table without
+        them."""
         if not self.knows_answers:
             raise TableError("the outcome table has no column 'answer', which some rules compare")
         values = np.empty((len(self.examples), len(self.versions)), dtype=object)
-        values[self._cells] = self.rows[ANSWER].astype(str).to_numpy()
+        values[self._cells] = self.rows[ANSWER].to_numpy()
         return values
 
     @property
@@ -180,12 +191,6 @@ class OutcomeTable(Table):
             digest.update(np.ascontiguousarray(self.matrix(column)).tobytes())
         digest.update("\0".join([*self.examples, "", *self.versions]).encode())
         return digest.hexdigest()
-
-    @cached_property
-    def _cells(self) -> tuple[np.ndarray, np.ndarray]:
-        at_example = {example: i for i, example in enumerate(self.examples)}
-        at_version = {version: i for i, version in enumerate(self.versions)}
-        return self.rows["example"].map(at_example).to_numpy(), self.rows["version"].map(at_version).to_numpy()
 
     def _check_complete(self, source: str) -> None:
         counts = np.zeros((len(self.examples), len(self.versions)), dtype=np.int64)

@@ -61,7 +61,8 @@ NOT_EMPTY = Constraint("must not be empty", lambda texts: np.array([text.strip()
 class Column:
     """One column. ``default`` fills a column that a file leaves out; without one the column is required.
 
-    ``alias``: a name that it may have instead in a table from elsewhere.
+    ``alias``: a name that it may have instead in a table from elsewhere. ``remedy``: what to do where a value is
+    missing.
 
     A ``number`` may be missing (NaN) only where ``optional`` says so. ``numbers`` are lists of float64, in CSV
     written with ``;`` between the values.
@@ -74,6 +75,7 @@ class Column:
     optional: bool = False
     rule: Constraint | None = None
     alias: str | None = None
+    remedy: str = ""
 
     @property
     def required(self) -> bool:
@@ -256,16 +258,21 @@ def schema_name(path: Path) -> str | None:
 def _typed(column: Column, values: pd.Series | None, rows: int, source: str, first_row: int) -> pd.Series:
     if values is None:
         filler = np.nan if column.default is None and column.kind == "number" else column.default
-        values = pd.Series([filler] * rows, dtype=object)
+        values = pd.Series([filler] * rows, dtype=np.float64 if column.kind == "number" else object)
     series, bad = _CONVERT[column.kind](values.reset_index(drop=True))
     problem = f"is not a {_IN_WORDS[column.kind]}"
     if not bad.any() and column.kind == "number":
         missing = series.isna().to_numpy()
-        bad, problem = (missing & (not column.optional)), "is missing or NaN"
+        remedy = f"; {column.remedy}" if column.remedy else ""
+        bad, problem = (missing & (not column.optional)), f"is missing or NaN{remedy}"
         if not bad.any() and column.rule is not None:
             bad, problem = ~missing & ~column.rule.holds(series.fillna(1.0).to_numpy()), column.rule.text
-    elif not bad.any() and column.rule is not None and column.kind in ("integer", "text"):
+    elif not bad.any() and column.rule is not None and column.kind == "integer":
         bad, problem = ~column.rule.holds(series.to_numpy()), column.rule.text
+    elif not bad.any() and column.rule is not None and column.kind == "text":
+        # Names repeat: a version's on every example, an example's for every version.
+        codes, texts = pd.factorize(series)
+        bad, problem = ~column.rule.holds(np.asarray(texts, dtype=object))[codes], column.rule.text
     elif not bad.any() and column.rule is not None and column.kind == "numbers":
         bad = np.array([not bool(np.all(column.rule.holds(np.asarray(v)))) for v in series], dtype=bool)
         problem = column.rule.text
@@ -289,7 +296,7 @@ _IN_WORDS = {
 
 def _as_text(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
     bad = values.isna().to_numpy(dtype=bool)
-    return values.map(_text_of), bad
+    return values if isinstance(values.dtype, pd.StringDtype) else values.map(_text_of), bad
 
 
 def _text_of(value: Any) -> str:
@@ -298,6 +305,8 @@ def _text_of(value: Any) -> str:
 
 
 def _as_number(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
+        return values.astype(np.float64), np.zeros(len(values), dtype=bool)
     present = ~(values.isna() | values.astype(str).str.strip().str.lower().isin(["", "nan", "none"]))
     numbers = pd.to_numeric(values.where(present), errors="coerce").astype(np.float64)
     bad = (present & numbers.isna()).to_numpy(dtype=bool)

@@ -17,7 +17,7 @@ from slotool.models.inference_messages import of_bytes, to_bytes
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.workloads.endpoint import DTYPES, Channel, Example, RequestResult, ServerAnswer, Terms
 from slotool.workloads.served_signature import ServedSignature
-from slotool.workloads.target import ANSWER_WITHIN_S, UNAUTHORIZED, authorization, unauthorized
+from slotool.workloads.target import ANSWER_WITHIN_S, UNAUTHORIZED, authorization, client_certificate, unauthorized
 
 # Of models whose server states no signature.
 _INPUT = TensorSpec("input", "FP32", (FREE,))
@@ -116,7 +116,8 @@ def authority(address: str) -> str:
 def _channel(module: Any, address: str, options: Sequence[tuple[str, Any]] = ()) -> Any:
     """A channel of ``grpc`` or ``grpc.aio``, encrypted for https://; $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH names roots."""
     if address.startswith("https://"):
-        return module.secure_channel(authority(address), grpc.ssl_channel_credentials(), options)
+        own = client_certificate()
+        return module.secure_channel(authority(address), grpc.ssl_channel_credentials(None, own, own), options)
     return module.insecure_channel(authority(address), options)
 
 

@@ -7,7 +7,6 @@ would be what is measured.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from slotool.workloads.target import authorization
+from slotool.workloads.target import authorization, tls_context
 
 
 class HttpClient:
@@ -30,7 +29,7 @@ class HttpClient:
         parts = urlsplit(address)
         self._server = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = tls_context(parts.scheme)
         self._common = _lines({"host": parts.netloc.rpartition("@")[2], "accept": "*/*", **authorization()})
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()

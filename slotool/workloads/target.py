@@ -6,12 +6,14 @@ import ipaddress
 import os
 import socket
 import ssl
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from slotool.errors import InputError
 
 ANSWER_WITHIN_S = 10.0
 UNAUTHORIZED = (401, 403)
+CERTIFICATE_VARIABLE = "SLOTOOL_CLIENT_CERTIFICATE"
 _SCHEMES = {
     "http": (("http", "https"), "http://127.0.0.1:8000"),
     "grpc": (("grpc", "http", "https"), "127.0.0.1:8001"),
@@ -44,6 +46,31 @@ def authorization() -> dict[str, str]:
     """The header that shows ``$SLOTOOL_TOKEN``; none where that is not set."""
     token = os.environ.get("SLOTOOL_TOKEN", "").strip()
     return {"authorization": f"Bearer {token}"} if token else {}
+
+
+def client_certificate() -> bytes | None:
+    """Of ``$SLOTOOL_CLIENT_CERTIFICATE``, a PEM file of a certificate and its private key; None where it is not set.
+
+    Raises ``InputError`` for a file that is none."""
+    path = os.environ.get(CERTIFICATE_VARIABLE)
+    if not path:
+        return None
+    try:
+        ssl.create_default_context().load_cert_chain(path, password=lambda: "")
+        return Path(path).read_bytes()
+    except OSError as error:
+        what = "a PEM file of a certificate and its private key, without a password, is expected"
+        raise InputError(f"${CERTIFICATE_VARIABLE}: {path}: {what} ({error.strerror or error})") from None
+
+
+def tls_context(scheme: str) -> ssl.SSLContext | None:
+    """How connections to an address of this scheme are encrypted, with the client's certificate if there is one."""
+    if scheme != "https":
+        return None
+    context = ssl.create_default_context()
+    if client_certificate() is not None:
+        context.load_cert_chain(os.environ[CERTIFICATE_VARIABLE])
+    return context
 
 
 def unauthorized(address: str) -> InputError:

@@ -74,7 +74,7 @@ def test_anything_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     said = {
         "nowhere": "no such file", "x.txt": "not .json", "x.json": "neither rules nor", "folder": "without a manifest",
-        "x.parquet": "no table or graphs",
+        "x.parquet": "no table that slotool knows",
     }  # fmt: skip
     for name, sentence in said.items():
         with pytest.raises(InputError, match=sentence):

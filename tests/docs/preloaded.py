@@ -1,4 +1,4 @@
-"""Commands of pages, each in a fork of a process that has imported the large packages already.
+"""Commands of pages and tests, each in a fork of a process that has imported the large packages already.
 
 A page types ``slotool`` two hundred times, and importing torch takes as long as most of what they do. Of slotool itself
 nothing is imported before the fork: the script that pip installed is what runs, or a script of the page. Servers are
@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -31,8 +32,20 @@ LAUNCH = f"exec {sys.executable} -IS {Path(__file__).with_name('launch.py')}"
 # By what a page types; a script of the page's own runs in a fork too.
 LAUNCHERS = {
     "slotool": f'{LAUNCH} {{place}} {COMMAND} "$@"',
-    "python": f'case "$1" in *.py) {LAUNCH} {{place}} "$@";; *) exec {sys.executable} "$@";; esac',
+    "python": f"""case "$1 $2" in
+*.py\\ *) {LAUNCH} {{place}} "$@";;
+"-m slotool") shift 2; {LAUNCH} {{place}} {COMMAND} "$@";;
+*) exec {sys.executable} "$@";;
+esac""",
 }
+# Runs ``slotool`` in a process whose own commands are forks too.
+FORKING = "import sys; sys.executable = sys.argv.pop(1); from slotool.cli import main; main()"
+
+
+def forking(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The words before the arguments of a ``slotool`` that runs every further command in a fork."""
+    python = launchers(tuple(sorted(environment.items()))) / "python"
+    return [sys.executable, "-c", FORKING, str(python)]
 
 
 @cache

@@ -53,3 +53,37 @@ def test_code_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path) ->
     assert run(2, 10) == [12, 1], "what has not changed comes from the cache"
     assert run(3, 10) == [13, 0]
     assert run(3, 20) == [23, 0]
+
+
+def test_processes_that_start_together_compile_a_function_once(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "slow.py"]
+    started = [
+        subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    printed = [process.communicate()[0].split() for process in started]
+    assert [value for value, _ in printed] == ["285"] * 3
+    assert sorted(hits for _, hits in printed) == ["0", "1", "1"]
+
+
+SLOW = """
+import slotool.compilation
+slotool.compilation._PACKAGE = "slow"
+from slotool.compilation import njit
+
+@njit(cache=True)
+def squares(count):
+    total = 0
+    for i in range(count):
+        total += i * i
+    return total
+
+# Every process has come this far before the first compiles: they meet at a file of three bytes.
+import os, time
+with open("met", "a") as met:
+    met.write(".")
+while os.path.getsize("met") < 3:
+    time.sleep(0.001)
+print(squares(10), sum(squares.stats.cache_hits.values()))
+"""

@@ -125,9 +125,9 @@ def _onnx_family(folder: Path, features: int) -> tuple[Any, Path]:
     return onnxruntime.InferenceSession(folder / "mlp.onnx", options, providers=["CPUExecutionProvider"]), family
 
 
-def _grpc_caller(address: str, x: np.ndarray) -> Callable[[], object]:
+def _grpc_caller(address: str, x: np.ndarray, model: str = "mlp") -> Callable[[], object]:
     """The same over one gRPC channel, by tritonclient's stub."""
-    request = service_pb2.ModelInferRequest(model_name="mlp", raw_input_contents=[x.tobytes()])
+    request = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[x.tobytes()])
     request.inputs.add(name="input", datatype="FP32", shape=x.shape)
     request.outputs.add(name="label")
     stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(address))

@@ -1,11 +1,16 @@
-"""Throughput at a p99 of 25 ms beside Ray Serve, LitServe, BentoML and MLServer: one model, one client, one machine.
+"""slotool beside what a practitioner would take instead: one network, one core for the server, one for the client.
 
 ``python -m tests.perf serving_peers`` installs each peer in an environment of its own (``$SLOTOOL_PEERS``, by default
-``.venv/peers``) and serves the shipped MLP's weights there in PyTorch, by the plain way of the peer's documentation
-and with its defaults (``peers/``; MLServer without its worker process, which spares it a hop and does not start with
-today's uvloop). One open-loop client asks all of them, Poisson arrivals, one example a request; the greatest rate
-whose p99 over all requests sent is 25 ms at most, to within 15 %, in one of two tries. Client and server share the
-machine's cores. ``SLOTOOL_BENCH_SECONDS``: how long each load lasts (4).
+``.venv/peers``). All serve the shipped MLP of 64 floats: FastAPI routes around ONNX Runtime on uvloop, by JSON and by
+raw bytes, and LitServe, MLServer, BentoML and Ray Serve in PyTorch by the plain way of their documentation
+(``peers/``; LitServe with its fast queue too, MLServer without its worker process, which does not start with today's
+uvloop). Each must give the network's own answer before it is measured.
+
+The client is written in C (``load.c``). A round takes the servers in random order, each in a fresh process: a closed
+loop over 1 and over 32 connections, with the CPU time that a request costs the server's processes, then the greatest
+rate of Poisson arrivals whose p99 is 25 ms at most, where a rate fails only when the median of three tries does.
+``SLOTOOL_BENCH_SECONDS``: of each load (10); ``SLOTOOL_BENCH_ROUNDS`` (5); ``SLOTOOL_BENCH_PEERS``: beginnings of the
+names of those to measure beside slotool, separated by commas.
 """
 
 from __future__ import annotations
@@ -13,95 +18,103 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 import venv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.data import load_dataset
+from slotool.elastic import load_model
 from slotool.errors import RunError
-from slotool.planning.server_process import server_process
-from slotool.rules.switching import LoadTest, greatest_rate, keeps_deadline
-from slotool.serving.server import bind
-from slotool.workloads import Poisson
-from slotool.workloads.channels import TargetServer
-from slotool.workloads.client import LoadPlan, LocalRun
-from slotool.workloads.endpoint import Channel, Endpoint, ServerAnswer, object_of
-from slotool.workloads.http_channel import HttpChannel
-from slotool.workloads.infer import InferEndpoint
+from tests.perf.peer_servers import OPEN_CONNECTIONS, Question, Running, free_port, served, spread, summed_up
+from tests.perf.rate_search import greatest_rate
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).with_name("peers")
-P99_S, FIRST_PER_S, READY_WITHIN_S, ASKED = 0.025, 200.0, 120.0, 3.0
-JSON = {"Content-Type": "application/json"}
-
-
-class PlainJson(Endpoint):
-    """``POST /predict`` with the example as a flat list."""
-
-    name = "plain-json"
-    path = "/predict"
-
-    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
-        return JSON, json.dumps({"input": x.ravel().tolist()}).encode()
-
-    def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
-        return ServerAnswer(int(object_of(body)["label"]))
-
-
-class V2Json(Endpoint):
-    """Open Inference Protocol with tensors as JSON."""
-
-    name = "v2-json"
-
-    @property
-    def path(self) -> str:
-        return f"/v2/models/{self.model}/infer"
-
-    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
-        shape = [1, x.size] if self.model == "digits" else [1, *x.shape]
-        tensor = {"name": "input", "datatype": "FP32", "shape": shape, "data": x.ravel().tolist()}
-        return JSON, json.dumps({"inputs": [tensor]}).encode()
-
-    def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
-        outputs = object_of(body)["outputs"]
-        told = next((output for output in outputs if output["name"] == "label"), outputs[0])
-        return ServerAnswer(int(told["data"][0]))
-
-
-@dataclass(frozen=True)
-class PeerTarget(TargetServer):
-    """A server that is asked by an endpoint of this file."""
-
-    endpoint: type[Endpoint] = PlainJson
-
-    def connect(self) -> Channel:
-        return HttpChannel(self.endpoint(self.model, self.terms), self.address, self.answer_within_s)
+P99_S, CLOSED = 0.025, (1, 32)
+# Where the search begins: this share of what 32 connections get.
+FIRST_SHARE = 0.8
+JSON, BINARY = {"Content-Type": "application/json"}, {"Content-Type": "application/octet-stream"}
+INFER = "/v2/models/{}/infer"
+SLOTOOL, SLOTOOL_JSON = "slotool, binary tensors", "slotool, JSON"
+# CPU time of a request at most this share of FastAPI's, and the rate so many times each peer's.
+CPU_GOAL, RATE_GOAL = 1 / 3, 3.0
 
 
 @dataclass(frozen=True)
 class Peer:
-    """What is installed, and how it is started in a folder of its own: (programs, port, folder) to command."""
+    """A server: what is installed for it, how it is started in a folder of its own (programs, port, folder to command),
+    and what it is asked."""
 
-    package: str
+    packages: tuple[str, ...]
     command: Callable[[Path, int, Path], list[str]]
-    endpoint: type[Endpoint] = PlainJson
+    question: Callable[[np.ndarray], Question]
+
+
+def binary_question(x: np.ndarray, model: str = "mlp", names: tuple[str, str] = ("input", "label")) -> Question:
+    """Open Inference Protocol, tensor in binary form, of the outputs only the label."""
+    size = {"binary_data_size": x.nbytes}
+    tensor = {"name": names[0], "datatype": "FP32", "shape": list(x.shape), "parameters": size}
+    head = json.dumps({"inputs": [tensor], "outputs": [{"name": names[1]}]}).encode()
+    headers = {**BINARY, "Inference-Header-Content-Length": str(len(head))}
+    return Question(INFER.format(model), headers, head + x.tobytes(), _label_of_outputs)
+
+
+def v2_json_question(x: np.ndarray, model: str = "mlp", shape: tuple[int, ...] | None = None) -> Question:
+    """The same with numbers as JSON."""
+    tensor = {"name": "input", "datatype": "FP32", "shape": list(shape or x.shape), "data": x.ravel().tolist()}
+    return Question(INFER.format(model), JSON, json.dumps({"inputs": [tensor]}).encode(), _label_of_outputs)
+
+
+def plain_json_question(x: np.ndarray) -> Question:
+    """The example as a flat list of numbers."""
+    return Question("/predict", JSON, json.dumps({"input": x.ravel().tolist()}).encode(), _plain_label)
+
+
+def raw_question(x: np.ndarray) -> Question:
+    """The example's bytes and nothing else."""
+    return Question("/predict", BINARY, x.tobytes(), _plain_label)
+
+
+def _label_of_outputs(body: bytes) -> int:
+    outputs = json.loads(body)["outputs"]
+    output = next((each for each in outputs if each["name"] == "label"), outputs[0])
+    return int(np.ravel(output["data"])[0])
+
+
+def _plain_label(body: bytes) -> int:
+    return int(json.loads(body)["label"])
+
+
+def _slotool(programs: Path, port: int, folder: Path) -> list[str]:
+    artifact = str(shipped_artifact("mlp").path)
+    return [sys.executable, "-m", "slotool", "serve", artifact, "--name", "mlp", "--port", str(port)]
+
+
+def _fastapi(kind: str) -> Callable[[Path, int, Path], list[str]]:
+    def command(programs: Path, port: int, folder: Path) -> list[str]:
+        model = folder / "mlp.onnx"
+        save_onnx(shipped_artifact("mlp").path / "weights.safetensors", model)
+        return [str(programs / "python"), str(HERE / "front_end.py"), kind, str(port), str(model)]
+
+    return command
+
+
+def _litserve(*more: str) -> Callable[[Path, int, Path], list[str]]:
+    return lambda programs, port, _: [str(programs / "python"), str(HERE / "litserve_server.py"), str(port), *more]
 
 
 def _mlserver(programs: Path, port: int, folder: Path) -> list[str]:
-    settings = {"host": "127.0.0.1", "http_port": port, "grpc_port": _free_port(), "metrics_port": _free_port(),
+    settings = {"host": "127.0.0.1", "http_port": port, "grpc_port": free_port(), "metrics_port": free_port(),
                 "parallel_workers": 0, "debug": False}  # fmt: skip
     (folder / "settings.json").write_text(json.dumps(settings))
     model = {"name": "digits", "implementation": "mlserver_runtime.Digits", "parameters": {}}
@@ -109,137 +122,152 @@ def _mlserver(programs: Path, port: int, folder: Path) -> list[str]:
     return [str(programs / "mlserver"), "start", str(folder)]
 
 
+def _bentoml(programs: Path, port: int, folder: Path) -> list[str]:
+    where = ["--working-dir", str(HERE), "--host", "127.0.0.1", "--port", str(port)]
+    return [str(programs / "bentoml"), "serve", "bentoml_service:Digits", *where]
+
+
+def _mlserver_question(x: np.ndarray) -> Question:
+    return v2_json_question(x, "digits", (1, x.size))
+
+
+FASTAPI = ("uvloop", "httptools", "uvicorn", "fastapi", "onnxruntime")
+TORCH = (f"torch=={torch.__version__.partition('+')[0]}", "safetensors", "packaging", "numpy")
 PEERS = {
-    "ray": Peer("ray[serve]", lambda programs, port, _: [f"{programs}/python", f"{HERE}/ray_server.py", str(port)]),
-    "litserve": Peer(
-        "litserve", lambda programs, port, _: [f"{programs}/python", f"{HERE}/litserve_server.py", str(port)]
+    SLOTOOL: Peer((), _slotool, binary_question),
+    SLOTOOL_JSON: Peer((), _slotool, v2_json_question),
+    "FastAPI + ONNX Runtime, raw bytes": Peer(FASTAPI, _fastapi("fastapi"), raw_question),
+    "FastAPI + ONNX Runtime, JSON": Peer(FASTAPI, _fastapi("fastapi-json"), plain_json_question),
+    "LitServe": Peer((*TORCH, "litserve"), _litserve(), plain_json_question),
+    "LitServe, fast queue": Peer((*TORCH, "litserve"), _litserve("--fast-queue"), plain_json_question),
+    "MLServer": Peer((*TORCH, "mlserver"), _mlserver, _mlserver_question),
+    "BentoML": Peer((*TORCH, "bentoml"), _bentoml, plain_json_question),
+    "Ray Serve": Peer(
+        (*TORCH, "ray[serve]"), lambda bin, port, _: [f"{bin}/python", f"{HERE}/ray_server.py", str(port)],
+        plain_json_question,
     ),
-    "bentoml": Peer("bentoml", lambda programs, port, _: [f"{programs}/bentoml", "serve", "bentoml_service:Digits",
-                    "--host", "127.0.0.1", "--port", str(port)]),
-    "mlserver": Peer("mlserver", _mlserver, V2Json),
 }  # fmt: skip
 
 
 def main() -> None:
-    found: dict[str, dict[str, Any]] = {}
-    artifact = shipped_artifact("mlp").path
-    found["slotool, JSON"] = _own(artifact, "by JSON", V2Json)
-    for name, peer in PEERS.items():
-        # Beside each peer anew: the machine is not the same at the end of ten minutes as at their beginning.
-        own = _own(artifact, f"beside {name}", InferEndpoint)
-        try:
-            with tempfile.TemporaryDirectory() as folder, _served(name, peer, Path(folder), artifact) as url:
-                found[name] = _greatest(PeerTarget(url, "http", "digits", endpoint=peer.endpoint), name)
-        except (RunError, subprocess.CalledProcessError) as error:
-            found[name] = {"skipped": " ".join(str(error).split())[:300]}
-        found[name]["slotool"] = own
-        _tell(name, found[name])
-    print(json.dumps({"benchmark": "serving_peers", "p99_bound_s": P99_S, "found": found}))
+    seconds = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "10"))
+    names, order = _asked(), random.Random(0)
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    skipped: dict[str, str] = {}
+    for number in range(int(os.environ.get("SLOTOOL_BENCH_ROUNDS", "5"))):
+        for name in order.sample(names, len(names)):
+            if name in skipped:
+                continue
+            try:
+                rounds[name].append(_round(name, seconds, number))
+            except (RunError, subprocess.CalledProcessError) as error:
+                skipped[name] = " ".join(str(error).split())[:300]
+    found = {name: _summed_up(runs) for name, runs in rounds.items() if runs}
+    _tell(found, skipped)
+    print(json.dumps({"benchmark": "serving_peers", "p99_bound_s": P99_S, "seconds": seconds, "found": found,
+                      "skipped": skipped}))  # fmt: skip
 
 
-def _own(artifact: Path, name: str, endpoint: type[Endpoint]) -> dict[str, Any]:
-    with server_process([str(artifact)]) as url:
-        return _greatest(PeerTarget(url, "http", "mlp", endpoint=endpoint), f"slotool {name}")
+def _asked() -> list[str]:
+    """The names of those to measure, the FastAPI routes first."""
+    beginnings = tuple(os.environ.get("SLOTOOL_BENCH_PEERS", "").lower().split(","))
+    return [name for name in PEERS if name.startswith("slotool") or name.lower().startswith(beginnings)]
 
 
-def _tell(name: str, found: dict[str, Any]) -> None:
-    if "skipped" in found:
-        print(f"{name}: {found['skipped']}")
-    elif found["per_s"]:
-        found["ratio"] = found["slotool"]["per_s"] / found["per_s"]
-        print(f"slotool ÷ {name}: {found['ratio']:.2f} (target: {ASKED:g})", flush=True)
-    else:
-        print(f"{name} has a longer p99 than {P99_S * 1e3:g} ms at every rate tried", flush=True)
+def _round(name: str, seconds: float, seed: int) -> dict[str, Any]:
+    """One server, once."""
+    found: dict[str, Any] = {}
+    with _running(name) as server:
+        for connections in CLOSED:
+            found[str(connections)] = server.closed_loop(connections, seconds)
+        tries: list[tuple[float, float]] = []
 
+        def tail_s(rate_per_s: float) -> float:
+            samples = server.load(OPEN_CONNECTIONS, seconds, rate_per_s, seed=1_000 * seed + len(tries))
+            tries.append((rate_per_s, samples.quantile_s(0.99)))
+            return tries[-1][1]
 
-def _greatest(target: TargetServer, name: str) -> dict[str, Any]:
-    seconds = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "4"))
-    accuracies, split = [], load_dataset("digits").test
-
-    def measure(rate_per_s: float) -> LoadTest:
-        first = measure_once(rate_per_s)
-        # A machine with other tenants stalls now and then: what fails is tried once more.
-        return first if first.p99_s is not None and first.p99_s <= P99_S else measure_once(rate_per_s)
-
-    def measure_once(rate_per_s: float) -> LoadTest:
-        run = LocalRun(LoadPlan.draw(Poisson(rate_per_s), seconds, split, seed=1), target)
-        run.drive()
-        log = run.log()
-        tail_s = log.tail_of_all_s(0.99)
-        accuracies.append(float(log.correct.sum() / max(1, log.answered.sum())))
-        shown = "not all answered" if tail_s is None else f"p99 {tail_s * 1e3:.1f} ms"
-        print(f"  {name}: {rate_per_s:.0f}/s, {shown}, send delay {1e3 * np.quantile(log.send_delay_s, 0.99):.1f} ms",
-              file=sys.stderr, flush=True)  # fmt: skip
-        return LoadTest(name, 1, 1, rate_per_s, tail_s, float((log.latency_s <= P99_S).mean()))
-
-    rate, loads = greatest_rate(measure, FIRST_PER_S, keeps_deadline(P99_S))
-    p50_s = min((load.p99_s for load in loads if load.p99_s is not None), default=float("nan"))
-    print(f"{name:22} {rate:6.0f}/s within {P99_S * 1e3:g} ms (best p99 of any rate tried {p50_s * 1e3:.1f} ms), "
-          f"accuracy {accuracies[0]:.4f}", flush=True)  # fmt: skip
-    return {"per_s": rate, "accuracy": accuracies[0], "loads": [(load.rate_per_s, load.p99_s) for load in loads]}
+        found["rate_per_s"] = greatest_rate(tail_s, FIRST_SHARE * found[str(CLOSED[-1])]["per_s"], P99_S)
+    one, many = (found[str(connections)] for connections in CLOSED)
+    print(f"  {name}: {found['rate_per_s']:.0f}/s within {P99_S * 1e3:g} ms ({len(tries)} loads); closed loop "
+          f"{one['per_s']:.0f} and {many['per_s']:.0f}/s, CPU {one['cpu_s'] * 1e6:.0f} and "
+          f"{many['cpu_s'] * 1e6:.0f} µs", file=sys.stderr, flush=True)  # fmt: skip
+    return found
 
 
 @contextlib.contextmanager
-def _served(name: str, peer: Peer, folder: Path, artifact: Path) -> Iterator[str]:
-    programs, port = _installed(name, peer.package) / "bin", _free_port()
-    environment = {**os.environ, "PEER_WEIGHTS": str(artifact / "weights.safetensors"), "PYTHONPATH": str(HERE),
-                   "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
-                   "PATH": f"{programs}:{os.environ['PATH']}"}  # fmt: skip
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(peer.command(programs, port, folder), cwd=HERE, env=environment, stdout=log,
-                                  stderr=log)  # fmt: skip
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_until_ready(url, peer, server, folder / "log")
-            yield url
-        finally:
-            _end(server)
+def _running(name: str) -> Iterator[Running]:
+    peer, port = PEERS[name], free_port()
+    artifact = shipped_artifact("mlp").path
+    model, x = load_model(str(artifact)), load_dataset("digits").test.x[:1].astype(np.float32)
+    label = int(model.forward(x, model.full).argmax())
+    programs = _installed(name, peer.packages) / "bin" if peer.packages else Path(sys.executable).parent
+    environment = {"PEER_WEIGHTS": str(artifact / "weights.safetensors"), "OMP_NUM_THREADS": "1",
+                   "PYTHONDONTWRITEBYTECODE": "1", "PATH": f"{programs}:{os.environ['PATH']}"}  # fmt: skip
+    if peer.packages:
+        environment["PYTHONPATH"] = str(HERE)
+    with tempfile.TemporaryDirectory() as folder:
+        command = peer.command(programs, port, Path(folder))
+        with served(command, port, peer.question(x), label, Path(folder), environment) as server:
+            yield server
 
 
-def _wait_until_ready(url: str, peer: Peer, server: subprocess.Popen[bytes], log: Path) -> None:
-    endpoint = peer.endpoint("digits", PeerTarget(url, "http", "digits").terms)
-    headers, body = endpoint.request(load_dataset("digits").test.x[0], 0)
-    until_s = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < until_s and server.poll() is None:
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            asked = urllib.request.Request(url + endpoint.path, body, dict(headers))
-            with urllib.request.urlopen(asked, timeout=10) as response:
-                endpoint.answer({}, response.read())
-                return
-        time.sleep(0.5)
-    raise RunError(f"it does not answer: {log.read_text()[-300:]}")
+def save_onnx(weights: Path, path: Path) -> None:
+    """The dense layers of an artifact's ``weights.safetensors``, those of ``peers/network.py``, as an ONNX network."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+    from safetensors.numpy import load_file
+
+    from tests.perf.peers.network import LAYERS
+
+    of = {tuple(key.split(".")[-2:]): value for key, value in load_file(weights).items()}
+    nodes, constants, at = [], [], "pixels"
+    for name in LAYERS:
+        constants += [numpy_helper.from_array(of[name, part], f"{name}.{part}") for part in ("weight", "bias")]
+        to = "scores" if name == LAYERS[-1] else f"{name}.out"
+        nodes.append(helper.make_node("Gemm", [at, f"{name}.weight", f"{name}.bias"], [to], transB=1))
+        if to != "scores":
+            nodes.append(helper.make_node("Relu", [to], [f"{name}.relu"]))
+        at = f"{name}.relu"
+    sizes = {"pixels": of[LAYERS[0], "weight"].shape[1], "scores": of[LAYERS[-1], "weight"].shape[0]}
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in sizes.items()]
+    graph = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
-    """The server and whatever it started, some of which does not end with it."""
-    try:
-        family = [*psutil.Process(server.pid).children(recursive=True), psutil.Process(server.pid)]
-    except psutil.NoSuchProcess:
-        family = []
-    server.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        server.wait(timeout=20)
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    server.wait()
+def _summed_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {str(each): summed_up([run[str(each)] for run in runs]) for each in CLOSED}
+    return {"rate_per_s": spread([run["rate_per_s"] for run in runs]), "rounds": len(runs), **found}
 
 
-def _installed(name: str, package: str) -> Path:
+def _tell(found: dict[str, Any], skipped: dict[str, str]) -> None:
+    own = found.get(SLOTOOL)
+    for name, figures in found.items():
+        rate, spent = figures["rate_per_s"], [figures[str(each)]["cpu_s"]["median"] for each in CLOSED]
+        closed = [figures[str(each)]["per_s"]["median"] for each in CLOSED]
+        beside = ""
+        if own is not None and not name.startswith("slotool") and rate["median"]:
+            ratio = own["rate_per_s"]["median"] / rate["median"]
+            share = own[str(CLOSED[-1])]["cpu_s"]["median"] / spent[-1]
+            beside = f"; slotool: {ratio:.2f} x the rate (goal {RATE_GOAL:g}), {share:.2f} of the CPU over 32"
+            beside += f" (goal {CPU_GOAL:.2f})" if name.startswith("FastAPI") else ""
+        print(f"{name:34} {rate['median']:6.0f}/s ({rate['least']:.0f} to {rate['most']:.0f}) within "
+              f"{P99_S * 1e3:g} ms; closed loop over 1 / 32 connections {closed[0]:.0f} / {closed[1]:.0f}/s, CPU "
+              f"{spent[0] * 1e6:.0f} / {spent[1] * 1e6:.0f} µs a request{beside}", flush=True)  # fmt: skip
+    for name, sentence in skipped.items():
+        print(f"{name}: {sentence}")
+
+
+def _installed(name: str, packages: tuple[str, ...]) -> Path:
     """The peer's environment, made where there is none; with the very same version of torch."""
-    home = Path(os.environ.get("SLOTOOL_PEERS", ROOT / ".venv" / "peers")) / name
+    folder = name.partition(",")[0].partition(" ")[0].lower()
+    home = Path(os.environ.get("SLOTOOL_PEERS", ROOT / ".venv" / "peers")) / folder
     if not (home / ".installed").exists():
         venv.create(home, with_pip=True, clear=True)
-        version = torch.__version__.partition("+")[0]
-        pip = [home / "bin" / "pip", "--quiet", "--disable-pip-version-check", "install", f"torch=={version}"]
-        subprocess.run([*pip, "safetensors", "packaging", "numpy", package], check=True)
+        pip = [home / "bin" / "pip", "--quiet", "--disable-pip-version-check", "install"]
+        subprocess.run([*pip, *packages], check=True)
         (home / ".installed").touch()
     return home
-
-
-def _free_port() -> int:
-    with bind("127.0.0.1", 0) as listener:
-        return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from slotool.errors import ArgumentError, InputError, PromiseBroken, SlotoolWarn
 from slotool.planning.fleet import WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.tiers import TierFleetSearch, TierMix, read_versions
-from slotool.rules import Conc, Rule, RuleSet, from_point
+from slotool.rules import Conc, Rule, RuleSet, from_point, generate_rules
 from slotool.scheduling import ControlSpace, ToleranceTiers
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.testing.rules import family_outcomes
@@ -74,7 +74,7 @@ def test_the_load_of_each_version_is_that_of_the_replayed_rules(rules: RuleSet, 
             "tolerance": 0.02, "share": 1.0, "objective": "cost", "tier": 0.02, "at_once": False, "rule": rule.id,
             "routing": policy.words,
             "bound": rule.bound, "certified": rule.certified, "note": rule.note, "confidence": 0.95,
-            "tolerance_kind": "absolute",
+            "tolerance_kind": "absolute", "max_error": 1.0,
         }
     ]  # fmt: skip
     assert (row["replicas"], row["other_tier"], row["mean_batch"]) == (1, 0.0, 1.0)
@@ -280,3 +280,18 @@ def test_options_that_cannot_be_meant_are_refused(slotool: Slotool, given: tuple
     done = slotool("plan", "latency.parquet", "--rules", "rules.json", "--deadline-ms", 50, *given)
     assert done.exit_code == 2
     assert says in " ".join(done.stderr.split())
+
+
+def test_errors_above_1_keep_their_unit_and_a_percentage_is_refused(rules: RuleSet, outcomes: OutcomeTable) -> None:
+    words = outcomes.with_errors(outcomes.matrix("error") * 20)
+    in_words = generate_rules(words, [1.0, 2.0], ["cost"], 0.95, tolerance_kind="absolute", max_error=20.0)
+    common = {"outcomes": words, "rate": 50.0, "deadline_ms": 300, "progress": None}
+    found = api.plan(latencies(), rules=in_words, tolerance=2.0, **common)
+    tier = in_words.rule_for(2.0, "cost")
+    assert tier.certified
+    assert f"at most {tier.bound:g} of error worse than" in repr(found)
+    assert 0.8 < found.rows[0]["accuracy"] < 1.0
+    with pytest.raises(InputError, match=r"error 20 is above 1, so that no accuracy"):
+        api.plan(latencies(), **common)
+    with pytest.raises(ArgumentError, match=r"tolerance: tolerance 5: .* for 5 % give 0\.05"):
+        api.plan(latencies(), rules=rules, tolerance=5.0, **{**common, "outcomes": outcomes})

@@ -146,7 +146,7 @@ def test_tolerance_tiers() -> None:
     assert curve(by_time, "cost").y == pytest.approx([100, 100, 25])
     assert "saves 60.0 % of the response time, certified at 99.0 % confidence" in by_time.caption
     assert "saves 75.0 % of the cost" in by_cost.caption
-    assert [row[0] for row in by_cost.table.rows] == ["0.0 – 1.0 %", "2.0 %"], "tiers served alike are one row"
+    assert [row[0] for row in by_cost.table.rows] == ["0 – 1 points", "2 points"], "tiers served alike are one row"
     assert [row[-1] for row in by_cost.table.rows] == ["not needed", "yes"]
 
 

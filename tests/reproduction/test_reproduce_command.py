@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import slotool
 from slotool.atomic import alone
 from slotool.errors import InputError
+from tests.docs.preloaded import forking
 
 # The one of each paper that takes the fewest seconds.
 ONE_OF_EACH = (
@@ -24,7 +24,7 @@ ONE_OF_EACH = (
 
 
 def reproduce(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "slotool", "reproduce", *arguments, "-o", str(folder)]
+    line = [*forking(), "reproduce", *arguments, "-o", str(folder)]
     return subprocess.run(line, capture_output=True, text=True)
 
 

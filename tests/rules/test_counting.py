@@ -2,55 +2,139 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import binom
 
 from slotool.rules.betting import betting_p_value
-from slotool.rules.counting import paired_p_value
+from slotool.rules.counting import PairedTest, countable_excess, examples_to_count, kept_p_value, paired_p_value
 from slotool.rules.losses import Comparison
 
-MISS = 1e-4
+EXAMPLES = 16
+KINDS: tuple[Comparison, ...] = ("absolute", "relative")
 
 
-def _drawn(
-    draw: np.random.Generator, kind: Comparison, tolerance: float, best_alone: float, size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Losses of a candidate and the best version where the tolerance is exceeded by nothing."""
-    which, either = draw.random(size), np.ones(size, bool) if kind == "absolute" else draw.random(size) < 0.4
-    alone = best_alone + tolerance if kind == "absolute" else (best_alone + tolerance) / (1 + tolerance)
-    error, best = which < alone, (which >= alone) & (which < alone + best_alone)
-    both = which >= alone + best_alone if kind == "relative" else np.zeros(size, bool)
-    return (either & (error | both)).astype(float), (either & (best | both)).astype(float)
+def _boundary(best_alone: np.ndarray, tolerance: float, kind: Comparison) -> np.ndarray:
+    """The probability of an error of the candidate alone at which a tolerance is just exceeded."""
+    return np.asarray((best_alone + tolerance) / (1.0 + tolerance) if kind == "relative" else best_alone + tolerance)
 
 
-@pytest.mark.parametrize(
-    ("kind", "tolerance", "best_alone", "size"),
-    [("absolute", 0.01, 0.0, 800), ("absolute", 0.02, 0.1, 500), ("absolute", 0.0, 0.03, 900),
-     ("relative", 0.1, 0.05, 900)],
-)  # fmt: skip
-def test_what_is_exceeded_is_hardly_ever_rejected(
-    kind: Comparison, tolerance: float, best_alone: float, size: int
+def _exceeded(tolerance: float, kind: Comparison) -> np.ndarray:
+    """Probabilities, of an error of the candidate alone and of the best version alone, that exceed the tolerance, many
+    of them by nothing: float64 [pairs, 2]."""
+    pairs = []
+    for best_alone in np.concatenate([np.geomspace(1e-4, 0.02, 8), np.linspace(0.0, 0.5, 41)]):
+        at = max(0.0, float(_boundary(best_alone, tolerance, kind)))
+        pairs += [(alone, best_alone) for alone in (at, at + 0.003, at + 0.05, at + 0.2) if alone + best_alone <= 1.0]
+    return np.array([(alone, best) for alone, best in pairs if alone >= _boundary(best, tolerance, kind) - 1e-12])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tolerance", [0.0, 0.02, 0.1, 0.3, 0.5, -0.1])
+def test_no_outcomes_of_sixteen_examples_are_rejected_too_often(kind: Comparison, tolerance: float) -> None:
+    test = PairedTest(EXAMPLES, tolerance, kind, miss=1e-3)
+    outcomes = [(a, b) for a in range(EXAMPLES + 1) for b in range(EXAMPLES + 1 - a)]
+    p_values = np.array([test.p_value(a, b) for a, b in outcomes])
+    alone, best_alone = np.array(outcomes).T
+    q_alone, q_best = _exceeded(tolerance, kind).T[:, :, None]
+    # Every outcome's probability, by binomials one within the other, which share no code with the test.
+    rest = np.where(q_best < 1.0, q_alone / (1.0 - q_best), 0.0).clip(0.0, 1.0)
+    likely = binom.pmf(best_alone, EXAMPLES, q_best) * binom.pmf(alone, EXAMPLES - best_alone, rest)
+    assert likely.sum(axis=1) == pytest.approx(1.0)
+    for level in np.unique(p_values):
+        assert (likely @ (p_values <= level)).max() <= level + 1e-9, f"at level {level}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_level_is_nearly_used_up(kind: Comparison) -> None:
+    """A test that never rejects would keep its level as well."""
+    size, share = 800, 0.05
+    test, at = PairedTest(size, 0.02, kind, miss=1e-4), float(_boundary(np.array(share), 0.02, kind))
+    grid = [(a, b, test.p_value(a, b)) for b in range(15, 70) for a in range(10, 100)]
+    rejected = sum(
+        binom.pmf(b, size, share) * binom.pmf(a, size - b, at / (1 - share))
+        for a, b, p_value in grid
+        if p_value <= 0.05
+    )
+    assert 0.043 < rejected <= 0.05
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    trials=st.integers(1, 400),
+    tolerance=st.floats(-0.3, 0.5),
+    shares=st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)),
+    miss=st.sampled_from([1e-6, 1e-3]),
+)
+def test_a_p_value_rises_with_errors_of_the_candidate_and_falls_with_the_best_versions(
+    kind: Comparison, trials: int, tolerance: float, shares: tuple[float, float], miss: float
 ) -> None:
-    draw = np.random.default_rng(0)
-    found = [
-        paired_p_value(*_drawn(draw, kind, tolerance, best_alone, size), tolerance, kind, MISS) for _ in range(250)
-    ]
-    for level in (0.05, 0.2):
-        assert (np.array(found) <= level).sum() <= binom.ppf(0.9999, len(found), level)
-    assert (np.array(found) <= 0.2).sum() >= binom.ppf(0.0001, len(found), 0.12)
+    test = PairedTest(trials, tolerance, kind, miss)
+    alone = int(shares[0] * (trials - 1))
+    best_alone = int(shares[1] * (trials - 1 - alone))
+    own = test.p_value(alone, best_alone)
+    assert miss <= own <= 1.0
+    assert test.p_value(alone + 1, best_alone) >= own * (1.0 - 1e-9)
+    assert test.p_value(alone, best_alone + 1) <= own * (1.0 + 1e-9)
 
 
-def test_without_errors_of_the_best_version_alone_it_is_the_binomial_tail() -> None:
-    error, best = np.zeros(400), np.zeros(400)
-    error[:3] = 1.0
-    assert paired_p_value(error, best, 0.03, "absolute", MISS) == pytest.approx(binom.cdf(3, 400, 0.03), abs=3 * MISS)
-    assert paired_p_value(error, best, 0.0, "absolute", MISS) == 1.0
+def test_where_the_best_version_never_errs_alone_it_is_the_binomial_tail() -> None:
+    """So few errors of the candidate alone leave no doubt about q01: it is about 0, and the test a binomial one."""
+    error, best, miss = np.zeros(400), np.zeros(400), 1e-7
+    for alone in (0, 1, 3):
+        error[:alone] = 1.0
+        expected = binom.cdf(alone, 400, 0.1)
+        assert paired_p_value(error, best, 0.1, "absolute", miss) == pytest.approx(expected + miss, rel=0.02)
+    assert paired_p_value(error, best, 0.0, "absolute", miss) == 1.0
 
 
-def test_at_no_tolerance_it_shows_what_a_bet_shows_with_more_examples() -> None:
-    draw = np.random.default_rng(1)
-    which = draw.random(3000)
-    error, best = (which < 0.02).astype(float), ((which >= 0.02) & (which < 0.05)).astype(float)
-    small = slice(0, 2000)
-    exact = paired_p_value(error[small], best[small], 0.0, "absolute", MISS)
-    assert exact < betting_p_value(error[small], best[small], 0.0, "absolute", 0.01, 0.05, 1000.0)
-    assert exact < 0.01
+def test_where_the_versions_differ_everywhere_it_is_the_binomial_tail() -> None:
+    """Relative, no tolerance, and each example an error of one alone: a sign test."""
+    error, best = np.zeros(60), np.ones(60)
+    error[:18], best[:18] = 1.0, 0.0
+    found = paired_p_value(error, best, 0.0, "relative", 1e-6)
+    assert binom.cdf(18, 60, 0.5) < found < 1.05 * binom.cdf(18, 60, 0.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_that_a_tolerance_is_kept_is_tested_from_the_other_side(kind: Comparison) -> None:
+    draw, size = np.random.default_rng(0), 3000
+    which = draw.random(size)
+    best = (which < 0.10).astype(float)
+    much_worse = ((which >= 0.02) & (which < 0.20)).astype(float)
+    a_bit_worse = ((which >= 0.02) & (which < 0.13)).astype(float)
+    tolerance = 0.05 if kind == "absolute" else 0.5
+    assert kept_p_value(much_worse, best, tolerance, kind, 1e-6) < 0.01
+    assert kept_p_value(a_bit_worse, best, tolerance, kind, 1e-6) > 0.5
+    assert paired_p_value(a_bit_worse, best, tolerance, kind, 1e-6) < 0.01
+    assert paired_p_value(much_worse, best, tolerance, kind, 1e-6) == 1.0
+
+
+@pytest.mark.parametrize("level", [0.002, 0.005])
+def test_it_shows_more_than_a_bet_does(level: float) -> None:
+    """And still more where the level has grown since the bet's stakes were set."""
+    draw, size, tolerance, stakes_for = np.random.default_rng(1), 600, 0.02, 0.002
+    exact = bets = 0
+    for _ in range(300):
+        which = draw.random(size)
+        error, best = (which < 0.01).astype(float), ((which >= 0.01) & (which < 0.03)).astype(float)
+        exact += paired_p_value(error, best, tolerance, "absolute", 0.01 * level) <= level
+        bets += betting_p_value(error, best, tolerance, "absolute", stakes_for, 0.03, 240.0) <= level
+    assert exact > bets + 5
+
+
+@pytest.mark.parametrize(("best_alone", "level"), [(0.0175, 1e-4), (0.1, 1e-3), (0.001, 0.01)])
+def test_what_is_said_to_show_something_does_about_as_often_as_not(best_alone: float, level: float) -> None:
+    draw, tolerance = np.random.default_rng(2), 0.02
+    needed = int(examples_to_count(np.array([tolerance]), np.array([2 * best_alone]), level)[0])
+    test = PairedTest(needed, tolerance, "absolute", level / 100)
+    counts = draw.multinomial(needed, [best_alone, best_alone, 1 - 2 * best_alone], size=200)[:, :2]
+    assert 0.4 < np.mean([test.p_value(*own) <= level for own in counts]) < 0.9
+    examples, excess = 1000, 0.0
+    for _ in range(20):
+        excess = float(countable_excess(np.array([2 * best_alone + tolerance + excess]), level, examples)[0])
+    worse = best_alone + tolerance + excess
+    counts = draw.multinomial(examples, [worse, best_alone, 1 - worse - best_alone], size=200)[:, :2]
+    kept = PairedTest(examples, -tolerance, "absolute", 1e-7)
+    assert 0.4 < np.mean([kept.p_value(*own[::-1]) <= level for own in counts]) < 0.9

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import slotool as library
+from slotool.errors import AlreadyExistsError
 from slotool.rules import RuleSet
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
@@ -102,7 +104,7 @@ def _table(**changes):
     [
         (lambda rows: rows[1:], (), "example 'e0' of version 'small' is missing"),
         (lambda rows: rows.iloc[[0, *range(len(rows))]], (), "example 'e0' of version 'small' appears more than once"),
-        (_table(confidence="nan"), (), "row 2, column confidence: 'nan' is missing or NaN"),
+        (_table(confidence="nan"), (), "column confidence: 'nan' is missing or NaN; import-outcomes reads"),
         (_table(confidence=0.5), (), "constant confidence"),
         (_table(error=1.5), (), "--max-error states"),
         (_table(error=-1), (), "column error: '-1' must not be negative"),
@@ -171,6 +173,27 @@ def test_a_frames_index_and_columns_of_single_answers_are_no_features(slotool, t
     rows.assign(tokens=range(180)).to_csv(tmp_path / "o.csv")
     pairs = slotool(*made, "--force", "--policies", "osfa,seq,conc")
     assert pairs.exit_code == 0, pairs.stderr
+
+
+def test_of_two_at_once_one_is_told_that_the_other_was_faster(outcomes, tmp_path, monkeypatch) -> None:
+    made = library.gen_rules(outcomes, tolerances=[0.1], method="naive").rules
+    save = type(made).save
+
+    def slower(self, path, **options) -> None:
+        path.write_text("{}")
+        save(self, path, **options)
+
+    monkeypatch.setattr(type(made), "save", slower)
+    with pytest.raises(AlreadyExistsError, match="another process"):
+        library.gen_rules(outcomes, tmp_path / "r.json", tolerances=[0.1], method="naive")
+    assert (tmp_path / "r.json").read_text() == "{}"
+    library.gen_rules(outcomes, tmp_path / "r.json", tolerances=[0.1], method="naive", force=True)
+    assert RuleSet.load(tmp_path / "r.json") == made
+
+
+def test_a_plain_parquet_file_is_loaded_by_its_columns(tmp_path) -> None:
+    family_outcomes(30).rows.to_parquet(tmp_path / "plain.parquet")
+    assert isinstance(library.load(tmp_path / "plain.parquet"), OutcomeTable)
 
 
 def test_files_that_are_not_there_or_already_are(slotool, outcomes, tmp_path) -> None:

@@ -5,12 +5,16 @@ import json
 import numpy as np
 import pytest
 
+import slotool as library
+from slotool.api.display import Table
 from slotool.reports.series.degradation import observed_against_tolerance
 from slotool.reports.series.savings import savings_against_tolerance
+from slotool.reports.series.tiers import tolerance_tiers
 from slotool.reports.series.versions import version_figures
 from slotool.rules import RuleSet, generate_rules
 from slotool.rules.analysis import CATEGORIES, categories, category_confidences, category_errors
 from slotool.rules.verdict import verdicts
+from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 
 TIERS = [0.0, 0.05, 0.1, 0.3]
@@ -42,7 +46,10 @@ def test_a_dry_run_writes_nothing(slotool, outcomes, tmp_path) -> None:
     done = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", "--dry-run", "--json", "--thresholds", "4")
     assert done.exit_code == 0, done.stderr
     plan = json.loads(done.stdout)
-    assert plan["candidates"] == 3 + 6 * 2 * 4
+    made = slotool("gen-rules", outcomes, "-o", tmp_path / "made.json", "--json", "--thresholds", "4").document["rules"]
+    pairs, longest = 3 + 6 * 2 * 4, 3 + 2 * 2 * (6 * 4 + 6 * 4**2)  # two answers, two signals; fewer where some tie
+    assert (plan["cascades"], plan["candidates"]) == (longest, pairs + longest)
+    assert 0.8 * plan["candidates"] <= made["config"]["candidates"] <= plan["candidates"]
     assert plan["predicted_s"] > 0
     assert not (tmp_path / "r.json").exists()
 
@@ -60,11 +67,28 @@ def test_prices_by_the_command(slotool, outcomes, tmp_path) -> None:
         (["dear"], "neither a number"),
         (["small=2,small=3"], "small has two prices"),
         (["small=2", "small=3"], "small has two prices"),
-        (["2", "small=3"], "neither a number"),
+        (["2", "small=3"], "2 is a price of every version, and another one is given"),
+        (["1", "2"], "1 is a price of every version, and another one is given"),
         (["huge=3"], "a price for 'huge', but the table has only small, medium, large"),
     ):
         wrong = slotool(*made, "-o", tmp_path / "w.json", *(word for text in given for word in ("--price", text)))
         assert (wrong.exit_code, sentence in wrong.stderr) == (2, True), wrong.stderr
+
+
+def test_units_and_what_cannot_be_saved_are_told() -> None:
+    made = library.gen_rules(family_outcomes(400), tolerances=[0.1, 3], price=0.0, method="naive")
+    said = [part for part in made.shown() if isinstance(part, str)]
+    assert "large costs nothing, so that no tier can save cost" in said
+    assert "tolerance 3 is 300% of large's error; 3 % is 0.03" in said
+    rows = family_outcomes(40).rows.assign(latency_s=0.0)
+    timeless = library.gen_rules(OutcomeTable(rows), tolerances=[0.1], method="naive").shown()
+    assert any("takes no time in this table" in part for part in timeless if isinstance(part, str))
+    tables = [part for part in made.shown() if isinstance(part, Table)]
+    assert tables[1].title.startswith("Tiers for the least response time: naive, loss in % of large's error")
+    assert tables[1].columns[0] == "tolerance, %"
+    for given, heading in ((None, "cost, machine s"), ({"small": 1, "medium": 2, "large": 3}, "cost")):
+        priced = library.gen_rules(family_outcomes(40), tolerances=[0.1], prices=given, method="naive")
+        assert next(part for part in priced.shown() if isinstance(part, Table)).columns[3] == heading
 
 
 def test_tiers_are_judged_at_other_prices(slotool, outcomes, tmp_path) -> None:
@@ -128,3 +152,32 @@ def test_a_budget_buys_the_strictest_tier_within_it(slotool, outcomes, tmp_path)
         assert done.exit_code == 2, done.stderr
         assert "--budgets" in done.stderr
         assert not (tmp_path / "w.json").exists()
+
+
+def test_errors_larger_than_1_are_shown_in_their_own_unit(tmp_path) -> None:
+    small = family_outcomes(2_000)
+    for scale, shown, words in ((1.0, "30", "points of error (0.01) above"), (50.0, "15", "the table's unit of error")):
+        told = small.with_errors(small.matrix("error") * scale)
+        options = {"tolerances": [0.3 * scale], "tolerance_kind": "absolute", "max_error": scale, "confidence": 0.9}
+        made = library.gen_rules(told, explain=True, objective="cost", **options)
+        (rule,) = made.rules.rules
+        assert rule.certified
+        (tiers, why, *_) = [part for part in made.shown() if isinstance(part, Table)][1:]
+        assert words in tiers.title
+        assert tiers.rows[0][0] == tiers.rows[0][2] == shown
+        assert tiers.rows[0][3] == f"{rule.degradation * (100 if scale == 1 else 1):.3g}"
+        assert why.rows[0][0] == f"cost {shown}"
+        again = told.with_errors(told.matrix("error") * 1.0)
+        again.examples[0] = "another"  # so that it is not the table the rules were made from
+        judged = library.evaluate_rules(made.rules, again).shown()[0]
+        assert words in judged.title
+        assert judged.rows[0][1:3] == (shown, tiers.rows[0][3])
+        (drift, *_) = library.evaluate_drift(made.rules, told).shown()
+        assert drift.rows[0][0] == shown
+        excess = (rule.degradation - rule.tolerance) * (100 if scale == 1 else 1)
+        assert float(drift.rows[0][2]) == pytest.approx(excess, rel=0.01)
+        (by_cost,) = tolerance_tiers("r", made.rules, "s")
+        assert by_cost.table.rows[0][0] == ("30 points" if scale == 1 else "15")
+        assert by_cost.x.low < made.rules.rules[0].tolerance < by_cost.x.high
+        figure = observed_against_tolerance(made.rules, [verdicts(made.rules, told)], "s")
+        assert figure.table.rows[0][1] == by_cost.table.rows[0][0]

@@ -13,6 +13,8 @@ import pytest
 
 import slotool as library
 from slotool.errors import InputError
+from slotool.rules import RuleSet
+from slotool.testing.rules import family_outcomes
 
 ROWS = [["a", "fast", "0", "0.9", "0.01", "1"], ["a", "slow", "0", "0.8", "0.02", "2"]]
 ROWS += [["b", "fast", "1", "0.4", "0.01", "1"], ["b", "slow", "0", "0.7", "0.02", "2"]]
@@ -164,3 +166,45 @@ def test_rules_that_are_wrong(tmp_path: Path) -> None:
         if attempt(name, lambda: library.export_rules(path)):
             refused.add(name)
     assert names <= refused
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda r: r["config"].update(max_error=-1), "max_error is -1, expected a number above 0"),
+        (lambda r: r["config"].update(max_error="1"), "max_error is '1', expected"),
+        (lambda r: r["config"].pop("max_error"), "max_error is missing"),
+        (lambda r: r["config"].update(max_error=0.001), "best_error is 0.0"),
+        (lambda r: r.update(confidence=1.5), "confidence is 1.5"),
+        (lambda r: r.update(tolerance_kind="abs"), "tolerance_kind is 'abs', expected relative, absolute, quantile"),
+        (lambda r: r.update(best_version="small"), "best_version is 'small', but by version_errors"),
+        (lambda r: (r.update(best_version="small"), r["config"].pop("version_errors")), "the rule serves large alone"),
+        (lambda r: r["rules"][1].update(tolerance=5), "tolerance 5 is above the greatest loss there can be, 1"),
+        (lambda r: r["rules"][1].update(tolerance=0), "tolerance 0 for cost is there twice"),
+        (lambda r: r["rules"][1].update(tolerance=0.01), "bound 0.1 is above its tolerance 0.01"),
+        (lambda r: r["rules"][1].update(versions=["a"]), "versions is ['a'], but its point"),
+        (lambda r: r["rules"][1].update(saves_at_least=2), "saves_at_least is 2"),
+        (lambda r: r["config"].update(group="lang"), "group and groups of config do not fit"),
+    ],
+)
+def test_an_edited_rules_file_is_refused(slotool, made_rules, tmp_path: Path, change, sentence: str) -> None:
+    document = json.loads(made_rules.read_text())
+    change(document)
+    edited = tmp_path / "edited.json"
+    edited.write_text(json.dumps(document))
+    done = slotool("export-rules", edited, "--to", "json", "-o", tmp_path / "out.json")
+    assert done.exit_code == 2
+    assert sentence in done.stderr, done.stderr
+    assert "make the rules again with gen-rules" in done.stderr
+    assert done.stderr.startswith(f"slotool: {edited}")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def made_rules(tmp_path_factory) -> Path:
+    """A tier that the best version serves alone, and a certified one."""
+    path = tmp_path_factory.mktemp("rules") / "rules.json"
+    library.gen_rules(family_outcomes(2_000), path, tolerances=(0.0, 0.1), objective="cost",
+                      tolerance_kind="absolute", confidence=0.9)  # fmt: skip
+    assert [rule.certified for rule in RuleSet.load(path).rules] == [False, True]
+    return path

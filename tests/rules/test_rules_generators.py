@@ -19,9 +19,10 @@ from slotool.rules import (
     generate_rules,
 )
 from slotool.rules.analysis import category_shares, version_facts
-from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show
+from slotool.rules.betting import betting_p_value, examples_to_show
 from slotool.rules.bootstrap import MAX_TRIALS, MIN_TRIALS, Bootstrap, simulate
 from slotool.rules.certified import Certified
+from slotool.rules.counting import paired_p_value
 from slotool.rules.naive import NaiveOSFA
 from slotool.rules.sequences import holm_over_sequences
 from slotool.tables import OutcomeTable
@@ -34,7 +35,7 @@ from slotool.testing.rules import (
     population_outcomes,
     rare_one_sided,
 )
-from tests.perf.rules import degradation_bound
+from tests.perf.rules import betting, counting, degradation_bound
 
 TIERS = [0.0, 0.02, 0.05, 0.1, 0.2]
 
@@ -172,7 +173,7 @@ def test_p_values_are_small_no_more_often_than_they_say(kind: str, degradation: 
         u = draw.random(200)  # exactly at the tolerance, and one-sided, where both are sharpest
         error, best = (u < 0.34).astype(float), (u >= 0.04) & (u < 0.34)
         betting.append(betting_p_value(error, best, degradation, kind, 0.05, 0.05, 50.0))
-        counting.append(binomial_p_value(error, best, degradation, kind))
+        counting.append(paired_p_value(error, best, degradation, kind, 1e-4, never_better=True))
     for p_values in (np.array(betting), np.array(counting)):
         for level in (0.2, 0.05, 0.01):
             share = (p_values <= level).mean()
@@ -228,9 +229,10 @@ def test_the_bound_is_tight() -> None:
     for _ in range(40):
         u = draw.random(5000)
         error, best = (u < 0.02).astype(float), ((u >= 0.02) & (u < 0.035)).astype(float)
-        excess.append(degradation_bound(error, best, 0.001) - 0.005)
+        excess.append(degradation_bound(error, best, 0.001, betting) - 0.005)
     # The normal distribution's: 0.0082; exact binomial bounds on each side: 0.0124; the paper's: 0.0276.
     assert np.mean(excess) < 0.0095
+    assert degradation_bound(error, best, 0.001, counting) - 0.005 < excess[-1]
 
 
 def test_errors_on_another_scale_give_the_same_rules() -> None:
@@ -248,7 +250,7 @@ def test_the_examples_said_to_be_needed_are_about_enough() -> None:
     for examples, enough in ((needed // 2, False), (2 * needed, True)):
         u = draw.random((20, examples))
         error, best = (u < 0.0175).astype(float), ((u >= 0.0175) & (u < 0.035)).astype(float)
-        bounds = [degradation_bound(e, b, alpha) for e, b in zip(error, best, strict=True)]
+        bounds = [degradation_bound(e, b, alpha, betting) for e, b in zip(error, best, strict=True)]
         assert (np.mean(bounds) <= margin[0]) == enough
 
 

@@ -137,12 +137,17 @@ def live_server(
     default_deadline_us: float = math.inf,
     drain_s: float = 10.0,
     http: str = "fast",
+    shared_memory: bool = False,
 ) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
     router = Router(by_name, engine, default_deadline_us=default_deadline_us)
     app = create_app(
-        router, limits=limits, clients=clients, runtime_settings=runtime_settings(router) if runtime_settings else None
+        router,
+        limits=limits,
+        clients=clients,
+        runtime_settings=runtime_settings(router) if runtime_settings else None,
+        shared_memory=shared_memory,
     )
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +119,22 @@ def test_what_failed_counts_as_missing_and_is_asked_for_again(
     assert len(calls) == 25
     assert again.requests == 25
     assert again.missing == 0
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 4), (1, 5), (1, 0), (1, 4, 1)])
+def test_an_answer_of_another_shape_names_model_output_and_shapes(
+    urls: dict[str, str], data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
+    own = HttpModel.run
+
+    def run(model, *given, **options):
+        found = own(model, *given, **options)
+        return found if model.name == "good" else {**found, "logits": np.zeros(shape, dtype=np.float32)}
+
+    monkeypatch.setattr(HttpModel, "run", run)
+    with pytest.raises(RunError, match=re.escape(f"output logits has shape {list(shape)}, expected [1, 4]")) as told:
+        library.evaluate_endpoints(urls, data, tmp_path / "o.parquet", scores="logits")
+    assert str(told.value).startswith("version poor gave no answer")
 
 
 def test_an_interruption_loses_no_answer(

@@ -73,13 +73,15 @@ def test_answers_that_differ_are_named_and_the_others_count_without_a_label(live
     assert len(differ) > 0.5 * 200
     found = {kind: {own["tolerance"] for own in told[kind]} for kind in ("alarms", "confirmed")}
     assert (0.3 in found["alarms"], 0.3 in found["confirmed"]) == (right == 1, right == 0)
-    assert choose(live, 1) == {"requests": [], "drawn": 200, "free": 200 - len(differ), "counted": 200}
+    over = {"requests": [], "waits_for": None, "drawn": 200, "free": 200 - len(differ), "counted": 200}
+    assert choose(live, 1) == over
 
 
 def test_what_was_drawn_after_an_unlabelled_answer_waits_for_its_label(live: LiveServer) -> None:
     rows = compute(live, range(200))
     before = choose(live, 20)
     first, *others = before["requests"]
+    assert before["waits_for"] == first["request"]
     for own in others:
         label(live, own, rows[own["request"]])
     assert choose(live, 1)["counted"] == before["counted"] < before["drawn"] - 19
@@ -133,7 +135,7 @@ def test_a_choice_that_cannot_be_is_rejected_with_a_sentence(live: LiveServer) -
         assert (response.status_code, "1 to 1000" in response.json()["error"]) == (400, True)
     foreign = HTTP.post(url, json={"labels": 1}, headers={"Origin": "http://evil.example"})
     assert foreign.status_code == 403
-    assert choose(live, 3) == {"requests": [], "drawn": 0, "free": 0, "counted": 0}
+    assert choose(live, 3) == {"requests": [], "waits_for": None, "drawn": 0, "free": 0, "counted": 0}
 
 
 def test_a_model_without_rules_has_nothing_to_choose_by() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
+import slotool as library
+from slotool.errors import ArgumentError
 from slotool.rules import RuleSet
 from slotool.rules.cascades import Cascade, Step
 from slotool.rules.conditions.agree import Agree
@@ -181,3 +184,33 @@ def test_labels_by_name_where_the_model_knows_the_names_of_its_classes() -> None
         assert wrong.json()["error"] == "labels: cow\\x1b is no class; there are ant, bee, cat, dög \U0001f415"
         assert label(live, answers[2]["request"], 1.5).status_code == 400
         assert label(live, answers[2]["request"], "bee", 1).status_code == 400
+
+
+def test_a_group_that_the_rules_do_not_know_is_counted_and_told_once() -> None:
+    rules, events = grouped(tier_rules()), []
+    with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
+        live.router.events.listen(lambda kind, sentence, fields: events.append((kind, sentence)))
+        for row in range(3):
+            compute(live, row, Tolerance="0.3", Group="zz")
+        compute(live, 3, Tolerance="0.3", Group="de")
+        told = HTTP.get(f"{live.url}/v2/models/three/feedback").json()
+        assert told["unknown_groups"] == {"zz": 3}
+        assert live.count("slotool_unknown_group_requests_total", model="three") == 3
+    sentences = [sentence for kind, sentence in events if kind == "group-unknown"]
+    assert sentences == ["three: requests name group 'zz', which the rules do not know; they know de, en"]
+
+
+def test_a_percentage_where_a_share_is_expected_is_refused(tmp_path: Path) -> None:
+    rules = tier_rules()
+    with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
+        sent = HTTP.post(f"{live.url}/compute", content=X[0].tobytes(), headers={"Tolerance": "5"})
+        told = "tolerance 5: tolerances are shares, and the widest tier is 0.3; for 5 % give 0.05"
+        assert (sent.status_code, sent.json()["error"]) == (400, told)
+        inputs = [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 3], "data": X[0].ravel().tolist()}]
+        content = {"inputs": inputs, "parameters": {"tolerance": 5}}
+        assert HTTP.post(f"{live.url}/v2/models/three/infer", json=content).json()["error"] == told
+        assert HTTP.post(f"{live.url}/live", json={"tolerance": 5}).json()["error"] == told
+        assert "label" in compute(live, 0, Tolerance="0.9")  # wider than every tier: the widest answers
+        np.savez(tmp_path / "data.npz", x=X[:40].reshape(-1, 1, 2, 3), y=np.arange(40) % CLASSES)
+        with pytest.raises(ArgumentError, match=r"tolerance: .*for 5 % give 0\.05"):
+            library.loadtest(live.url, tolerance=5.0, data=str(tmp_path / "data.npz"), duration_s=0.1, progress=None)

@@ -208,8 +208,17 @@ def test_bytes_that_are_no_message_or_too_long_are_rejected(live: LiveServer) ->
                 infer(raw)
             assert caught.value.code() == code
         with pytest.raises(grpc.RpcError) as caught:
-            Stub(channel).SystemSharedMemoryStatus(v2.SystemSharedMemoryStatusRequest())
+            channel.unary_unary("/inference.GRPCInferenceService/NoSuchMethod")(b"")
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_what_only_triton_serves_is_a_sentence(stub: Any) -> None:
+    with pytest.raises(grpc.RpcError, match="CUDA shared memory is not served") as caught:
+        stub.CudaSharedMemoryStatus(v2.CudaSharedMemoryStatusRequest())
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    # How tritonclient sends the requests of a sequence.
+    with pytest.raises(grpc.RpcError, match="no state is kept between requests; send each of them by ModelInfer"):
+        next(stub.ModelStreamInfer(iter([request(sequence_id=7)])))
 
 
 def test_statistics_are_what_happened() -> None:

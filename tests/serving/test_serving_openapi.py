@@ -30,13 +30,14 @@ def live() -> Iterator[LiveServer]:
 
 
 def test_every_route_is_in_the_document(live: LiveServer) -> None:
-    document = HTTP.get(f"{live.url}/openapi.json").json()
-    assert document == SCHEMA.raw_schema
-    app = create_app(Router({"three": MODEL}))
-    routes: Any = app.routes
-    served_paths = {(route.path, method.lower()) for route in routes for method in route.methods - {"HEAD"}}
-    documented = {(path, method) for path, item in document["paths"].items() for method in set(item) - {"parameters"}}
-    assert documented == served_paths
+    assert HTTP.get(f"{live.url}/openapi.json").json() == SCHEMA.raw_schema
+    for shared_memory in (False, True):
+        document = openapi.document({"three": MODEL}, LIMITS, has_token=False, shared_memory=shared_memory)
+        app = create_app(Router({"three": MODEL}), shared_memory=shared_memory)
+        routes: Any = app.routes
+        served_paths = {(route.path, method.lower()) for route in routes for method in route.methods - {"HEAD"}}
+        paths = document["paths"].items()
+        assert {(path, method) for path, item in paths for method in set(item) - {"parameters"}} == served_paths
 
 
 def operations() -> list[tuple[str, str, GenerationMode]]:

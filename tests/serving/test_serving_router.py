@@ -22,7 +22,15 @@ from slotool.rules.conditions.score import Score, Term
 from slotool.rules.conditions.sure import Sure
 from slotool.rules.conditions.sure_by_label import SureByLabel
 from slotool.rules.points import from_point
-from slotool.scheduling import ControlSpace, Decision, EdfQueue, LatencyConstrained, Policy, ToleranceTiers
+from slotool.scheduling import (
+    ControlSpace,
+    Decision,
+    EdfQueue,
+    LatencyConstrained,
+    Policy,
+    ToleranceTiers,
+    by_demand,
+)
 from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
@@ -132,6 +140,52 @@ def test_what_cannot_be_met_is_rejected_before_any_work(three: ThreeLinear) -> N
     assert (rejected(result).status, rejected(result).cause) == (503, "cannot-meet")
     assert "1000000 µs are needed" in str(result)
     assert three.calls == []
+
+
+ALONE = {
+    "answered": (RequestOptions(), HERE),
+    "in time": (RequestOptions(5e6), HERE),
+    "by tier": (RequestOptions(tolerance=0.3), HERE),
+    "expired": (RequestOptions(0.0), HERE),
+    "cannot be met": (RequestOptions(9e2), HERE),
+    "out of reach": (RequestOptions(min_accuracy=1.0), HERE),
+    "gone": (RequestOptions(), lambda: True),
+    "broken": (RequestOptions(5e6, priority=1), HERE),
+}
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_lone_request_has_the_outcome_that_the_queue_gives_it(kind: str) -> None:
+    """At once, by the same point and for the same reason; it leaves nothing behind."""
+    options, has_left = ALONE[kind]
+    seen: list[tuple[Any, ...]] = []
+    for alone in (True, False):
+        model, told = ThreeLinear(), []
+        policy = by_demand(space(1e3, 2e3, 3e3), tier_rules())
+        router = router_of(model, policy, clock_us=lambda: 1e6)
+        if kind == "broken":
+            model.weights = dict.fromkeys(POINTS, np.zeros((5, 4), dtype=np.float32))
+
+        async def ask(router: Router = router, told: list[Any] = told, alone: bool = alone) -> int:
+            router.submit("three", batch(1), options, router.now_us(), has_left, told.append, alone=alone)
+            at_once = len(told)
+            async with asyncio.timeout(10):
+                while not told:
+                    await asyncio.sleep(1e-3)
+            return at_once
+
+        # What fails is tried once more.
+        assert asyncio.run(ask()) == (alone and kind != "broken")
+        (outcome,) = told
+        model_queue = router._queues["three"]
+        said = (outcome.status, outcome.cause, str(outcome)) if isinstance(outcome, Rejection) else (
+            outcome.decision, outcome.labels.tolist(), outcome.queue_us, outcome.slack_us, outcome.request
+        )  # fmt: skip
+        counted = dict(model_queue.dispatcher.outcomes)
+        seen.append((said, counted, list(model.calls), len(model_queue.pending), router.busy(), router.waiting()))
+        router.close()
+    assert seen[0] == seen[1]
+    assert seen[0][3:] == (0, 0, 0)
 
 
 def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinear) -> None:
@@ -288,6 +342,17 @@ CASCADES = [
     Cascade((Step("medium", SureByLabel("medium", (("0", 2.0), ("1", 0.3)), 0.6)), Step("small"))),
     Cascade((Step("small", Score((Term("confidence", "small", 1.0),), 0.6)), Step("large")), "last"),
 ]
+
+
+def test_thresholds_by_the_name_of_a_class_are_those_of_the_table(three: ThreeLinear) -> None:
+    x, numbered = batch(300), CASCADES[5]
+    three.labels = ("cat", "dog", "cow", "hen")
+    by_name = Cascade((Step("medium", SureByLabel("medium", (("cat", 2.0), ("dog", 0.3)), 0.6)), Step("small")))
+    expected = PointRunner(three, [numbered.point]).run(x, numbered.point)
+    found = PointRunner(three, [by_name.point]).run(x, by_name.point)
+    np.testing.assert_array_equal(found.answers, expected.answers)
+    one = PointRunner(three, [by_name.point])
+    assert [one.run(x[i : i + 1], by_name.point).first for i in range(50)] == expected.answers[:50].tolist()
 
 
 @pytest.mark.parametrize("cascade", CASCADES, ids=lambda cascade: cascade.words)

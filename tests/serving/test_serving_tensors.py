@@ -131,6 +131,7 @@ def one(**changes: Any) -> bytes:
     return json.dumps({"inputs": [{**tensor(X, data=SIX), **changes}]}).encode()
 
 
+SHARED = {"parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 24}}
 BAD_JSON = {
     "not JSON": (b"{", "not JSON"),
     "not text": (b"\xff\xfe{", "not JSON"),
@@ -165,7 +166,10 @@ BAD_JSON = {
     "huge integers": (one(data=[10**400] * 6), "number is infinity"),
     "too large for float32": (one(data=[1e39] * 6), "beyond FP32"),
     "no data": (json.dumps({"inputs": [tensor(X)]}).encode(), "neither"),
-    "shared memory": (one(parameters={"shared_memory_region": "r"}), "shared memory"),
+    "shared memory": (json.dumps({"inputs": [tensor(X, **SHARED)]}).encode(), "start it with --shared-memory"),
+    "shared memory and data": (one(**SHARED), "both a shared_memory_region and values"),
+    "shared memory of no size": (one(parameters={"shared_memory_region": "r"}), "shared_memory_byte_size: None is no"),
+    "a region of another kind": (one(parameters={"shared_memory_region": 7}), "shared_memory_region 7 is no text"),
     "parameters of another kind": (one(parameters=[]), "not a JSON object"),
     "an unknown output": (json_body(X, outputs=[{"name": "y"}]), "no output is called 'y'"),
     "outputs of another kind": (json_body(X, outputs=[1]), "no output is called 1"),

@@ -107,7 +107,9 @@ def test_http_and_grpc_are_encrypted_and_a_new_certificate_is_taken(
         assert process.wait(WAIT_S) == 0
 
 
-def test_clients_show_certificates_and_slow_ones_hold_nobody_up(folder: Path) -> None:
+def test_clients_show_certificates_and_slow_ones_hold_nobody_up(
+    folder: Path, slotool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("--tls-certificate", "server.pem", "--tls-clients", "authority.pem", "--grpc-port", "0")
     with serving(folder, "family", *options) as (_, ready):
         address = ("127.0.0.1", int(ready["port"]))
@@ -122,6 +124,12 @@ def test_clients_show_certificates_and_slow_ones_hold_nobody_up(folder: Path) ->
         nobody = triton.InferenceServerClient(ready["grpc"], ssl=True, root_certificates=roots)
         with nobody, pytest.raises(triton.InferenceServerException):
             nobody.is_server_live(client_timeout=2)
+        monkeypatch.setenv("SSL_CERT_FILE", roots)
+        load = ("--model", "family", "--data", "digits", "--rate", "50", "--duration", "0.5s", "--json", "--force")
+        for own, code, sentence in (("authority.pem", 2, "a certificate and its private key"), ("client.pem", 0, "")):
+            monkeypatch.setenv("SLOTOOL_CLIENT_CERTIFICATE", str(folder / own))
+            loaded = slotool("loadtest", ready["url"], *load, "-o", folder / "log.parquet")
+            assert (loaded.exit_code, sentence in loaded.stderr) == (code, True), loaded.stderr
         for each in silent:
             each.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import slotool as library
@@ -88,7 +89,10 @@ def test_a_table_of_outcomes_is_imported_as_it_is(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (("service", "kind"), "no column 'service'"),
-        (("a,slow,cat,cat,0.8", "a,slow,cat,cat,"), "example 'a' of version 'slow' has no confidence"),
+        (
+            ("a,slow,cat,cat,0.8", "a,slow,cat,cat,"),
+            "example 'a' of version 'slow' has an answer, but no confidence; give",
+        ),
         (("a,slow,cat,cat,0.8", "a,slow,cat,cat,high"), "column confidence: 'high' is not a finite number"),
         (
             ("a,slow,cat,cat", "a,slow,cat,"),
@@ -112,6 +116,20 @@ def test_prices_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
         )
 
 
+def test_text_is_kept_for_groups(tmp_path: Path) -> None:
+    text = WIDE.replace("words", "language").replace("cat,3", "cat,de").replace("dog,4", "dog, en ")
+    names = {name: column for name, column in NAMES.items() if name != "version"}
+    options = {"columns": names, "versions": ["fast", "slow"], "pattern": "{column} of {version}", "keep": "language"}
+    path = written(tmp_path / "wide.csv", text.replace("cow,5", "cow,de"))
+    made = library.import_outcomes(path, tmp_path / "o.parquet", **options).outcomes
+    assert OutcomeTable.load(tmp_path / "o.parquet").text("language").tolist() == ["de", "en", "de"]
+    assert made.features == []
+    with pytest.raises(TableError, match="example 'c' of version 'fast' has no language"):
+        library.import_outcomes(written(path, text.replace("cow,5", "cow,")), **options)
+    with pytest.raises(TableError, match="'de' is not a finite number"):
+        library.import_outcomes(written(path, text), **options)
+
+
 def test_what_is_kept_is_known_of_every_example(tmp_path: Path) -> None:
     wide = written(tmp_path / "wide.csv", WIDE.replace("b,dog,4", "b,dog,"))
     columns = {"example": "id", "answer": "label", "confidence": "score"}
@@ -131,3 +149,16 @@ def test_a_torn_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.csv.gz").write_bytes(whole[:20] + bytes(20) + whole[40:])
     with pytest.raises(TableError, match="not a readable table"):
         library.import_outcomes(tmp_path / "torn.csv.gz", columns=NAMES)
+
+
+def test_numbers_are_the_same_labels_however_they_are_written(tmp_path: Path) -> None:
+    cells = "example,version,answer,truth,confidence\n"
+    text = cells + "a,f,1.0,1,0.9\na,s,1,1.0,0.8\nb,f,-1.0,2,0.4\nb,s,2.00,2,0.7\nc,f,v1.0,v1.0,1\nc,s, v1.0,v1.0,1\n"
+    made = library.import_outcomes(written(tmp_path / "answers.csv", text), abstain="-1").outcomes
+    assert made.labels.tolist() == [["1", "1"], ["", "2"], ["v1.0", "v1.0"]]
+    assert made.matrix("error").tolist() == [[0, 0], [1, 0], [0, 0]]
+    # Of a table with a gap pandas makes floats, and Parquet keeps them.
+    frame = pd.DataFrame({"example": ["a", "a"], "version": ["f", "s"], "error": [0, 1], "confidence": [0.9, 0.1]})
+    frame = frame.assign(latency_s=1.0, answer=[1.0, float("nan")])
+    frame.to_parquet(tmp_path / "outcomes.parquet")
+    assert OutcomeTable.load(tmp_path / "outcomes.parquet").labels.tolist() == [["1", ""]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slotool.reports.axes import linear_axis
+from slotool.reports.axes import error_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import percent
 from slotool.rules.ruleset import RuleSet
@@ -16,7 +16,7 @@ from slotool.rules.verdict import TierVerdict
 def observed_against_tolerance(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], source: str) -> Figure:
     """One dot per tier and fold; ``rounds``: the verdicts of each fold, or of the one table."""
     every = [verdict for verdicts in rounds for verdict in verdicts]
-    tolerance, observed = _columns(every)
+    unit, (tolerance, observed) = rules.unit, _columns(every)
     above = sum(verdict.above_tolerance for verdict in every)
     diagonal = np.array([0.0, tolerance.max()])
     curves = [Curve("tolerance", diagonal, diagonal, "dashes", colour=4)]
@@ -31,16 +31,16 @@ def observed_against_tolerance(rules: RuleSet, rounds: Sequence[Sequence[TierVer
             f"({rules.tolerance_kind} to {rules.best_version}, confidence {percent(rules.confidence)})."
         ),
         source=source,
-        x=linear_axis(f"tolerance, % {rules.tolerance_kind}", tolerance, suffix=" %"),
-        y=linear_axis("degradation on held-out outcomes, %", np.concatenate([observed, diagonal]), suffix=" %"),
+        x=error_axis(f"tolerance ({rules.tolerance_kind})", tolerance, unit),
+        y=error_axis("degradation on held-out outcomes", np.concatenate([observed, diagonal]), unit),
         curves=tuple(curves),
         table=Rows(
             ("tier", "tolerance", "observed", "above tolerance"),
             tuple(
                 (
                     v.rule.id,
-                    percent(v.rule.tolerance, 2),
-                    percent(v.degradation, 2),
+                    unit.amount(v.rule.tolerance),
+                    unit.amount(v.degradation),
                     "yes" if v.above_tolerance else "no",
                 )
                 for v in every
@@ -51,6 +51,6 @@ def observed_against_tolerance(rules: RuleSet, rounds: Sequence[Sequence[TierVer
 
 
 def _columns(verdicts: Sequence[TierVerdict]) -> tuple[np.ndarray, np.ndarray]:
-    """Tolerances and observed degradations in percent; an infinite one (relative to no error at all) is not drawn."""
-    pairs = np.array([(v.rule.tolerance, v.degradation) for v in verdicts if np.isfinite(v.degradation)]) * 100
+    """Tolerances and observed degradations; an infinite one (relative to no error at all) is not drawn."""
+    pairs = np.array([(v.rule.tolerance, v.degradation) for v in verdicts if np.isfinite(v.degradation)])
     return pairs[:, 0], pairs[:, 1]

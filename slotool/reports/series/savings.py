@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slotool.reports.axes import linear_axis, share_axis
+from slotool.reports.axes import error_axis, linear_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import percent
 from slotool.rules.ruleset import Rule, RuleSet
@@ -31,14 +31,14 @@ def _figure(name: str, what: str, rules: RuleSet, alone: RuleSet) -> Figure:
         label: np.array([getattr(rule, field) for rule in tiers]) / max(rules.config[base], 1e-12)
         for label, tiers in shown.items()
     }
-    widest = percent(float(tolerance[-1]))
+    widest = rules.unit.amount(float(tolerance[-1]))
     ends = ", ".join(f"{percent(1 - float(share[-1]))} by {label}" for label, share in values.items())
     return Figure(
         id=f"savings-{name}-{own}",
         title=f"{name}: {what} against tolerance",
-        caption=f"Saved of {rules.best_version}'s {what} at {widest} {rules.tolerance_kind} tolerance: {ends}.",
+        caption=f"Saved of {rules.best_version}'s {what} at a tolerance of {widest} ({rules.tolerance_kind}): {ends}.",
         source=name,
-        x=share_axis(f"tolerance ({rules.tolerance_kind} error degradation)", tolerance),
+        x=error_axis(f"tolerance ({rules.tolerance_kind} error degradation)", tolerance, rules.unit),
         y=linear_axis(
             f"{what}, % of {rules.best_version}'s", np.concatenate([*values.values(), [0.0]]) * 100, suffix=" %"
         ),
@@ -49,7 +49,7 @@ def _figure(name: str, what: str, rules: RuleSet, alone: RuleSet) -> Figure:
         table=Rows(
             ("tolerance", *values),
             tuple(
-                (percent(float(tier), 2), *(percent(float(share[at])) for share in values.values()))
+                (rules.unit.amount(float(tier)), *(percent(float(share[at])) for share in values.values()))
                 for at, tier in enumerate(tolerance)
             ),
         ),

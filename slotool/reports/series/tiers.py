@@ -6,12 +6,13 @@ from itertools import groupby
 
 import numpy as np
 
-from slotool.reports.axes import linear_axis, share_axis
+from slotool.reports.axes import error_axis, linear_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import duration, percent
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.units import LossUnit
 
 
 def tolerance_tiers(name: str, rules: RuleSet, source: str) -> list[Figure]:
@@ -32,26 +33,28 @@ def _tiers_of(name: str, rules: RuleSet, objective: str, source: str) -> Figure:
     own = "cost" if objective == "cost" else "response time"
     proof = f", certified at {percent(rules.confidence)} confidence" if widest.certified else ", without a certificate"
     hover = tuple(
-        f"{tier.id}<br>{from_point(tier.point).words}<br>tolerance {percent(tier.tolerance, 2)}" for tier in tiers
+        f"{tier.id}<br>{from_point(tier.point).words}<br>tolerance {rules.unit.amount(tier.tolerance)}"
+        for tier in tiers
     )
     shown = {"response time": (time, 0), "cost": (cost, 1)}
     return Figure(
         id=f"tiers-{name}-{objective}",
         title=f"{name}: tolerance tiers that save {own}",
         caption=(
-            f"A request that tolerates {percent(widest.tolerance)} {rules.tolerance_kind} degradation saves "
-            f"{percent(saved[own])} of the {own}{proof} "
-            f"({rules.sample_size:,} examples, method {rules.method})."
+            f"A request that tolerates {rules.unit.amount(widest.tolerance)} saves {percent(saved[own])} of the {own}"
+            f"{proof} ({rules.sample_size:,} examples, method {rules.method}). Tolerance: {rules.loss_words}."
         ),
         source=source,
-        x=share_axis(f"tolerance ({rules.tolerance_kind} error degradation)", tolerance),
+        x=error_axis(f"tolerance ({rules.tolerance_kind} error degradation)", tolerance, rules.unit),
         y=linear_axis("% of the strictest tier's", np.concatenate([time, cost, [0.0]]) * 100, suffix=" %"),
         curves=tuple(
             Curve(what, tolerance, values * 100, "dots and steps", colour, hover=hover, wide=what != own)
             for what, (values, colour) in sorted(shown.items(), key=lambda item: item[0] == own)
         ),
-        table=_table(tiers, rules.best_version),
-        headlines=((f"{name}: {own} saved at a tolerance of {percent(widest.tolerance)}", percent(saved[own])),),
+        table=_table(tiers, rules),
+        headlines=(
+            (f"{name}: {own} saved at a tolerance of {rules.unit.amount(widest.tolerance)}", percent(saved[own])),
+        ),
     )
 
 
@@ -60,19 +63,19 @@ def _relative(tiers: list[Rule], field: str) -> np.ndarray:
     return values / values[0] if values[0] > 0 else np.ones(len(values))
 
 
-def _table(tiers: list[Rule], best: str) -> Rows:
+def _table(tiers: list[Rule], rules: RuleSet) -> Rows:
     """One row per ensemble and run of adjacent tiers that it serves."""
     columns = ("tolerance", "ensemble", "observed degradation", "bound", "response time", "cost", "certified")
     runs = [list(run) for _, run in groupby(tiers, key=lambda tier: (tier.point, tier.bound, tier.certified))]
-    alone = OSFA(best).point
+    alone, unit = OSFA(rules.best_version).point, rules.unit
     return Rows(
         columns,
         tuple(
             (
-                _span(run[0].tolerance, run[-1].tolerance),
+                _span(run[0].tolerance, run[-1].tolerance, unit),
                 from_point(run[0].point).words,
-                percent(run[0].degradation, 2),
-                percent(run[0].bound, 2),
+                unit.amount(run[0].degradation),
+                unit.amount(run[0].bound),
                 duration(run[0].response_time_s),
                 f"{run[0].cost:.3g}",
                 "yes" if run[0].certified else "not needed" if run[0].point == alone else "no",
@@ -82,5 +85,5 @@ def _table(tiers: list[Rule], best: str) -> Rows:
     )
 
 
-def _span(first: float, last: float) -> str:
-    return percent(first) if first == last else f"{first * 100:.1f} – {percent(last)}"
+def _span(first: float, last: float, unit: LossUnit) -> str:
+    return unit.amount(first) if first == last else f"{unit.number(first)} – {unit.amount(last)}"

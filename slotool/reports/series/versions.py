@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from slotool.reports.axes import linear_axis, log_axis, share_axis, spaced_labels
+from slotool.reports.axes import error_axis, linear_axis, log_axis, share_axis, spaced_labels
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.series.accuracy import pareto
 from slotool.reports.text import duration, percent
 from slotool.rules.analysis import category_confidences, category_errors, category_shares, version_facts
+from slotool.rules.units import OWN, LossUnit, error_unit
 from slotool.tables import OutcomeTable
 
 
@@ -32,7 +33,7 @@ def trade_off(name: str, outcomes: OutcomeTable) -> Figure:
     # Of these two: a version that is neither may yet be the cheapest.
     on = np.isin(np.arange(len(facts)), pareto(time, 1 - error))
     x = log_axis("mean response time, ms", np.maximum(time, 1e-9) * 1e3, air=0.15)
-    y = share_axis("mean error", error, air=0.12)
+    y = error_axis("mean error", error, _unit(outcomes))
     labels = spaced_labels(time * 1e3, error, [fact.version for fact in facts], x, y)
     return Figure(
         id=f"versions-{name}",
@@ -52,11 +53,19 @@ def trade_off(name: str, outcomes: OutcomeTable) -> Figure:
         table=Rows(
             ("version", "error", "response time", "Pareto"),
             tuple(
-                (f.version, percent(f.error, 2), duration(f.response_time_s), "yes" if is_on else "no")
+                (f.version, _error(f.error, outcomes), duration(f.response_time_s), "yes" if is_on else "no")
                 for f, is_on in zip(facts, on, strict=True)
             ),
         ),
     )
+
+
+def _unit(outcomes: OutcomeTable) -> LossUnit:
+    return error_unit(float(outcomes.matrix("error").max()))
+
+
+def _error(value: float, outcomes: OutcomeTable) -> str:
+    return f"{value:.4g}" if _unit(outcomes) is OWN else percent(value, 2)
 
 
 def _by_category(name: str, outcomes: OutcomeTable) -> Figure:
@@ -75,7 +84,7 @@ def _by_category(name: str, outcomes: OutcomeTable) -> Figure:
         ),
         source=name,
         x=replace(linear_axis("version, fastest first", at), ticks=tuple(zip(at.tolist(), names, strict=True))),
-        y=share_axis("mean error", every),
+        y=error_axis("mean error", every, _unit(outcomes)),
         curves=tuple(
             Curve(
                 what if what == "all" else f"{what} ({percent(shares[what])})", at, error[order], "dots and line", slot
@@ -85,7 +94,7 @@ def _by_category(name: str, outcomes: OutcomeTable) -> Figure:
         table=Rows(
             ("category", "share", *names),
             tuple(
-                (what, percent(shares.get(what, 1.0)), *(percent(value, 2) for value in error[order]))
+                (what, percent(shares.get(what, 1.0)), *(_error(value, outcomes) for value in error[order]))
                 for what, error in errors.items()
             ),
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -44,6 +44,11 @@ class Condition(ABC):
     @abstractmethod
     def holds_one(self, asked: AskedOne) -> bool:
         """``holds`` of a single request."""
+
+    @property
+    def labels(self) -> Iterable[str]:
+        """Answers that it names, as outcome tables write them."""
+        return ()
 
     @property
     @abstractmethod

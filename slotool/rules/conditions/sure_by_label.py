@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.rules.conditions.base import Asked, AskedOne, Condition
+from slotool.tables.labels import label_text
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class SureByLabel(Condition):
     def holds(self, asked: Asked) -> np.ndarray:
         labels = asked.label(self.version)
         threshold = np.full(len(labels), self.otherwise)
-        for label, own in self.at_least:
+        for label, own in self._thresholds.items():
             threshold[labels == label] = own
         return np.asarray(asked.confidence(self.version) >= threshold)
 
@@ -35,7 +36,11 @@ class SureByLabel(Condition):
 
     @cached_property
     def _thresholds(self) -> dict[str, float]:
-        return dict(self.at_least)
+        return {label_text(label): own for label, own in self.at_least}
+
+    @property
+    def labels(self) -> Iterable[str]:
+        return self._thresholds
 
     @property
     def words(self) -> str:

@@ -76,10 +76,13 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         self._watch()
 
     def _begin(self, exchange: Exchange) -> None:
-        self._exchange = exchange
         if exchange.head is not None and exchange.reply is None:
             # Others may have come while its body did.
             exchange.reply = self._fast_path.early_rejection(exchange.head)
+        self._begin_admitted(exchange)
+
+    def _begin_admitted(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         if exchange.reply is not None:
             self._reply(exchange.reply)
         elif exchange.head is not None:

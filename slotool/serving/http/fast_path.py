@@ -144,15 +144,19 @@ class FastPath:
         self._front.accounts.count_if_many()
 
     def finish(self, head: Head | None, reply: Reply, peer: str | None, body_bytes: int) -> Reply:
-        """The reply as it is sent: it returns the request's trace context, and the access log gets its line. ``head``:
-        None where a connection is rejected."""
+        """The reply as it is sent: it returns the request's trace context, which is recorded with it. ``head``: None
+        where a connection is rejected."""
         front = self._front
-        if head is not None and trace_context.HEADER in head.headers:
+        trace = front.trace_of(head.headers) if head is not None and front.traces is not None else None
+        if trace is not None:
+            reply = returning_trace(reply, trace.header)
+        elif head is not None and trace_context.HEADER in head.headers:
             reply = returning_trace(reply, head.headers[trace_context.HEADER])
-        if front.access_log is None:
+        if not front.has_records:
             return reply
-        front.access_log.add(
+        front.record(
             head.headers if head is not None else {},
+            trace,
             protocol="http",
             client=front.client_name(head.headers.get("authorization")) if head is not None else None,
             peer=peer,

@@ -120,8 +120,12 @@ class HttpProtocol(AnsweringProtocol):
         if self._held or self._is_busy():
             self._held += data
             self._flow.pause_reading()
-        elif not (self._is_between_requests() and (self._rejects(data) or self._repeats(data))):
+        elif not self._is_between_requests():
             self._feed(data)
+        else:
+            overloaded = self._front.admission.rejection() is not None
+            if not (overloaded and self._rejects(data)) and not self._repeats(data, overloaded):
+                self._feed(data)
 
     # What uvicorn's server calls.
 
@@ -202,7 +206,7 @@ class HttpProtocol(AnsweringProtocol):
         self._deadline.set(self._loop.time() + self._keep_alive_s)
         return True
 
-    def _repeats(self, data: bytes) -> bool:
+    def _repeats(self, data: bytes, overloaded: bool) -> bool:
         """Whether ``data`` is a whole request with the head of the one before, which is answered then."""
         if self._last_head is None:
             return False
@@ -211,8 +215,12 @@ class HttpProtocol(AnsweringProtocol):
             return False
         exchange = Exchange(request, head=self._fast_path.again(head))
         exchange.received = data[len(sent) :]
-        self._enqueue(exchange)
-        self._advance()
+        # Nothing is being answered and nothing waits: it needs no place in a queue, and no deadline for a client that
+        # waits for its answer.
+        if overloaded or self._front.clients is not None:
+            self._begin(exchange)
+        else:
+            self._begin_admitted(exchange)
         return True
 
     def _remember(self, data: bytes, exchange: Exchange) -> None:
@@ -367,6 +375,8 @@ class HttpProtocol(AnsweringProtocol):
             self._lingering.late()
         elif self._flow.write_paused:
             self._transport.abort()
+        elif self._exchange is not None or self._waiting or self._held:
+            pass  # It is the client that waits.
         elif incoming is not None:
             self._give_up(incoming, rejections.too_slow(f"the body did not arrive within {limits.body_s:g} s"))
         elif self._reader.in_head:

@@ -2,17 +2,16 @@
 
 Kinds: ``asyncio`` and ``uvloop``, uvicorn as it comes on that event loop in front of the ASGI application;
 ``fast-uvloop``, today's protocol on uvloop, which measures no idle time and so admits everything; ``granian``,
-granian's RSGI in front of the same handler that the fast path calls; ``fastapi``, a route of FastAPI around a session
-of ONNX Runtime, raw bytes in and JSON out, on uvicorn and uvloop; ``echo``, llhttp on uvloop alone, which answers every
-request with the same bytes: the floor. One of ``SHORTCUTS``: slotool's own server without it.
+granian's RSGI in front of the same handler that the fast path calls; ``fastapi`` and ``fastapi-json``, a route of
+FastAPI around a session of ONNX Runtime, raw bytes or JSON in and JSON out, on uvicorn and uvloop; ``echo``, llhttp on
+uvloop alone, which answers every request with the same bytes: the floor. One of ``SHORTCUTS``: slotool's own server
+without it.
 """
 
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-INFER = "/v2/models/mlp/infer"
 
 
 def _application(artifact: str) -> Any:
@@ -77,21 +76,30 @@ def _granian(application: Any, port: int) -> None:
     uvloop.run(server.serve())
 
 
-def _fastapi(port: int, model: str) -> None:
+def _fastapi(kind: str, port: int, model: str) -> None:
     import fastapi
     import numpy as np
     import onnxruntime
+    import pydantic
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     application = fastapi.FastAPI()
 
-    @application.post(INFER)
-    async def infer(request: fastapi.Request) -> dict[str, int]:
-        x = np.frombuffer(await request.body(), dtype=np.float32).reshape(1, -1)
+    class Example(pydantic.BaseModel):
+        input: list[float]
+
+    def label(x: Any) -> dict[str, int]:
         return {"label": int(session.run(None, {"pixels": x})[0].argmax())}
 
+    async def raw(request: fastapi.Request) -> dict[str, int]:
+        return label(np.frombuffer(await request.body(), dtype=np.float32).reshape(1, -1))
+
+    async def by_json(example: Example) -> dict[str, int]:
+        return label(np.array([example.input], dtype=np.float32))
+
+    application.post("/predict")(by_json if kind == "fastapi-json" else raw)
     _uvicorn(application, port, "uvloop")
 
 
@@ -152,10 +160,36 @@ def _count_each(application: Any) -> None:
     accounts.MAX_UNCOUNTED = 1
 
 
+def _through_the_queue(application: Any) -> None:
+    application.state.front.router._is_free = lambda: False
+
+
+def _standard_selector(application: Any) -> None:
+    import selectors
+    import time
+
+    from slotool.serving import server
+
+    class Selector(selectors.DefaultSelector):
+        idle_s, ready = 0.0, 0
+
+        def select(self, timeout: float | None = None) -> Any:
+            began_s = time.monotonic()
+            events = super().select(timeout)
+            self.idle_s += time.monotonic() - began_s if timeout is None or timeout > 0 else 0.0
+            self.ready = len(events)
+            return events
+
+    unpatched: Any = server
+    unpatched.IdleTrackingSelector = Selector
+
+
 SHORTCUTS = {
     "answers written together": _one_by_one,
     "heads remembered": _read_each_time,
     "lone requests dispatched at once": _dispatch_later,
+    "the queue left out for lone requests": _through_the_queue,
+    "a selector of its own": _standard_selector,
     "calls shared": _alone_in_calls,
     "answers counted together": _count_each,
 }
@@ -173,8 +207,8 @@ def main() -> None:
     kind, port, artifact = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     if kind == "echo":
         _echo(port)
-    elif kind == "fastapi":
-        _fastapi(port, artifact)
+    elif kind.startswith("fastapi"):
+        _fastapi(kind, port, artifact)
     elif kind in SHORTCUTS:
         _without(_application(artifact), kind, port)
     elif kind == "granian":

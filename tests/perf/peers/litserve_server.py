@@ -1,4 +1,5 @@
-"""LitServe: a ``LitAPI`` behind ``LitServer`` with its defaults. ``python litserve_server.py PORT``."""
+"""LitServe: a ``LitAPI`` behind ``LitServer`` with its defaults. ``python litserve_server.py
+PORT [--fast-queue]``."""
 
 # No postponed annotations: LitServe reads them.
 import sys
@@ -22,5 +23,5 @@ class Digits(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    server = litserve.LitServer(Digits(), accelerator="cpu")
+    server = litserve.LitServer(Digits(), accelerator="cpu", fast_queue="--fast-queue" in sys.argv)
     server.run(host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False, log_level="error")

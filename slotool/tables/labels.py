@@ -1,0 +1,30 @@
+"""How an answer is written, so that the label 1 of one file is the label 1.0 of another."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pandas as pd
+
+# A whole number with a point, as tools write it in a column that has a gap.
+_WHOLE = re.compile(r"([-+]?[0-9]+)\.0*")
+
+
+def label_text(answer: Any) -> str:
+    """An answer as tables and rules write it: without blanks at its ends, a whole number without a point. None and NaN,
+    which is no answer, are empty. Exported rules do the same (``rules.standalone_router``)."""
+    if answer is None or (isinstance(answer, float) and math.isnan(answer)):
+        return ""
+    text = str(answer).strip()
+    whole = _WHOLE.fullmatch(text)
+    if whole is None:
+        return text
+    return "0" if whole[1] == "-0" else whole[1]
+
+
+def label_texts(answers: pd.Series) -> pd.Series:
+    """``label_text`` of each."""
+    texts = answers.astype(object).where(answers.notna(), "").astype(str)
+    return texts.map({text: label_text(text) for text in texts.unique()}).astype(object)

@@ -1,0 +1,181 @@
+"""OpenTelemetry spans of requests, as a collector receives them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+
+from slotool.errors import InputError, MissingPackageError
+from slotool.serving.access_log import AccessLog
+from slotool.serving.trace_context import TraceContext, parse
+from slotool.serving.traces import MAX_WAITING, Traces, otlp_exporter
+from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
+from tests.serving.test_access_log import INFER, PARENT, TRACE, TRACEPARENT, lines
+
+PATH = "/v2/models/three/infer"
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LiveServer]:
+    with live_server([served(ThreeLinear())]) as live:
+        yield live
+
+
+@pytest.fixture
+def spans(live: LiveServer) -> Iterator[InMemorySpanExporter]:
+    """What the server has sent, once its traces are closed."""
+    exporter = InMemorySpanExporter()
+    live.front.traces = Traces(exporter)
+    yield exporter
+    live.front.traces = None
+
+
+def finished(live: LiveServer, exporter: InMemorySpanExporter, count: int = 3) -> list[ReadableSpan]:
+    """So many spans: a request that is answered has three."""
+    traces = live.front.traces
+    assert traces is not None
+    traces.close()
+    found = list(exporter.get_finished_spans())
+    assert len(found) == count
+    return found
+
+
+def ids(span: ReadableSpan) -> tuple[str, str, str | None]:
+    """Trace, span, and the span above it."""
+    assert span.context is not None
+    above = None if span.parent is None else f"{span.parent.span_id:016x}"
+    return f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}", above
+
+
+def test_a_request_has_a_span_below_its_callers_and_two_of_its_own(
+    live: LiveServer, spans: Any, tmp_path: Path
+) -> None:
+    live.front.access_log = AccessLog(tmp_path / "access.jsonl")
+    try:
+        answered = HTTP.post(live.url + PATH, json=INFER, headers={"traceparent": TRACEPARENT})
+        (line,) = lines(tmp_path, 1)
+    finally:
+        live.front.access_log = None
+    request, queue, call = finished(live, spans)
+    trace, own, above = ids(request)
+    assert (trace, above, request.kind) == (TRACE, PARENT, SpanKind.SERVER)
+    assert [ids(span)[::2] for span in (queue, call)] == [(TRACE, own), (TRACE, own)]
+    assert len({ids(span)[1] for span in (request, queue, call)}) == 3
+    assert answered.headers["traceparent"] == f"00-{TRACE}-{own}-01"
+    assert line["trace"] == TRACE
+    said = answered.json()["parameters"]
+    assert call.attributes is not None
+    assert request.attributes is not None
+    assert call.attributes["slotool.operating_point"] == said["operating_point"]
+    assert request.attributes["slotool.request"] == said["request"]
+    assert request.attributes["http.response.status_code"] == 200
+    assert request.resource.attributes["service.name"] == "slotool"
+    for span, took_us in ((queue, said["queue_us"]), (call, said["compute_us"])):
+        assert span.end_time - span.start_time == round(1e3 * took_us)
+    assert request.start_time == queue.start_time
+    assert queue.end_time == call.start_time
+    assert call.end_time <= request.end_time
+
+
+def test_every_way_of_asking_is_traced_and_no_other_page(live: LiveServer, spans: Any) -> None:
+    for page in ("/metrics", "/v2/health/ready", "/v2/models/three"):
+        assert "traceparent" not in HTTP.get(live.url + page).headers
+    # The application answers a header that is given twice.
+    slow = HTTP.post(live.url + PATH, json=INFER, headers=[("x-many", "1"), ("x-many", "2")])
+    bad = HTTP.post(f"{live.url}/compute", content=b"nothing", headers={"model": "m" * 1_000})
+    tensor = triton.InferInput("input", [1, 1, 2, 3], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 1, 2, 3), np.float32))
+    with triton.InferenceServerClient(live.grpc_address) as client:
+        client.infer("three", [tensor], headers={"traceparent": TRACEPARENT})
+    found = finished(live, spans, 7)
+    requests = [span for span in found if span.name == "request"]
+    assert [span.attributes["network.protocol.name"] for span in requests] == ["http", "http", "grpc"]
+    assert [span.attributes["http.response.status_code"] for span in requests] == [200, 404, 200]
+    assert requests[1].attributes["slotool.model"] == "m" * 200
+    assert [parse(answer.headers["traceparent"]).span for answer in (slow, bad)] == [ids(r)[1] for r in requests[:2]]
+    assert ids(requests[0])[2] is None
+    assert ids(requests[2])[::2] == (TRACE, PARENT)
+
+
+def test_the_caller_decides_whether_its_trace_is_recorded_and_the_share_of_others(live: LiveServer) -> None:
+    exporter = InMemorySpanExporter()
+    traces = Traces(exporter, share=0.25)
+    try:
+        assert traces.context_of(f"00-{TRACE}-{PARENT}-00") is None
+        sampled = traces.context_of(TRACEPARENT)
+        assert sampled is not None
+        assert (sampled.trace, sampled.parent) == (TRACE, PARENT)
+        chosen = [context for _ in range(4_000) if (context := traces.context_of(None))]
+        assert 800 < len(chosen) < 1_200, "about a quarter"
+        assert len({context.trace for context in chosen}) == len(chosen)
+        assert all(parse(context.header) is not None for context in chosen)
+    finally:
+        traces.close()
+
+
+def test_what_a_slow_collector_leaves_waiting_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    may_go_on = threading.Event()
+
+    class Slow(InMemorySpanExporter):
+        def export(self, spans: Any) -> Any:
+            may_go_on.wait(20)
+            return super().export(spans)
+
+    traces = Traces(Slow())
+    line = {"protocol": "http", "path": PATH, "model": "three", "status": 503, "total_us": 5.0, "bytes_in": 1,
+            "bytes_out": 2, "answer": {}}  # fmt: skip
+    # The thread sleeps between two looks, and what is added meanwhile waits.
+    for _ in range(MAX_WAITING * 3):
+        traces.add(TraceContext(TRACE, PARENT, ""), **line)
+    assert traces._waiting.qsize() <= MAX_WAITING
+    assert "further ones have no spans" in capsys.readouterr().err
+    may_go_on.set()
+    traces.close()
+
+
+def test_a_collector_gets_them_over_http() -> None:
+    """The exporter that the command line makes, at an address without a path."""
+    got: list[tuple[str, bytes]] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as collector, live_server([served(ThreeLinear())]) as live:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        live.front.traces = Traces(otlp_exporter(f"http://127.0.0.1:{collector.server_port}"))
+        HTTP.post(live.url + PATH, json=INFER, headers={"traceparent": TRACEPARENT}).raise_for_status()
+        live.front.traces.close()
+        until(lambda: got, within_s=20)
+        collector.shutdown()
+    path, body = got[0]
+    assert path == "/v1/traces"
+    (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    spans = [span for scope in resource.scope_spans for span in scope.spans]
+    assert [span.name for span in spans] == ["request", "queue", "call"]
+    assert {span.trace_id.hex() for span in spans} == {TRACE}
+
+
+def test_no_collector_and_no_package_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("collector:4318", "ftp://collector", "http://"):
+        with pytest.raises(InputError, match="is no address of a collector"):
+            otlp_exporter(address)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'slotool\[otel\]'"):
+        otlp_exporter("http://127.0.0.1:4318")
