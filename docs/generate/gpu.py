@@ -122,7 +122,8 @@ def record(made: Path, folder: Path = RESULTS) -> None:
 
 def _goals(found: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [goal.row(found) for goal in GOALS]
-    return markdown_of(Table("", ["figure", "goal", "found", "reached"], rows))
+    table = markdown_of(Table("", ["figure", "goal", "found", "reached"], rows))
+    return table if found else f"**No GPU has run slotool yet.**\n\n{table}"
 
 
 def _piece(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
