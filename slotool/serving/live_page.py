@@ -110,8 +110,8 @@ class LivePage:
             tolerance = _tolerance(asked["tolerance"])
             if tolerance is not None and not self._tiers():
                 raise bad_request("tolerance: no model is served with rules to follow it (serve --rules)")
-            for served in front.models.values() if tolerance is not None else ():
-                if served.rules is not None:
+            for served in front.models.values():
+                if tolerance is not None and served.rules is not None:
                     require_meant(served.rules, tolerance)
         workers = self._workers_asked(asked)
         if "policy" in asked:
