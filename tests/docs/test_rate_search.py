@@ -42,6 +42,11 @@ def test_one_stall_of_three_tries_is_forgiven_and_two_are_not() -> None:
 
 
 def test_a_server_that_never_keeps_the_bound_has_no_rate() -> None:
-    rates = []
-    assert greatest_rate(lambda rate_per_s: rates.append(rate_per_s) or 1.0, 100.0, BOUND_S) == 0.0
+    rates: list[float] = []
+
+    def tail_s(rate_per_s: float) -> float:
+        rates.append(rate_per_s)
+        return 1.0
+
+    assert greatest_rate(tail_s, 100.0, BOUND_S) == 0.0
     assert rates[2] == pytest.approx(rates[0] / GROWTH)
