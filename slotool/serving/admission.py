@@ -49,8 +49,8 @@ class IdleTrackingSelector(selectors.BaseSelector):
         number = _number(fileobj)
         if number in self._keys:
             raise KeyError(f"{fileobj!r} is already registered")
-        key = self._keys[number] = selectors.SelectorKey(fileobj, number, events, data)
         self._epoll.register(number, _flags(events))
+        key = self._keys[number] = selectors.SelectorKey(fileobj, number, events, data)
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
@@ -88,7 +88,11 @@ class IdleTrackingSelector(selectors.BaseSelector):
         self._epoll.close()
         self._keys.clear()
 
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys[_number(fileobj)]
+
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        """By number: unlike the standard library's it knows no other form of a file."""
         return self._keys
 
 
