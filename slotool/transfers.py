@@ -34,7 +34,7 @@ class Link:
         self.device: torch.device = devices.torch_device(self.name)
         self._is_cuda = devices.is_cuda(self.name)
         if self._is_cuda:
-            _use_exact_products()
+            use_exact_products()
 
     def to_device(self, array: np.ndarray) -> Tensor:
         """A tensor of the array's values. On a CPU it may be the array's own memory, which nobody may write to."""
@@ -84,7 +84,8 @@ def wait_for(device: torch.device) -> None:
     torch.cuda.current_stream(device).synchronize()
 
 
-def _use_exact_products() -> None:
+def use_exact_products() -> None:
+    """Switch off, in this process, what makes float32 products on a GPU inexact or differ from call to call."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -384,6 +384,7 @@ def _settings(
     **others: Any,
 ) -> Settings:
     """The settings of a campaign; ``others`` are arguments that are none."""
+    from slotool.devices import parsed
     from slotool.profiling.plan import PLACEMENTS, SHARINGS, STREAMS, Settings
     from slotool.profiling.timer import StoppingRule
 
@@ -398,7 +399,8 @@ def _settings(
     rule = StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=single)
     return Settings(
         backend=backend,
-        device="cuda:0" if device == "cuda" else device,
+        # A backend of elsewhere may call its devices otherwise.
+        device=parsed(device) if device.startswith("cuda") else device,
         threads=cores_given(threads),
         batch_sizes=tuple(sorted({int(size) for size in batch_sizes})),
         rule=rule,

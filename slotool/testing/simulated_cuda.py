@@ -54,6 +54,7 @@ class SimulatedCuda:
             torch.get_float32_matmul_precision(),
             torch.backends.cudnn.allow_tf32,
             torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.deterministic,
         )
         with ExitStack() as patches:
             for name, value in self._members().items():
@@ -64,7 +65,8 @@ class SimulatedCuda:
                 yield self
             finally:
                 torch.set_float32_matmul_precision(kept[0])
-                torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = kept[1:]
+                cudnn = torch.backends.cudnn
+                cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = kept[1:]
 
     def _members(self) -> dict[str, Any]:
         cuda = self

@@ -220,7 +220,12 @@ def test_float32_is_float32_and_rows_say_what_is_set(cuda: SimulatedCuda) -> Non
     torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
     found = ask(TorchBackend("cuda:0"))
     assert found["device_name"] == "Simulated H100"
-    for said in ("matmul precision highest", "cudnn tf32 False", "cudnn benchmark False", f"torch {torch.__version__}"):
+    for said in (
+        "matmul precision highest",
+        "cudnn tf32 False",
+        "cudnn deterministic True",
+        f"torch {torch.__version__}",
+    ):
         assert said in found["device_settings"]
     assert not torch.backends.cudnn.allow_tf32
 

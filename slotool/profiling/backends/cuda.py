@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.nvml import Nvml, NvmlDevice
 from slotool.profiling.accelerator import MPS, PROCESSES, Accelerator, DeviceMemory, mps_is_running
 from slotool.profiling.timer import Stopwatch
+from slotool.transfers import use_exact_products
 
 if TYPE_CHECKING:
     import torch
@@ -76,8 +77,9 @@ class NvidiaAccelerator(Accelerator):
 
 
 class CudaAccelerator(NvidiaAccelerator):
-    """The device that torch calls ``cuda:N``. Opening it switches TF32 and cuDNN's search for kernels off: TF32 keeps
-    ten bits of a float32's fraction, and which kernel the search finds differs from run to run."""
+    """The device that torch calls ``cuda:N``. Opening it switches TF32 off, which keeps ten bits of a float32's
+    fraction, and kernels of cuDNN that a search finds or that add up in no fixed order: both differ from run to run.
+    """
 
     streams = True
 
@@ -87,9 +89,8 @@ class CudaAccelerator(NvidiaAccelerator):
         super().__init__(device)
         self._device = torch.device(device)
         self._stream: torch.cuda.Stream | None = None
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.benchmark = False
+        # As the workers of `serve` do.
+        use_exact_products()
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slotool import devices
 from slotool.graphs import OperatorGraph
 from slotool.profiling.accelerator import Accelerator
 from slotool.profiling.backends.base import Backend
@@ -25,9 +26,7 @@ class OnTorch(Backend):
     needs = "torch"
 
     def devices(self) -> tuple[str, ...]:
-        import torch
-
-        return ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
+        return devices.present()
 
     def threads(self) -> int:
         import torch
