@@ -85,6 +85,15 @@ def test_a_failed_step_stops_no_other_and_is_tried_again(tmp_path: Path) -> None
     assert run(tmp_path, {"bad": lambda: {"ratio": 1}, "absent": absent, "good": absent})[0] == DONE
 
 
+def test_a_piece_that_cannot_be_imported_says_so(tmp_path: Path) -> None:
+    def absent(piece: Piece) -> None:
+        raise ModuleNotFoundError("No module named 'scipy'")
+
+    assert ran(Spec("made-up", "Made up", absent, 1.0), tmp_path, "cpu", REHEARSAL, 60.0) == FAILED
+    document = json.loads((tmp_path / "made-up.json").read_text())
+    assert document["steps"]["made-up"]["error"] == "ModuleNotFoundError: No module named 'scipy'"
+
+
 def test_a_step_that_came_too_early_is_tried_again(tmp_path: Path) -> None:
     def early() -> dict[str, Any]:
         raise NotYet("labels.parquet is not there yet")
@@ -105,7 +114,7 @@ def test_a_rehearsed_piece_is_on_the_page_once_and_never_among_the_results(
     gpu.write_page(tmp_path)
     page = (tmp_path / "gpu.md").read_text()
     assert "| small residual network | " in page
-    assert "| switching to another subnet | ≤ 50\u00a0µs | " in page
+    assert "| switching to another subnet | ≤\u00a050\u00a0µs | " in page
     assert page.count(pages.NOT_RUN) == len(gpu.PIECES) - 1
     with pytest.raises(ValueError, match=r"actuation\.json is of a rehearsal; its figures mean nothing"):
         pages.record(tmp_path, tmp_path / "kept")

@@ -138,6 +138,7 @@ def _origin(document: Mapping[str, Any]) -> str:
     device, machine = document["device"], document["machine"]
     libraries = f"torch {device['torch']}, CUDA {device['cuda']}, driver {machine.get('gpu_driver')}"
     ended = "" if document["status"] == "done" else f"; **{document['status']}**"
+    ended += "; **a rehearsal, whose figures mean nothing**" if document["rehearsal"] else ""
     return f"{device['name']}, {libraries}; {document['date'][:10]}, commit `{document['commit']}`{ended}"
 
 

@@ -82,6 +82,8 @@ PIECES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: all is done; 1: something failed; 2: wrong arguments; 75: to be started again; 130: interrupted."""
     asked = _parser().parse_args(arguments)
+    # A shell has its background jobs ignore Ctrl-C, and their children too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     device = CPU if asked.rehearse else asked.device
     out = asked.out or Path("gpu-rehearsal" if asked.rehearse else "gpu-results")
     if asked.parent:

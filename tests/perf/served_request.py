@@ -11,8 +11,6 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
-import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -37,11 +35,11 @@ import slotool
 from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.serving.server import bind
+from tests.perf.http_caller import caller
 
 ROUNDS, REQUESTS = 20, 100
 # Of each round, until caches know the server again that is asked now.
 WARM_UP = 20
-_LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n(?:.*\r\n)*?\r\n")
 
 
 def main() -> None:
@@ -125,34 +123,6 @@ def _onnx_family(folder: Path, features: int) -> tuple[Any, Path]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(folder / "mlp.onnx", options, providers=["CPUExecutionProvider"]), family
-
-
-def caller(port: int, path: str, x: np.ndarray, names: tuple[str, str] = ("input", "label")) -> Callable[[], object]:
-    """A keep-alive client that sends one example as a binary tensor and reads the whole answer.
-
-    A socket and bytes made beforehand: Python's own HTTP client takes as long as the server does.
-    """
-    size = {"binary_data_size": x.nbytes}
-    tensor = {"name": names[0], "datatype": "FP32", "shape": list(x.shape), "parameters": size}
-    head = json.dumps({"inputs": [tensor], "outputs": [{"name": names[1]}]}).encode()
-    request = (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/octet-stream\r\n"
-        f"Inference-Header-Content-Length: {len(head)}\r\nContent-Length: {len(head) + x.nbytes}\r\n\r\n"
-    ).encode()
-    request += head + x.tobytes()
-    connection = socket.create_connection(("127.0.0.1", port))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def call() -> None:
-        connection.sendall(request)
-        answer = connection.recv(65_536)
-        while (found := _LENGTH.search(answer)) is None or len(answer) < found.end() + int(found[1]):
-            more = connection.recv(65_536)
-            assert more, "the server has closed the connection"
-            answer += more
-        assert answer.startswith(b"HTTP/1.1 200"), answer
-
-    return call
 
 
 def _grpc_caller(address: str, x: np.ndarray, model: str = "mlp") -> Callable[[], object]:

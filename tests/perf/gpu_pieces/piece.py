@@ -101,14 +101,18 @@ class Piece:
             print(f"   {name}: not yet, {reason}", flush=True)
             return None
         except Exception as error:
-            traceback.print_exc(file=sys.stdout)
-            shown = traceback.format_exc().splitlines()[-TRACEBACK_LINES:]
-            self.figures[name] = {ERROR: f"{type(error).__name__}: {error}", "traceback": shown}
+            self.failed(name, error)
             return None
         self.figures[name] = {**found, "seconds": round(time.monotonic() - began, 2)}
         write_json(path, self.figures[name])
         print(f"   {name}: {self.figures[name]['seconds']:.1f} s", flush=True)
         return self.figures[name]
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Print and keep an error, in the block that handles it."""
+        traceback.print_exc(file=sys.stdout)
+        shown = traceback.format_exc().splitlines()[-TRACEBACK_LINES:]
+        self.figures[name] = {ERROR: f"{type(error).__name__}: {error}", "traceback": shown}
 
     def figures_of(self, piece: str, step: str) -> Figures:
         """Those of another piece. Raises ``NotYet`` where it has none."""
@@ -140,6 +144,8 @@ def ran(spec: Spec, out: Path, device: str, sizes: Sizes, limit_s: float) -> str
             status = UNFINISHED
         except KeyboardInterrupt:
             status, interrupted = UNFINISHED, True
+        except Exception as error:  # outside of any step: a module that cannot be imported
+            piece.failed(spec.name, error)
         if status == DONE and any(ERROR in figures for figures in piece.figures.values()):
             status = FAILED
         write_json(out / f"{spec.name}.json", document(spec, piece, status, started))

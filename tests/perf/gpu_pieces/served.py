@@ -15,7 +15,7 @@ from slotool.data import load_dataset
 from slotool.elastic import load_model
 from tests.perf.gpu_pieces.piece import Figures, Piece
 from tests.perf.gpu_pieces.solo import SEED
-from tests.perf.served_request import caller
+from tests.perf.http_caller import caller
 
 MODELS = Path(__file__).parents[3] / "models"
 DATA, RATE_PER_S, CALLS_PER_REPEAT, WARM_UP_CALLS = "digits", 200.0, 5, 20
