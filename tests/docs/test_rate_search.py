@@ -26,7 +26,7 @@ def test_the_greatest_rate_is_found_from_above_and_below(first_per_s: float) -> 
 def test_one_stall_of_three_tries_is_forgiven_and_two_are_not() -> None:
     tries: dict[float, int] = {}
 
-    def stalls(stalled: set[int]):  # type: ignore[no-untyped-def]
+    def stalls(stalled: set[int]):
         def tail_s(rate_per_s: float) -> float:
             tries[rate_per_s] = tries.get(rate_per_s, 0) + 1
             if rate_per_s == 500.0 and tries[rate_per_s] in stalled:
