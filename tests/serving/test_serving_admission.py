@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
-import selectors
 import socket
 import time
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
 from slotool.serving import rejections
-from slotool.serving.admission import INTERVAL_S, MIN_IDLE_SHARE, MIN_LIMIT, SHARE, Admission, IdleTrackingSelector
+from slotool.serving.admission import INTERVAL_S, MIN_IDLE_SHARE, MIN_LIMIT, SHARE, Admission
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
@@ -184,36 +182,3 @@ def test_rejections_end_where_requests_do(full: LiveServer, packets: str) -> Non
     whole = b"".join(sent)
     for at in range(1, len(whole), 7):
         assert statuses(full, len(expected), whole[:at], whole[at:]) == expected, at
-
-
-def test_the_selector_reports_what_the_standard_one_does() -> None:
-    own, standard = IdleTrackingSelector(), selectors.DefaultSelector()
-    here, there = socket.socketpair()
-    with here, there, contextlib.closing(own), contextlib.closing(standard):
-        for selector in (own, standard):
-            selector.register(here, selectors.EVENT_READ, "here")
-            with pytest.raises(KeyError):
-                selector.register(here.fileno(), selectors.EVENT_READ)
-
-        def both() -> list[tuple[str, int]]:
-            found = [[(key.data, events) for key, events in each.select(0.01)] for each in (own, standard)]
-            assert found[0] == found[1]
-            return found[0]
-
-        assert both() == []
-        assert own.idle_s >= 0.009
-        there.send(b"x")
-        assert both() == [("here", selectors.EVENT_READ)]
-        assert own.ready == 1
-        for events in (selectors.EVENT_WRITE, selectors.EVENT_READ | selectors.EVENT_WRITE):
-            for selector in (own, standard):
-                selector.modify(here, events, "changed")
-            assert both() == [("changed", events)]
-        there.close()  # a hang-up is to be read, and to be written to
-        assert both() == [("changed", selectors.EVENT_READ | selectors.EVENT_WRITE)]
-        assert own.get_key(here).data == "changed"
-        for selector in (own, standard):
-            assert selector.unregister(here).data == "changed"
-        assert both() == []
-        with pytest.raises(KeyError):
-            own.get_key(here)
