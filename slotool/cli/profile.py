@@ -158,9 +158,7 @@ def profile_colocated(
         bool, typer.Option("--with-itself", help="Also a subject co-located with copies of itself.")
     ] = False,
     placement: Placement = "shared",
-    sharing: Annotated[
-        str, typer.Option("--sharing", help="processes: one each; streams: one process, a GPU's streams.")
-    ] = "processes",
+    sharing: Annotated[str, typer.Option("--sharing", help="processes, or on a GPU streams of one.")] = "processes",
     backend: Backend = "torch",
     device: Device = "cpu",
     threads: Threads = None,

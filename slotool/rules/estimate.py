@@ -83,14 +83,11 @@ class _Cascades:
     @property
     def count(self) -> int:
         """At most so many: ties make fewer thresholds."""
-        lengths = range(2, min(MAX_STEPS, self._versions) + 1)
-        return self._versions + sum(
-            math.perm(self._versions, length)
-            * self._answers
-            * self._calls(length)
-            * int(self._grid(length) ** (length - 1))
-            for length in lengths
-        )
+        found = self._versions
+        for length in range(2, min(MAX_STEPS, self._versions) + 1):
+            thresholds = math.prod([self._grid(length)] * (length - 1))
+            found += math.perm(self._versions, length) * self._answers * self._calls(length) * thresholds
+        return found
 
     def seconds(self, larger: float) -> float:
         """Of all rounds, on a table so much larger than the sample."""

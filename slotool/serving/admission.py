@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import select
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable
 
 from slotool.serving import rejections
 from slotool.serving.rejections import Rejection
@@ -32,80 +29,22 @@ REMEMBERED = 64
 MIN_LIMIT = 8
 
 
-class IdleTrackingSelector(selectors.BaseSelector):
-    """Waits for sockets by epoll; counts the seconds in which its event loop had nothing to do (``idle_s``), and how
-    many sockets had something for it in its last turn (``ready``).
+class IdleTrackingSelector(selectors.DefaultSelector):
+    """Counts the seconds in which its event loop had nothing to do (``idle_s``), and how many sockets had something for
+    it in its last turn (``ready``)."""
 
-    The standard library's does the same, and twice as much in Python for each socket that is ready.
-    """
-
-    def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._keys: dict[int, selectors.SelectorKey] = {}
-        self.idle_s = 0.0
-        self.ready = 0
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        number = _number(fileobj)
-        if number in self._keys:
-            raise KeyError(f"{fileobj!r} is already registered")
-        key = self._keys[number] = selectors.SelectorKey(fileobj, number, events, data)
-        self._epoll.register(number, _flags(events))
-        return key
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        key = self._keys.pop(_number(fileobj))
-        with suppress(OSError):  # it was closed meanwhile
-            self._epoll.unregister(key.fd)
-        return key
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        key = self._keys[_number(fileobj)]
-        if events != key.events:
-            self._epoll.modify(key.fd, _flags(events))
-        changed = self._keys[key.fd] = key._replace(events=events, data=data)
-        return changed
+    idle_s = 0.0
+    ready = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:
-            polled = self._epoll.poll(0)
+            events = super().select(timeout)
         else:
             began_s = time.monotonic()
-            # epoll counts milliseconds; rounded up, so that nothing is asked before its time again and again.
-            polled = self._epoll.poll(None if timeout is None else math.ceil(timeout * 1e3) * 1e-3)
+            events = super().select(timeout)
             self.idle_s += time.monotonic() - began_s
-        self.ready = len(polled)
-        keys, events = self._keys, []
-        for number, flags in polled:
-            key = keys.get(number)
-            if key is not None:
-                # What is neither is an error or a hang-up: reading and writing will tell.
-                got = selectors.EVENT_READ if flags == select.EPOLLIN else _events(flags)
-                events.append((key, got & key.events))
+        self.ready = len(events)
         return events
-
-    def close(self) -> None:
-        self._epoll.close()
-        self._keys.clear()
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._keys
-
-
-def _number(fileobj: Any) -> int:
-    return fileobj if isinstance(fileobj, int) else int(fileobj.fileno())
-
-
-def _flags(events: int) -> int:
-    return (select.EPOLLIN if events & selectors.EVENT_READ else 0) | (
-        select.EPOLLOUT if events & selectors.EVENT_WRITE else 0
-    )
-
-
-def _events(flags: int) -> int:
-    return (selectors.EVENT_READ if flags & ~select.EPOLLOUT else 0) | (
-        selectors.EVENT_WRITE if flags & ~select.EPOLLIN else 0
-    )
 
 
 class Admission:

@@ -42,7 +42,7 @@ def test_one_stall_of_three_tries_is_forgiven_and_two_are_not() -> None:
 
 
 def test_a_server_that_never_keeps_the_bound_has_no_rate() -> None:
-    rates = []
+    rates: list[float] = []
 
     def tail_s(rate_per_s: float) -> float:
         rates.append(rate_per_s)

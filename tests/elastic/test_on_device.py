@@ -65,6 +65,14 @@ def test_gathered_rows_and_whole_products_answer_alike(n: int, at: int, sparse: 
     np.testing.assert_allclose(there.forward(x, model.points[at - 1]), alone, rtol=1e-4, atol=1e-4)
 
 
+def test_a_batch_without_queries_has_no_answers() -> None:
+    model = dense_model()
+    there, none = DeviceSloNN(model, "cpu"), examples(False, 3, 1)[:0]
+    assert there.forward(none, model.points[0]).shape == (0, model.classes)
+    for asked in ({"point": model.points[0]}, {"accuracy": model.target(0.3)}):
+        assert [found.shape for found in there.top(none, 2, **asked)] == [(0, 2), (0, 2)]
+
+
 def test_an_int8_model_is_float32_on_a_device() -> None:
     x = examples(True, 20, 0)
     quantized, exact = (DeviceSloNN(model, "cpu").top(x, 3) for model in (sparse_model().at_int8(), sparse_model()))

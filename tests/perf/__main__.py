@@ -43,6 +43,8 @@ BENCHMARKS = (
     "decision",
     "rule_splits",
 )
+# Those that install what they compare: run by name, and by ``make bench-peers``.
+WITH_PEERS = ("serving_peers", "serving_limits", "front_ends")
 
 
 def main() -> int:

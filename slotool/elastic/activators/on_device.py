@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.device_tables import DeviceTables, NodeRows
@@ -120,11 +121,8 @@ class DeviceSloNN(ElasticModel):
         computed, values = output.values(hidden, nodes, count)
         scores, places = values.topk(min(p, values.shape[1]), dim=1)
         labels = places if computed is None else computed.gather(1, places)
-        missing = p - scores.shape[1]
-        if missing:
-            labels, scores = (torch.nn.functional.pad(each, (0, missing), value=fill) for each, fill in
-                              ((labels, -1), (scores, -torch.inf)))  # fmt: skip
-        return labels.to(torch.int32), scores
+        behind = (0, p - scores.shape[1])
+        return pad(labels.to(torch.int32), behind, value=-1), pad(scores, behind, value=-torch.inf)
 
     def _best_of_each(self, entered: Tensor, start: int, threshold: float, p: int) -> tuple[Tensor, Tensor]:
         """As ``_best``, each query at the least point whose confidence is ``threshold`` or more."""
@@ -132,7 +130,7 @@ class DeviceSloNN(ElasticModel):
         order = np.argsort(chosen, kind="stable")
         sizes = np.bincount(chosen, minlength=len(self.points)).tolist()
         parts = entered[self._link.to_device(order)].split(sizes)
-        found = [self._best(part, start, at, p) for at, part in enumerate(parts) if len(part)]
+        found = [self._best(part, start, at, p) for at, part in enumerate(parts) if len(part) or not len(chosen)]
         back = self._link.to_device(np.argsort(order, kind="stable"))
         labels, scores = (torch.cat(each)[back] for each in zip(*found, strict=True))
         return labels, scores

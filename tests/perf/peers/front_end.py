@@ -164,32 +164,11 @@ def _through_the_queue(application: Any) -> None:
     application.state.front.router._is_free = lambda: False
 
 
-def _standard_selector(application: Any) -> None:
-    import selectors
-    import time
-
-    from slotool.serving import server
-
-    class Selector(selectors.DefaultSelector):
-        idle_s, ready = 0.0, 0
-
-        def select(self, timeout: float | None = None) -> Any:
-            began_s = time.monotonic()
-            events = super().select(timeout)
-            self.idle_s += time.monotonic() - began_s if timeout is None or timeout > 0 else 0.0
-            self.ready = len(events)
-            return events
-
-    unpatched: Any = server
-    unpatched.IdleTrackingSelector = Selector
-
-
 SHORTCUTS = {
     "answers written together": _one_by_one,
     "heads remembered": _read_each_time,
     "lone requests dispatched at once": _dispatch_later,
     "the queue left out for lone requests": _through_the_queue,
-    "a selector of its own": _standard_selector,
     "calls shared": _alone_in_calls,
     "answers counted together": _count_each,
 }
