@@ -52,7 +52,7 @@ def test_options_run_suites_alone_and_find_what_is_wrong(run) -> None:
         *("--slotool-policy", "mine:late", "--slotool-policy", "mine:TestFixed"),
         *("--slotool-model", "mine:doubling", "--slotool-dataset", "mine:leaking"),
     )
-    finished.assert_outcomes(passed=7 + 8 + 7 + 6, failed=2)
+    finished.assert_outcomes(passed=8 + 8 + 8 + 6, failed=3)
     printed = finished.stdout.str()
     assert "PolicyConformance[mine:late]::test_a_decision_keeps_the_deadline" in printed
     assert "DatasetConformance[mine:leaking]::test_what_scores_was_not_trained_on" in printed
@@ -61,8 +61,8 @@ def test_options_run_suites_alone_and_find_what_is_wrong(run) -> None:
 
 
 def test_paths_are_run_too_where_they_are_given(run) -> None:
-    run("--slotool-model", "mine:doubling", "test_own.py").assert_outcomes(passed=7, failed=1)
-    run("--slotool-model", "mine:doubling", "-k", "unknown_point").assert_outcomes(passed=1, deselected=6)
+    run("--slotool-model", "mine:doubling", "test_own.py").assert_outcomes(passed=8, failed=1)
+    run("--slotool-model", "mine:doubling", "-k", "unknown_point").assert_outcomes(passed=1, deselected=7)
 
 
 @pytest.mark.parametrize(

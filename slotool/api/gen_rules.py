@@ -317,7 +317,7 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
         rule, span = same[0], dict.fromkeys((unit.number(same[0].tolerance), unit.number(same[-1].tolerance)))
         cells.append(
             [
-                "–".join(span),
+                unit.named("–".join(span)),
                 from_point(point).words,
                 unit.number(rule.bound),
                 unit.number(rule.degradation),
@@ -329,16 +329,7 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
         )
     named, said = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
     weakest = ["most by group"] if tiers and tiers[0].groups else []
-    columns = [
-        unit.heading("tolerance"),
-        "ensemble",
-        "at most",
-        "observed",
-        *weakest,
-        "time",
-        "time saved",
-        "cost saved",
-    ]
+    columns = ["tolerance", "ensemble", "at most", "observed", *weakest, "time", "time saved", "cost saved"]
     return table(f"Tiers for the least {named}: {rules.method}, {said}", columns, cells)
 
 

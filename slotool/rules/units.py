@@ -22,7 +22,12 @@ class LossUnit:
 
     def amount(self, loss: float) -> str:
         """The number with its unit: "2 %", "0.3 points", "1.2"."""
-        return f"{self.number(loss)} {self.name}".rstrip()
+        return self.named(self.number(loss))
+
+    def named(self, number: str) -> str:
+        """A number, or a range of them, with the unit: "1 point", "0–2 points"."""
+        name = self.name.removesuffix("s") if number == "1" else self.name
+        return f"{number} {name}".rstrip()
 
     def heading(self, what: str) -> str:
         """The heading of a column of numbers: "tolerance, %"."""

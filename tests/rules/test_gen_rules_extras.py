@@ -85,7 +85,7 @@ def test_units_and_what_cannot_be_saved_are_told() -> None:
     assert any("takes no time in this table" in part for part in timeless if isinstance(part, str))
     tables = [part for part in made.shown() if isinstance(part, Table)]
     assert tables[1].title.startswith("Tiers for the least response time: naive, loss in % of large's error")
-    assert tables[1].columns[0] == "tolerance, %"
+    assert tables[1].rows[0][0] == "10 %"
     for given, heading in ((None, "cost, machine s"), ({"small": 1, "medium": 2, "large": 3}, "cost")):
         priced = library.gen_rules(family_outcomes(40), tolerances=[0.1], prices=given, method="naive")
         assert next(part for part in priced.shown() if isinstance(part, Table)).columns[3] == heading
@@ -156,7 +156,10 @@ def test_a_budget_buys_the_strictest_tier_within_it(slotool, outcomes, tmp_path)
 
 def test_errors_larger_than_1_are_shown_in_their_own_unit(tmp_path) -> None:
     small = family_outcomes(2_000)
-    for scale, shown, words in ((1.0, "30", "points of error (0.01) above"), (50.0, "15", "the table's unit of error")):
+    for scale, shown, unit, words in (
+        (1.0, "30", " points", "points of error (0.01) above"),
+        (50.0, "15", "", "the table's unit of error"),
+    ):
         told = small.with_errors(small.matrix("error") * scale)
         options = {"tolerances": [0.3 * scale], "tolerance_kind": "absolute", "max_error": scale, "confidence": 0.9}
         made = library.gen_rules(told, explain=True, objective="cost", **options)
@@ -164,7 +167,7 @@ def test_errors_larger_than_1_are_shown_in_their_own_unit(tmp_path) -> None:
         assert rule.certified
         (tiers, why, *_) = [part for part in made.shown() if isinstance(part, Table)][1:]
         assert words in tiers.title
-        assert tiers.rows[0][0] == tiers.rows[0][2] == shown
+        assert (tiers.rows[0][0], tiers.rows[0][2]) == (shown + unit, shown)
         assert tiers.rows[0][3] == f"{rule.degradation * (100 if scale == 1 else 1):.3g}"
         assert why.rows[0][0] == f"cost {shown}"
         again = told.with_errors(told.matrix("error") * 1.0)

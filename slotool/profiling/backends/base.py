@@ -45,7 +45,7 @@ class Backend(ABC):
         self.seed = seed
         if threads is not None:
             self.set_threads(threads)
-        if device not in self.devices():
+        if not self._offers(device):
             there = ", ".join(self.devices()) or "none"
             advice = f"; {self.no_device_advice}" if self.no_device_advice else ""
             raise InputError(f"the {self.name} backend has no device {device!r} here; it has {there}{advice}")
@@ -61,6 +61,9 @@ class Backend(ABC):
     def devices(self) -> tuple[str, ...]:
         """Devices it can run on."""
         return ("cpu",)
+
+    def _offers(self, device: str) -> bool:
+        return device in self.devices()
 
     def open_accelerator(self) -> Accelerator | None:
         """The device it was made for, which is not the CPU; called once, while the backend is made."""

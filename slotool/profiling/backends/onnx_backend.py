@@ -93,6 +93,10 @@ class OnnxBackend(Backend):
             return ("cpu",)
         return ("cpu", *(f"cuda:{number}" for number in range(_cuda_devices())))
 
+    def _offers(self, device: str) -> bool:
+        # Without a look at its library, which is imported when it is needed.
+        return device == "cpu" or super()._offers(device)
+
     def open_accelerator(self) -> Accelerator:
         """Raises ``InputError`` when ONNX Runtime takes another provider than the one asked for, as it does silently
         where a library of CUDA is missing."""

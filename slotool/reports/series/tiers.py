@@ -86,4 +86,4 @@ def _table(tiers: list[Rule], rules: RuleSet) -> Rows:
 
 
 def _span(first: float, last: float, unit: LossUnit) -> str:
-    return unit.amount(first) if first == last else f"{unit.number(first)} – {unit.amount(last)}"
+    return unit.amount(first) if first == last else unit.named(f"{unit.number(first)} – {unit.number(last)}")
