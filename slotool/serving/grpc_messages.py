@@ -20,7 +20,7 @@ from slotool.serving.candidates import VERSION
 from slotool.serving.classification import wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request
-from slotool.serving.shared_memory import Place, Regions
+from slotool.serving.shared_memory import Place, Regions, SharedOutputs
 from slotool.serving.tensors import InferRequest
 
 # A ``ModelInferRequest`` with more fields, in all its messages, is not parsed; packed numbers are one field.
@@ -171,6 +171,7 @@ def format_infer(
             response.parameters[name].string_param = value
         else:
             response.parameters[name].double_param = value
+    shared = SharedOutputs()
     for name in request.outputs:
         spec, array = tensors.written(name, request, interface, outputs)
         output, raw = (
@@ -178,9 +179,10 @@ def format_infer(
             values.to_raw(spec, array),
         )
         if name in request.destinations:
-            _set(output.parameters, request.destinations[name].write(name, raw))
+            _set(output.parameters, shared.add(name, request.destinations[name], raw))
             raw = b""  # Clients count them.
         response.raw_output_contents.append(raw)
+    shared.write()
     return response
 
 

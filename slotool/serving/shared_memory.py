@@ -109,13 +109,31 @@ class Destination(NamedTuple):
     region: Region
     place: Place
 
-    def write(self, name: str, data: bytes) -> dict[str, str | int]:
+    def overlaps(self, other: Destination) -> bool:
+        """Whether a byte of one is a byte of the other, as far as their regions tell."""
+        first, second = (found.region.offset + found.place.offset for found in (self, other))
+        same = self.region.key == other.region.key
+        return same and first < second + other.place.size and second < first + self.place.size
+
+
+class SharedOutputs:
+    """Outputs on their way to shared memory: all are looked at before one is written."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[Destination, bytes]] = []
+
+    def add(self, name: str, to: Destination, data: bytes) -> dict[str, str | int]:
         """Returns the output's parameters. Raises ``Rejection`` (400) when ``data``, its raw form, does not fit."""
-        if len(data) > self.place.size:
-            room = f"its place in region {self.place.region!r} has {self.place.size}"
+        if len(data) > to.place.size:
+            room = f"its place in region {to.place.region!r} has {to.place.size}"
             raise bad_request(f"output {name}: it has {len(data)} bytes, {room}")
-        self.region.write(self.place, data)
-        return self.place.parameters(len(data))
+        self._pending.append((to, data))
+        return to.place.parameters(len(data))
+
+    def write(self) -> None:
+        """Raises ``Rejection`` (400) where a client has shortened an object meanwhile."""
+        for to, data in self._pending:
+            to.region.write(to.place, data)
 
 
 class Regions:

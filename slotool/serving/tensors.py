@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from slotool.serving import bounds, values
 from slotool.serving.classification import classified, wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request, shown
-from slotool.serving.shared_memory import Destination, Place, Regions, destination
+from slotool.serving.shared_memory import Destination, Place, Regions, SharedOutputs, destination
 
 HEADER_LENGTH = "inference-header-content-length"
 _REMEMBERED_BYTES = 1_024
@@ -231,8 +232,12 @@ def wanted_places(document: Mapping[str, Any]) -> dict[str, Place]:
 
 
 def destinations(places: Mapping[str, Place], regions: Regions | None) -> dict[str, Destination]:
-    """The same in the client's regions. Raises ``Rejection`` (400)."""
-    return {name: destination(regions, place, f"output {name}") for name, place in places.items()}
+    """The same in the client's regions. Raises ``Rejection`` (400), also where one would overwrite another."""
+    found = {name: destination(regions, place, f"output {name}") for name, place in places.items()}
+    for (name, place), (other, elsewhere) in combinations(found.items(), 2):
+        if place.overlaps(elsewhere):
+            raise bad_request(f"output {other}: its place in shared memory overlaps that of output {name}")
+    return found
 
 
 def shared_array(spec: TensorSpec, place: Place, shape: tuple[int, ...], regions: Regions | None) -> np.ndarray:
@@ -255,18 +260,19 @@ def format_response(
     ``tensors``: by output name, None where the answer has none. Raises ``Rejection`` (400)
     for an output that the answer has not, or that cannot be written as it was asked for.
     """
-    outputs, raw = [], []
+    outputs, raw, shared = [], [], SharedOutputs()
     for name, binary in request.outputs.items():
         spec, array = written(name, request, interface, tensors)
         entry: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": list(array.shape)}
         if name in request.destinations:
-            entry["parameters"] = request.destinations[name].write(name, values.to_raw(spec, array))
+            entry["parameters"] = shared.add(name, request.destinations[name], values.to_raw(spec, array))
         elif binary:
             raw.append(values.to_raw(spec, array))
             entry["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
             entry["data"] = values.to_json(spec, array)
         outputs.append(entry)
+    shared.write()
     document: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id:
         document["id"] = request.id

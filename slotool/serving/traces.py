@@ -98,7 +98,11 @@ def otlp_exporter(url: str) -> SpanExporter:
     ``MissingPackageError`` without the extra ``otel``.
     """
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        usable = False
+    if not usable:
         raise InputError(f"traces: {url!r} is no address of a collector; http://HOST:4318 is expected")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -156,6 +156,24 @@ def test_what_does_not_fit_is_rejected_before_a_byte_is_read(live: LiveServer, c
             client.infer("three", [shared_input(triton, "r", 48)], outputs=[shared_output(triton, "label", "r", 15)])
 
 
+def test_outputs_of_which_one_does_not_fit_are_not_written(client: Any, triton: ModuleType) -> None:
+    sent = triton.InferInput("input", list(X.shape), "FP32")
+    sent.set_data_from_numpy(X)
+    with shared_object(200) as key:
+        client.register_system_shared_memory("r", key, 200)
+        for places, sentence in (
+            (
+                [("confidence", 64, 0), ("label", 15, 64)],
+                "output label: it has 16 bytes, its place in region 'r' has 15",
+            ),
+            ([("confidence", 64, 0), ("label", 16, 63)], "output label: its place in shared memory overlaps that of"),
+        ):
+            outputs = [shared_output(triton, name, "r", size, at) for name, size, at in places]
+            with pytest.raises(InferenceServerException, match=sentence):
+                client.infer("three", [sent], outputs=outputs)
+            assert not any((OBJECTS / key).read_bytes())
+
+
 def test_an_object_that_becomes_shorter_ends_a_request_and_not_the_server(client: Any, triton: ModuleType) -> None:
     with shared_object(8_192) as key:
         client.register_system_shared_memory("r", key, 8_192)

@@ -173,7 +173,7 @@ def test_a_collector_gets_them_over_http() -> None:
 
 
 def test_no_collector_and_no_package_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for address in ("collector:4318", "ftp://collector", "http://"):
+    for address in ("collector:4318", "ftp://collector", "http://", "http://collector:99999"):
         with pytest.raises(InputError, match="is no address of a collector"):
             otlp_exporter(address)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)

@@ -51,7 +51,10 @@ def main() -> int:
     if options["low_priority"]:
         # Loading takes a core for seconds, which serving workers need more.
         schedule(os.SCHED_IDLE)
-    return _serve(options)
+    try:
+        return _serve(options)
+    except BrokenPipeError:  # the router ended meanwhile: nobody is left to answer
+        return 1
 
 
 def _serve(options: dict[str, Any]) -> int:
