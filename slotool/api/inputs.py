@@ -42,8 +42,8 @@ def as_list(given: str | Sequence[str]) -> list[str]:
 
 
 def devices_of(device: str | None) -> tuple[str, ...]:
-    """The device whose rows of a latency table count; none where a table is to have but one."""
-    return () if device is None else (device,)
+    """The device whose rows of a latency table count; none where a table is to have but one. ``cuda`` is ``cuda:0``."""
+    return () if device is None else ("cuda:0" if device == "cuda" else device,)
 
 
 def cores_given(threads: int | None) -> int:

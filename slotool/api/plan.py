@@ -317,7 +317,9 @@ def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
     from slotool.planning.scaling import limits_of
     from slotool.planning.service_text import runs_here
 
-    if len(fleet.pools) > 1 or not runs_here(fleet.pools[0]) or search.requests > MAX_CONFIRMED:
+    pool = fleet.pools[0]
+    gpus = pool.worker.device.startswith("cuda")  # a worker each: there are no others to come
+    if len(fleet.pools) > 1 or gpus or not runs_here(pool) or search.requests > MAX_CONFIRMED:
         return None
     return limits_of(search, fleet, search.whole)
 

@@ -28,7 +28,7 @@ def service_text(
     named then. ``max_queue``: what the workers can answer at their fastest point, or by the requests' own tiers, within
     a deadline: more could not be in time. ``limits``: of workers that come with the load.
     """
-    here = runs_here(pool)
+    here, on_gpus = runs_here(pool), _is_gpu(pool)
     deadline_ms = promise.deadline_us / 1e3
     policy = [f"policy = {_quoted(pool.policy)}", f"deadline-ms = {deadline_ms!r}"]
     asked = " and ".join(f"{name} {_stated(value)}" for name, value in terms.items())
@@ -37,9 +37,13 @@ def service_text(
         f"# {pool}: {promise.attainment:g} of the requests within {deadline_ms:g} ms, at confidence "
         f"{promise.confidence:g}.",
         *(() if pool.share == 1 else (f"# A load balancer is to send {pool.share:.1%} of the requests here.",)),
-        f"engine = {_quoted('local' if here else 'ray')}",
-        *(() if here else (f"# More workers than this machine has cores ({_cores()}): start a ray cluster of them.",)),
-        *_replicas(pool, limits),
+        f"engine = {_quoted('local' if here or on_gpus else 'ray')}",
+        *(
+            ()
+            if here or on_gpus
+            else (f"# More workers than this machine has cores ({_cores()}): start a ray cluster of them.",)
+        ),
+        *([f"# Workers, each with a GPU of its own: {pool.replicas}."] if on_gpus else _replicas(pool, limits)),
         f"threads = {pool.worker.threads}",
         *_device(pool),
         *(asking if terms else policy),
@@ -76,10 +80,15 @@ def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:
     ]
 
 
+def _is_gpu(pool: Pool) -> bool:
+    """Of a name that ``serve --device`` takes; tables may have others, such as a maker's."""
+    return pool.worker.device.startswith("cuda")
+
+
 def _device(pool: Pool) -> list[str]:
     """GPUs, one for each worker."""
     device = pool.worker.device
-    if not device.startswith("cuda"):
+    if not _is_gpu(pool):
         return []
     named = [device] if pool.replicas == 1 else [f"cuda:{number}" for number in range(pool.replicas)]
     return [f"device = {_quoted(','.join(named))}"]

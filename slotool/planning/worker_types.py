@@ -14,6 +14,7 @@ from slotool.rules.ruleset import RuleSet
 from slotool.scheduling.batching import Profile, read_profile
 from slotool.scheduling.space import outcome_columns
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
+from slotool.tables.latency import UNKNOWN_DEVICE
 
 
 class Named(NamedTuple):
@@ -58,6 +59,8 @@ def worker_types(
                 remarks.append(f"latencies of {name} begin with batches of {least}: a call of fewer is taken for one")
             remarks += profile.grid.remarks
             device = str(known.rows["device"].iloc[0])
+            if device == UNKNOWN_DEVICE and devices:
+                device = devices[0]  # whoever named it says of what these rows are
             made.append(WorkerType(name, profile, int(threads), price, source, device))
     if unknown := set(prices) - {worker.name for worker in made}:
         there = "; ".join(worker.name for worker in made)

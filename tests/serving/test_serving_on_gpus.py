@@ -145,6 +145,7 @@ def test_a_planned_service_names_a_gpu_for_each_worker(replicas: int, line: str)
     kind = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet", "cuda:1")
     promise = Promise(50_000.0, 0.99, 0.0, 0.95)
     text = service_text(Pool(kind, "slackfit", replicas), promise, Path(), {}, {}, 10)
-    assert line in text.splitlines()
+    assert {line, 'engine = "local"'} <= set(text.splitlines())
+    assert "\nreplicas" not in text
     on_cpu = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet")
     assert "device" not in service_text(Pool(on_cpu, "slackfit", replicas), promise, Path(), {}, {}, 10)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import slotool
+from slotool.api.inputs import devices_of
 from slotool.elastic.family import Family, Version
 from slotool.errors import InputError, TableError
+from slotool.planning.worker_types import Named, worker_types
 from slotool.reports.series.latency import latency_figures
 from slotool.rules.switching import SwitchingPlan
 from slotool.scheduling import ControlSpace, LatencyProfile
@@ -132,3 +134,10 @@ def test_slow_downs_of_two_devices_are_drawn_apart() -> None:
     colocated = [row for device in US for row in rows(device, co_runners="other", solo_s=[1e-6 * US[device]] * 3)]
     figures = list(latency_figures("table", LatencyTable.of([*rows("cpu"), *colocated]), "x"))
     assert [figure.id for figure in figures[1:]] == ["degradation-table on cpu", "degradation-table on cuda:0"]
+
+
+def test_rows_that_do_not_say_their_device_are_planned_for_the_one_that_is_named() -> None:
+    unsaid = LatencyTable(BOTH.where(device="cuda:0").rows.assign(device="unknown"))
+    for table in (BOTH, unsaid):
+        (made,), _ = worker_types([Named(table, "table")], None, None, prices={}, devices=devices_of("cuda"))
+        assert made.device == "cuda:0"
