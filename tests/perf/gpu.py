@@ -79,6 +79,13 @@ PIECES = {
 }
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text}: seconds above 0 are expected")
+    return value
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: all is done; 1: something failed; 2: wrong arguments; 75: to be started again; 130: interrupted."""
     asked = _parser().parse_args(arguments)
@@ -115,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda:0", help="default: cuda:0")
     parser.add_argument("--rehearse", action="store_true", help="at a tiny size, on the CPU")
     parser.add_argument(
-        "--limit", type=float, default=LIMIT_S, help=f"seconds that a piece runs at most; {LIMIT_S:.0f}"
+        "--limit", type=_seconds, default=LIMIT_S, help=f"seconds that a piece runs at most; {LIMIT_S:.0f}"
     )
     parser.add_argument("--force", action="store_true", help="begin the piece, or all of them, again")
     parser.add_argument("--list", action="store_true", help="which pieces there are, and how each ended")

@@ -24,6 +24,7 @@ class OnTorch(Backend):
     """A backend whose devices and threads are torch's."""
 
     needs = "torch"
+    no_device_advice = "a GPU, such as cuda:0, needs a build of PyTorch with CUDA; slotool doctor lists what is there"
 
     def devices(self) -> tuple[str, ...]:
         return devices.present()
