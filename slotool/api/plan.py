@@ -315,11 +315,11 @@ def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
     """Of workers that come with the load, for a service file of this machine's worker processes."""
     from slotool.planning.fleet import MAX_CONFIRMED
     from slotool.planning.scaling import limits_of
-    from slotool.planning.service_text import runs_here
+    from slotool.planning.service_text import is_gpu, runs_here
 
     pool = fleet.pools[0]
-    gpus = pool.worker.device.startswith("cuda")  # a worker each: there are no others to come
-    if len(fleet.pools) > 1 or gpus or not runs_here(pool) or search.requests > MAX_CONFIRMED:
+    # Each worker has a GPU of its own: there are no others to come.
+    if len(fleet.pools) > 1 or is_gpu(pool) or not runs_here(pool) or search.requests > MAX_CONFIRMED:
         return None
     return limits_of(search, fleet, search.whole)
 

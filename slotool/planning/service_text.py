@@ -28,7 +28,7 @@ def service_text(
     named then. ``max_queue``: what the workers can answer at their fastest point, or by the requests' own tiers, within
     a deadline: more could not be in time. ``limits``: of workers that come with the load.
     """
-    here, on_gpus = runs_here(pool), _is_gpu(pool)
+    here, on_gpus = runs_here(pool), is_gpu(pool)
     deadline_ms = promise.deadline_us / 1e3
     policy = [f"policy = {_quoted(pool.policy)}", f"deadline-ms = {deadline_ms!r}"]
     asked = " and ".join(f"{name} {_stated(value)}" for name, value in terms.items())
@@ -80,7 +80,7 @@ def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:
     ]
 
 
-def _is_gpu(pool: Pool) -> bool:
+def is_gpu(pool: Pool) -> bool:
     """Of a name that ``serve --device`` takes; tables may have others, such as a maker's."""
     return pool.worker.device.startswith("cuda")
 
@@ -88,7 +88,7 @@ def _is_gpu(pool: Pool) -> bool:
 def _device(pool: Pool) -> list[str]:
     """GPUs, one for each worker."""
     device = pool.worker.device
-    if not _is_gpu(pool):
+    if not is_gpu(pool):
         return []
     named = [device] if pool.replicas == 1 else [f"cuda:{number}" for number in range(pool.replicas)]
     return [f"device = {_quoted(','.join(named))}"]
