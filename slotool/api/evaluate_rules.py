@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # As a share of the greatest error: a violation of this size should be found.
 SMALL_EXCESS = 0.05
+# What one tier costs here over what its rule states may be so many times another's: beyond it the prices differ.
+MOST_COST_SPREAD = 2.0
 
 
 @writes("plot")
@@ -131,6 +133,18 @@ class RulesVerdict(Result):
         adjusted = adjusted_p_values(self.rounds)
         same_tiers = zip(*self.rounds, strict=True)
         return [_tier(list(same), float(p), self.significance) for same, p in zip(same_tiers, adjusted, strict=True)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """That some tiers cost more here than the rules state and others less: their prices were others."""
+        pairs = [(tier["cost"], rule.cost) for tier, rule in zip(self._tiers, self.rules.rules, strict=True)]
+        ratios = [here / stated for here, stated in pairs if here > 0 and stated > 0]
+        if not ratios or max(ratios) <= MOST_COST_SPREAD * min(ratios):
+            return []
+        return [
+            f"tiers cost {min(ratios):.3g} to {max(ratios):.3g} times what the rules state: if these were made at other "
+            "prices, give --prices; cost saved is of the costs here"
+        ]
 
     def findings(self) -> dict[str, Any]:
         return {

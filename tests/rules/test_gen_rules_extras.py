@@ -109,6 +109,15 @@ def test_tiers_are_judged_at_other_prices(slotool, outcomes, tmp_path) -> None:
     assert (wrong.exit_code, "has no price; there are prices of small" in wrong.stderr) == (2, True)
 
 
+def test_rules_made_at_other_prices_are_told() -> None:
+    prices = {"small": 1.0, "medium": 50.0, "large": 60.0}
+    fresh, asked = family_outcomes(400, seed=1), {"tolerances": [0, 0.3], "tolerance_kind": "absolute"}
+    made = library.gen_rules(family_outcomes(400), **asked, confidence=0.9, objective="cost", prices=prices).rules
+    (told,) = library.evaluate_rules(made, fresh).warnings
+    assert "times what the rules state: if these were made at other prices, give --prices" in told
+    assert library.evaluate_rules(made, fresh, prices=prices).warnings == []
+
+
 def test_categories_part_the_requests() -> None:
     outcomes = family_outcomes(500)
     of, errors = categories(outcomes), category_errors(outcomes)
