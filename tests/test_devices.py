@@ -15,7 +15,7 @@ from slotool.predictors.base import Examples
 from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
-from tests.simulated_cuda import simulated_cuda
+from tests.cuda_on_cpu import simulated_cuda
 
 
 @pytest.mark.parametrize(

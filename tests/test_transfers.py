@@ -12,8 +12,8 @@ from slotool import transfers
 from slotool.graphs.indices import dtype_of
 from slotool.graphs.torch_module import GraphModule
 from slotool.transfers import Link, moved
+from tests.cuda_on_cpu import fake_cuda, simulated_cuda
 from tests.graphs.operator_cases import CASES, case_names, graph_of
-from tests.simulated_cuda import fake_cuda, simulated_cuda
 
 # PyTorch finds its shape without values another way, which takes one grid for the whole batch.
 WITHOUT_FORM = {"GridSample"}

@@ -12,8 +12,8 @@ from slotool.elastic.activators.on_device import DeviceSloNN
 from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.errors import InputError
 from slotool.testing.elastic import ElasticModelConformance
+from tests.cuda_on_cpu import simulated_cuda
 from tests.elastic.tiny_slo_nns import FEATURES, dense_model, examples, sparse_model
-from tests.simulated_cuda import simulated_cuda
 
 DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 

@@ -21,8 +21,8 @@ from slotool.elastic.activators.output_layer import OutputLayer, by_gathering
 from slotool.elastic.device_layers import DeviceLayer
 from slotool.errors import InputError
 from slotool.transfers import Link
+from tests.cuda_on_cpu import simulated_cuda
 from tests.elastic.tiny_slo_nns import sparse_model
-from tests.simulated_cuda import simulated_cuda
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed")
 # See conftest.py.

@@ -22,8 +22,8 @@ from slotool.models.adapters.remote import HttpModel
 from slotool.models.adapters.torch_program import TorchModuleModel, TorchProgramModel
 from slotool.models.model import Model
 from slotool.models.wrapped import BatchedModel, RenamedModel, Renames, unwrapped
+from tests.cuda_on_cpu import fake_cuda, simulated_cuda
 from tests.models.test_model_adapters import onnx_file
-from tests.simulated_cuda import fake_cuda, simulated_cuda
 
 SIGNATURE = Signature(
     (TensorSpec("ids", "INT64", (-1, 6)), TensorSpec("scale", "FP32", (-1, 1))),

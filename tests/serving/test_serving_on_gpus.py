@@ -25,8 +25,8 @@ from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.sources import Sources
 from slotool.tables import FULL
 from tests.conftest import Slotool
+from tests.cuda_on_cpu import simulated_cuda
 from tests.elastic.tiny_slo_nns import network
-from tests.simulated_cuda import simulated_cuda
 
 
 @pytest.fixture(scope="module")
