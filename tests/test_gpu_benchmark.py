@@ -126,6 +126,14 @@ def test_a_rehearsed_piece_is_on_the_page_once_and_never_among_the_results(
     assert "actuation    done" in capsys.readouterr().out
 
 
+def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no document of `make gpu`"):
+        pages.record(tmp_path, tmp_path / "results")
+    (tmp_path / "served.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"served\.json is no document of `make gpu`"):
+        pages.record(tmp_path, tmp_path / "results")
+
+
 def test_goals_say_what_was_reached() -> None:
     def of(figure: float) -> dict[str, Any]:
         return {"actuation": {"steps": {"small": {"switch_s": 1e-5}, "large": {"switch_s": figure}}}}

@@ -108,12 +108,19 @@ def documents(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def record(made: Path, folder: Path = RESULTS) -> None:
-    """Take over the documents of a run. Raises ``ValueError`` for a rehearsal, whose figures mean nothing."""
+    """Take over the documents of a run. Raises ``ValueError`` for a folder without any, for files that are others, and
+    for a rehearsal, whose figures mean nothing."""
     from tests.perf.gpu import PIECES
 
     found = {name: made / f"{name}.json" for name in PIECES if (made / f"{name}.json").is_file()}
+    if not found:
+        raise ValueError(f"{made} has no document of `make gpu`")
     for path in found.values():
-        if json.loads(path.read_text())["rehearsal"]:
+        try:
+            rehearsal = json.loads(path.read_text())["rehearsal"]
+        except (ValueError, KeyError, TypeError) as wrong:
+            raise ValueError(f"{path} is no document of `make gpu`: {wrong!r}") from None
+        if rehearsal:
             raise ValueError(f"{path} is of a rehearsal; its figures mean nothing, so they are not taken over")
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in found.items():
@@ -273,4 +280,9 @@ TABLES: dict[str, Callable[[Steps], list[Table]]] = {
 
 
 if __name__ == "__main__":
-    record(Path(sys.argv[1]))
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m docs.generate.gpu FOLDER, where `make gpu` left its documents")
+    try:
+        record(Path(sys.argv[1]))
+    except ValueError as wrong:
+        sys.exit(str(wrong))
