@@ -22,8 +22,11 @@ MAX_NETWORKS, MAX_ASKED = 1500, 250
 # With fewer kinds no quantile of them bounds a new one; Student's t of their spread stands in.
 MIN_KINDS = 9
 LEVELS = 199
-# What few errors are drawn towards: the root mean square score on kinds held out from random networks.
-PRIOR_KINDS, PRIOR_SCORE = 5, 1.5
+# Of ten labels the scores of other networks are as Student's t of so many degrees of freedom times so many medians of
+# those of the labels: at all levels from 50 to 98 %, in the mean over nine pairs of a base and a setting.
+FEW_DEGREES, PER_MEDIAN = 2, 1.35
+# As many errors have quantiles of their own that say more.
+MAX_FEW = 20
 # Residuals weigh in the scale as a Student's t with so many degrees of freedom: one wild network does not set it.
 DEGREES = 4
 MIN_SCALE, MAX_SCALE = 1e-3, 20.0
@@ -96,8 +99,7 @@ class Calibration:
             return None
         own = _fitted_scale(near) if scale is None else scale
         scores = [np.abs(each.residuals) / _scale(own, each.factors) for each in near]
-        grid = _grid(scores)
-        values = grid if scale is None else np.maximum(grid, _shrunk_grid(scores))
+        values = _grid(scores) if scale is None or len(near) > MAX_FEW else _grid_of_few(scores)
         kinds = [Kind(each.name, len(each.residuals), _rms(each.residuals)) for each in near]
         return cls(own, Residuals(values, mirrored=True), tuple(kinds), surrogate)
 
@@ -211,13 +213,16 @@ class _Pooled:
         return np.asarray(self.values[np.minimum(at, len(self.values) - 1)])
 
 
-def _shrunk_grid(scores: Sequence[np.ndarray]) -> np.ndarray:
-    """The same from few errors, which may be small by luck: Student's t of their spread, drawn towards that of the
-    predictor whose scale it is as if ``PRIOR_KINDS`` of its kinds had been held out too."""
-    k = len(scores) + PRIOR_KINDS
-    square = (PRIOR_KINDS * PRIOR_SCORE**2 + sum(np.mean(own**2) for own in scores)) / k
+def _grid_of_few(scores: Sequence[np.ndarray]) -> np.ndarray:
+    """The same from few errors: a multiple of their median, which one label that nothing else is like does not move.
+
+    Conformal prediction takes the largest of ten, so that such a label widened all intervals, and covered 97 % of
+    networks in a backend that is slow for one kind, 83 % in another.
+    """
     levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
-    return np.asarray(stdtrit(k - 1, 0.5 + levels / 2) * np.sqrt(square * (1 + 1 / k)))
+    return np.asarray(
+        stdtrit(FEW_DEGREES, 0.5 + levels / 2) * PER_MEDIAN * max(np.median(np.concatenate(scores)), MIN_SCALE)
+    )
 
 
 def _rms(values: np.ndarray) -> float:

@@ -12,20 +12,18 @@ from slotool.predictors.adapted import AdaptedPredictor
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Tensors
 from slotool.predictors.from_base import FromBase
 from slotool.predictors.registry import from_nested_state, nested_state
+from slotool.predictors.similarity import Correction, Priors
 from slotool.predictors.three_term import ThreeTermPredictor
-from slotool.predictors.typecosts import Column, TypeCosts
 
-# Of the Gaussian process over compositions, in logarithms of seconds but for the length, a Hellinger distance × √2.
-DEVIATION, NOISE, LENGTH = 0.3, 0.05, 0.35
+PRIORS = Priors(shifts=(0.05, 2.0), deviations=(0.1, 0.3, 0.6), slopes=(0.0, 0.1, 0.3, 1.0), noises=(0.03, 0.08, 0.2))
 PARTS = ("adapted", "three_term")
 
 
 class CompositionPredictor(FromBase):
     """latency = √(adapted × three-term) × e^r, where r is smooth in what share of its cost a network spends where.
 
-    Two means that err differently: a base corrected by type, and three prices of the labels alone. r is a Gaussian
-    process on what both leave of the labels; its kernel falls with the Hellinger distance of ``TypeCosts`` shares, so
-    that the label of one EfficientNet corrects the others, and no label a network of another kind.
+    Two means that err differently: a base corrected by type, and three prices of the labels alone. r is the
+    ``Correction`` by what both leave of the labels, averaged over ``PRIORS``.
     """
 
     name = "composition"
@@ -36,17 +34,12 @@ class CompositionPredictor(FromBase):
         self._parts: tuple[Predictor[OperatorGraph], ...] = (AdaptedPredictor(self.source), ThreeTermPredictor())
         for part in self._parts:
             part.fit(train, NO_EXAMPLES, seed=0)
-        costs = TypeCosts.of(graphs)
-        self._columns, self._roots = costs.columns, roots_of(costs)
-        known = DEVIATION**2 * alikeness(self._roots, self._roots) + NOISE**2 * np.eye(len(graphs))
-        self._alpha = np.linalg.solve(known, np.log(latency_s) - self._mean(graphs))
+        self._correction = Correction.of(graphs, np.log(latency_s) - self._mean(graphs), PRIORS)
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        roots = roots_in(self._columns, TypeCosts.of(graphs))
-        correction = DEVIATION**2 * alikeness(roots, self._roots) @ self._alpha
-        return np.asarray(np.exp(self._mean(graphs) + correction))
+        return np.asarray(np.exp(self._mean(graphs) + self._correction(graphs)))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The base is part of the adapted one, and not stored twice."""
@@ -65,32 +58,11 @@ class CompositionPredictor(FromBase):
         return restored
 
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return {"roots": self._roots, "alpha": self._alpha}, {"columns": [list(column) for column in self._columns]}
+        return self._correction.state()
 
     def _restore(self, tensors: Tensors, document: Document) -> None:
-        self._columns = tuple((str(term), str(kind)) for term, kind in document["columns"])
-        self._roots, self._alpha = tensors["roots"], tensors["alpha"]
+        self._correction = Correction.from_state(tensors, document)
 
     def _mean(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         """float64 [n], log of seconds."""
         return np.asarray(np.mean([np.log(part.predict(graphs)) for part in self._parts], axis=0))
-
-
-def roots_of(costs: TypeCosts) -> np.ndarray:
-    """float64 [graphs, columns]: square roots of shares, whose products add up to 1 for networks alike."""
-    return np.asarray(np.sqrt(costs.seconds / costs.total_s[:, None]))
-
-
-def roots_in(columns: Sequence[Column], costs: TypeCosts) -> np.ndarray:
-    """``roots_of`` in these columns; what lies in others makes a network unlike all that have these alone."""
-    at = {column: i for i, column in enumerate(columns)}
-    roots = np.zeros((len(costs.seconds), len(at)))
-    for column, own in zip(costs.columns, roots_of(costs).T, strict=True):
-        if column in at:
-            roots[:, at[column]] = own
-    return roots
-
-
-def alikeness(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Correlation [first, second] of networks of these roots: squared exponential of √(2 − 2 Σ √(share × share))."""
-    return np.asarray(np.exp(-np.maximum(1 - first @ second.T, 0.0) / LENGTH**2))

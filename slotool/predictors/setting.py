@@ -24,9 +24,9 @@ class SettingsPredictor(Predictor[OperatorGraph]):
 
     ``chosen``: number of the known setting that it answers for, until ``fit`` takes it to a new one (``target``, where
     its facts are known). The spread is the Gaussian process's deviation of log latency, a label's noise included, so it
-    grows with the distance from the training networks by itself; ``known_residuals`` and ``new_residuals`` say how
-    large errors are in units of it, on families of networks held out, and with settings held out too. Dev set and seed
-    play no part.
+    grows with the distance from the training networks by itself; ``known_residuals``, one for each setting, and
+    ``new_residuals`` say how large errors are in units of it, on families of networks held out, and with settings held
+    out too. Dev set and seed play no part.
     """
 
     name = "settings"
@@ -35,7 +35,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
 
     def __init__(self, model: SettingsModel | None = None, chosen: int = 0, target: Setting | None = None):
         self.model, self.chosen, self.target = model, chosen, target
-        self.known_residuals: Residuals | None = None
+        self.known_residuals: tuple[Residuals, ...] = ()
         self.new_residuals: Residuals | None = None
         self.function: Function | None = None
 
@@ -47,7 +47,9 @@ class SettingsPredictor(Predictor[OperatorGraph]):
     @property
     def residuals(self) -> Residuals | None:
         """Those that hold for its answers."""
-        return self.known_residuals if self.function is None else self.new_residuals
+        if self.function is not None:
+            return self.new_residuals
+        return self.known_residuals[self.chosen] if self.known_residuals else None
 
     def at(self, setting: int) -> SettingsPredictor:
         """The predictor of the known setting of this number."""
@@ -115,13 +117,17 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         tensors, document = self._learnt.state()
         if self.function is not None:
             at = self.function.at
-            tensors |= {"labels.at": at.at, "labels.roofline": at.roofline, "labels.log_s": self.function.log_s}
-        residuals = {"known": self.known_residuals, "new": self.new_residuals}
+            own = {"at": at.at, "roofline": at.roofline, "work": at.work, "log_s": self.function.log_s}
+            tensors |= {f"labels.{name}": values for name, values in own.items()}
+        new = self.new_residuals
         return tensors, {
             "model": document,
             "chosen": self.chosen,
             "target": None if self.target is None else self.target.document(),
-            "residuals": {name: None if own is None else own.document() for name, own in residuals.items()},
+            "residuals": {
+                "known": [own.document() for own in self.known_residuals],
+                "new": None if new is None else new.document(),
+            },
         }
 
     @classmethod
@@ -132,12 +138,13 @@ class SettingsPredictor(Predictor[OperatorGraph]):
             raise InputError(f"setting {chosen} is none of the predictor's {len(model.settings)}")
         target = document["target"]
         restored = cls(model, chosen, None if target is None else Setting.from_document(target))
-        for name, own in document["residuals"].items():
-            if name not in ("known", "new"):
-                raise InputError(f"residuals are of known or new settings, not {name!r}")
-            setattr(restored, f"{name}_residuals", None if own is None else Residuals.from_document(own))
+        known, new = document["residuals"]["known"], document["residuals"]["new"]
+        if known and len(known) != len(model.settings):
+            raise InputError(f"there are residuals of {len(known)} of the predictor's {len(model.settings)} settings")
+        restored.known_residuals = tuple(Residuals.from_document(own) for own in known or ())
+        restored.new_residuals = None if new is None else Residuals.from_document(new)
         if "labels.at" in tensors:
-            at = Encoded(tensors["labels.at"], tensors["labels.roofline"])
+            at = Encoded(*(tensors[f"labels.{name}"] for name in ("at", "roofline", "work")))
             restored.function = Function(model, at, tensors["labels.log_s"], restored.target)
         return restored
 

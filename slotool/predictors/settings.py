@@ -17,6 +17,8 @@ from threadpoolctl import threadpool_limits
 from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.predictors.amounts import AMOUNTS, RIDGE, RIDGE_BY_CATEGORY, amounts, log_seconds, prices
+from slotool.predictors.amounts import TOTALS as WORK
 from slotool.predictors.base import Document, Tensors
 from slotool.predictors.labels import Setting
 from slotool.predictors.network_features import FEATURES, TOTALS, network_features
@@ -62,9 +64,13 @@ class Encoder:
 
 @dataclass(frozen=True)
 class SettingsModel:
-    """Gaussian processes over networks, one for each of S settings, with one encoder.
+    """Prices of work, and Gaussian processes over networks, one for each of S settings, with one encoder.
 
-    log(seconds) = log(roofline) + level + a function of the encoded network. ``known`` float32 [n, ``FEATURES``] are
+    log(seconds) is the mean of two answers. One is the log of Σ amount × price over all ``AMOUNTS``. The other is that
+    of the totals alone, plus a level and a smooth function of the encoded network: prices hold for families of networks
+    that nobody measured, where such a function knows nothing, and miss what is no sum of work, which it learns.
+
+    ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``TOTALS``, S]. ``known`` float32 [n, ``FEATURES``] are
     the encoded training networks; ``weights`` float64 [n, S] their weights in each function, 0 where a network has no
     label in a setting (``labelled``, bool [n, S]); ``level`` and ``variance`` float64 [S].
     """
@@ -76,6 +82,8 @@ class SettingsModel:
     weights: np.ndarray
     level: np.ndarray
     variance: np.ndarray
+    prices_s: np.ndarray
+    total_prices_s: np.ndarray
 
     @classmethod
     def fit(cls, features: np.ndarray, latency_s: np.ndarray, settings: Sequence[Setting]) -> Self:
@@ -87,40 +95,53 @@ class SettingsModel:
                 raise InputError(f"{setting}: {count} labels, but a setting is learnt from {MIN_LABELS_OF_SETTING}")
         deviation = features.std(axis=0)
         mean, deviation = features.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
-        target = np.log(np.where(labelled, latency_s, 1.0)) - features[:, ROOFLINE, None]
+        log_s, work = np.log(np.where(labelled, latency_s, 1.0)), amounts(features)
+        pairs = [(work[own], log_s[own, s]) for s, own in enumerate(labelled.T)]
+        all_prices = np.column_stack([prices(own, labels, RIDGE_BY_CATEGORY) for own, labels in pairs])
+        of_totals = np.column_stack([prices(own[:, : len(WORK)], labels, RIDGE) for own, labels in pairs])
+        target = log_s - log_seconds(work[:, : len(WORK)], of_totals)
         level = np.array([target[own, s].mean() for s, own in enumerate(labelled.T)])
         target = np.where(labelled, target - level, 0.0)
         with threadpool_limits(2):
             known = Encoder(mean, deviation, 1.0, 0.1, 0.01).encoded(features).astype(np.float32).astype(np.float64)
             encoder = _likeliest(known, target, labelled, mean, deviation)
             weights, variance, _ = _solved(encoder, encoder.kernel(known, known), target, labelled)
-        return cls(tuple(settings), encoder, known, labelled, weights, level, variance)
+        return cls(tuple(settings), encoder, known, labelled, weights, level, variance, all_prices, of_totals)
 
     def features(self, graphs: Sequence[OperatorGraph]) -> Encoded:
         """What the model is asked about."""
         return self.encode(network_features(graphs))
 
     def encode(self, features: np.ndarray) -> Encoded:
-        return Encoded(self.encoder.encoded(features), features[:, ROOFLINE])
+        return Encoded(self.encoder.encoded(features), features[:, ROOFLINE], amounts(features))
 
     def answer(self, asked: Encoded) -> np.ndarray:
         """log(seconds) in every setting, float64 [n, S]."""
-        kernel = self.encoder.kernel(asked.at, self.known)
-        return np.asarray(asked.roofline[:, None] + self.level + kernel @ self.weights)
+        return np.asarray(sum(self._answers(asked)) / 2)
+
+    def _answers(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        """log(seconds) by prices of all amounts, and by those of totals with a smooth function, float64 [n, S] each."""
+        smooth = self.level + self.encoder.kernel(asked.at, self.known) @ self.weights
+        of_totals = log_seconds(asked.work[:, : len(WORK)], self.total_prices_s)
+        return log_seconds(asked.work, self.prices_s), of_totals + smooth
 
     def spread(self, asked: Encoded, setting: int) -> np.ndarray:
-        """Deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n]."""
+        """Deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n]: what the function's own
+        deviation is, and by how much the two answers differ."""
         rows = np.flatnonzero(self.labelled[:, setting])
         across = solve_triangular(self._factor(setting), self.encoder.kernel(self.known[rows], asked.at), lower=True)
         left = np.maximum(self.encoder.variances(asked.at) - np.sum(across**2, axis=0), 0.0)
-        return np.asarray(np.sqrt(self.variance[setting] * (left + self.encoder.noise)))
+        by_prices, by_function = (own[:, setting] for own in self._answers(asked))
+        apart = (by_prices - by_function) / 2
+        return np.asarray(np.sqrt(self.variance[setting] * (left + self.encoder.noise) + apart**2))
 
     def without(self, settings: Sequence[int]) -> SettingsModel:
         """The same functions, but for those of these settings."""
         keep = [s for s in range(len(self.settings)) if s not in settings]
         kept = [self.settings[s] for s in keep]
         columns = (self.labelled[:, keep], self.weights[:, keep], self.level[keep], self.variance[keep])
-        return SettingsModel(tuple(kept), self.encoder, self.known, *columns)
+        work = (self.prices_s[:, keep], self.total_prices_s[:, keep])
+        return SettingsModel(tuple(kept), self.encoder, self.known, *columns, *work)
 
     def _factor(self, setting: int) -> np.ndarray:
         own = self.labelled[:, setting]
@@ -145,6 +166,8 @@ class SettingsModel:
             "weights": self.weights,
             "level": self.level,
             "variance": self.variance,
+            "prices_s": self.prices_s,
+            "total_prices_s": self.total_prices_s,
         }
         encoder = {name: getattr(self.encoder, name) for name in ("reach", "linear", "noise")}
         settings = [setting.document() for setting in self.settings]
@@ -153,28 +176,33 @@ class SettingsModel:
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         """Raises ``InputError`` for a model of other features, or whose parts do not belong together."""
-        if document["features"] != list(FEATURES):
+        if document["features"] != list(FEATURES) or "prices_s" not in tensors:
             raise InputError("the predictor was trained with other features of networks than this slotool has: retrain")
         numbers = strict_json.convert(document["encoder"], dict[str, float])
         settings = tuple(map(Setting.from_document, document["settings"]))
         known, weights = tensors["known"].astype(np.float64), tensors["weights"]
         shape = (len(known), len(settings))
+        work = tensors["prices_s"], tensors["total_prices_s"]
+        if [own.shape for own in work] != [(len(AMOUNTS), len(settings)), (len(WORK), len(settings))]:
+            raise InputError(f"the prices of work do not fit the {len(settings)} settings")
         if known.shape[1:] != (len(FEATURES),) or weights.shape != shape or tensors["labelled"].shape != shape:
             raise InputError(f"the weights of {len(known)} networks do not fit the {len(settings)} settings")
         encoder = Encoder(tensors["mean"], tensors["deviation"], **numbers)
         labelled = tensors["labelled"].astype(bool)
-        return cls(settings, encoder, known, labelled, weights, tensors["level"], tensors["variance"])
+        return cls(settings, encoder, known, labelled, weights, tensors["level"], tensors["variance"], *work)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """n networks: ``at`` float64 [n, ``FEATURES``] as the encoder has them, ``roofline`` float64 [n] log(seconds)."""
+    """n networks: ``at`` float64 [n, ``FEATURES``] as the encoder has them, ``roofline`` float64 [n] log(seconds),
+    ``work`` float64 [n, ``AMOUNTS``]."""
 
     at: np.ndarray
     roofline: np.ndarray
+    work: np.ndarray
 
     def take(self, rows: np.ndarray | Sequence[int]) -> Encoded:
-        return Encoded(self.at[rows], self.roofline[rows])
+        return Encoded(self.at[rows], self.roofline[rows], self.work[rows])
 
 
 MIN_LABELS_OF_SETTING = 10

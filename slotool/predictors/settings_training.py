@@ -28,6 +28,8 @@ FOLDS, FEW = 5, 10
 MIN_KINDS = 5
 # Networks among which the ten to measure are chosen.
 MAX_CANDIDATES = 400
+# Fewer held-out errors of a setting than these are pooled with those of the others.
+MIN_FOR_OWN = 40
 SQUARES_TERMS = ("flops", "operators", "output_bytes")
 
 
@@ -59,10 +61,19 @@ class HeldOutSettings:
             "new_interval_coverage": self._coverage(self.new_errors, self.new_spread, setting) if new.any() else None,
         }
 
-    def residuals(self, *, new: bool, without: int | None = None) -> Residuals | None:
-        """Of all settings together. ``without``: a fold that plays no part."""
+    def of_settings(self) -> tuple[Residuals, ...]:
+        """Of each setting, since predictors of several err differently: the more its labels are sums of work, the
+        less."""
+        found = [self.residuals(new=False, setting=s) for s in range(self.errors.shape[1])]
+        return tuple(own for own in found if own is not None)
+
+    def residuals(self, *, new: bool, setting: int | None = None, without: int | None = None) -> Residuals | None:
+        """Of one setting; of all together where it has few labels or none is named. ``without``: a fold that plays no
+        part."""
         errors, spread = (self.new_errors, self.new_spread) if new else (self.errors, self.spread)
         kept = np.isfinite(errors) & (self.fold != (-1 if without is None else without))[:, None]
+        if setting is not None and kept[:, setting].sum() >= MIN_FOR_OWN:
+            kept &= np.arange(kept.shape[1]) == setting
         if not kept.any():
             return None
         return Residuals.of(np.exp(errors[kept]), np.ones(int(kept.sum())), spread[kept])
@@ -71,7 +82,8 @@ class HeldOutSettings:
         inside: list[np.ndarray] = []
         for fold in range(FOLDS):
             own = (self.fold == fold) & np.isfinite(errors[:, setting])
-            found = self.residuals(new=errors is self.new_errors, without=fold)
+            new = errors is self.new_errors
+            found = self.residuals(new=new, setting=None if new else setting, without=fold)
             if found is None or not own.any():
                 continue
             low, high = found.interval(NOMINAL_COVERAGE)
@@ -120,7 +132,7 @@ def train_settings(
     features = network_features(graphs)
     held_out = hold_out_settings(features, latency_s, labelled.settings, [g.kind for g in graphs], seed, progress)
     predictor = SettingsPredictor(SettingsModel.fit(features, latency_s, labelled.settings))
-    predictor.known_residuals = held_out.residuals(new=False)
+    predictor.known_residuals = held_out.of_settings()
     predictor.new_residuals = held_out.residuals(new=True)
     if progress:
         progress(f"settings: all {len(labelled.settings)} learnt from {len(graphs)} networks")

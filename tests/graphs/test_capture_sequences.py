@@ -122,6 +122,14 @@ def test_windows_that_are_folded_with_the_batch_are_known(
     run(graph)
 
 
-def test_a_projection_of_an_lstm_is_no_layer_of_ours() -> None:
-    graph = capture_torch(nn.LSTM(6, 5, proj_size=2, batch_first=True), (7, 6))
-    assert graph.unknown[0].op == "torch.lstm"
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("more", [{}, {"bias": False}, {"num_layers": 3, "bidirectional": True}])
+def test_a_projection_of_an_lstm_is_known(more: dict) -> None:
+    layer = nn.LSTM(6, 5, proj_size=2, batch_first=True, **more)
+    graph = capture_torch(OfWindows(layer), (3, 7, 6))
+    (lstm,) = graph.operators[1:]
+    assert (lstm.op, lstm.attributes["units"], lstm.attributes["projection"]) == ("LSTM", 5, 2)
+    assert graph.weights == sum(each.numel() for each in layer.parameters())
+    # torch counts an LSTM by its parts.
+    assert graph.flops_mismatch == 0
+    run(graph)

@@ -50,6 +50,8 @@ CASES: list[tuple[str, dict[str, Any], list[tuple[int, ...]], Callable[..., Any]
     ("ScaledDotProductAttention", {}, [(4, 6, 8), (4, 5, 8), (4, 5, 3), (1, 6, 5)], F.scaled_dot_product_attention),
     ("LSTM", {"units": 5, "layers": 2, "bidirectional": True}, [(7, 3)],
      nn.LSTM(3, 5, 2, bidirectional=True, batch_first=True)),
+    ("LSTM", {"units": 5, "projection": 2, "layers": 2, "bidirectional": True}, [(7, 3)],
+     nn.LSTM(3, 5, 2, bidirectional=True, batch_first=True, proj_size=2)),
     ("GRU", {"units": 5, "bias": False}, [(7, 3)], nn.GRU(3, 5, bias=False, batch_first=True)),
     ("SimpleRNN", {"units": 5}, [(7, 3)], nn.RNN(3, 5, batch_first=True)),
     ("LayerNormalization", {"axes": [-2, -1]}, [(7, 3, 4)], nn.LayerNorm((3, 4))),
@@ -91,6 +93,7 @@ CASES: list[tuple[str, dict[str, Any], list[tuple[int, ...]], Callable[..., Any]
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize(("op", "attributes", "shapes", "in_torch"), CASES, ids=[case[0] for case in CASES])
 def test_an_operator_does_what_torch_does(op: str, attributes: dict, shapes: list, in_torch: Callable) -> None:
     effect = infer(op, attributes, shapes)

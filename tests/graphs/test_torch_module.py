@@ -40,6 +40,7 @@ def counters(module: nn.Module) -> int:
 OTHERWISE = ("Elementwise", "Variance", "RMSNormalization")
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize(
     ("op", "attributes", "shapes", "in_torch"), [case for case in IN_TORCH if case[0] not in OTHERWISE]
 )

@@ -160,6 +160,21 @@ def test_few_kinds_give_a_wide_interval_and_one_gives_none() -> None:
     assert Calibration.of(kinds[:1], "made up") is None
 
 
+def test_one_label_unlike_all_others_does_not_widen_the_interval_of_the_rest() -> None:
+    rng, nowhere, scale = np.random.default_rng(3), Distance(0.0, 0.0, 0.0, 0.0), np.full(7, 0.1)
+    ends = []
+    for wild in (0.0, 2.0):
+        errors = rng.normal(0, 0.1, 9)
+        kinds = [HeldOutKind(str(k), np.array([each]), [nowhere]) for k, each in enumerate([*errors, 0.1 + wild])]
+        calibration = Calibration.of(kinds, "made up", scale)
+        assert calibration is not None
+        ends.append(
+            calibration.residuals.interval(0.9)[1] * calibration.widths([nowhere])[0] / np.median(np.abs(errors))
+        )
+    assert 3 < ends[0] < 6
+    assert ends[1] < 1.5 * ends[0]
+
+
 def test_errors_of_many_operators_average_out_in_the_scale() -> None:
     """A network that is one operator errs as that does; one of a hundred alike a tenth as much."""
     rng = np.random.default_rng(4)

@@ -254,7 +254,7 @@ def test_a_contender_that_is_clearly_worse_by_its_own_score_is_never_kept() -> N
         graphs, others = [GRAPHS[i] for i in known], [GRAPHS[i] for i in asked]
         held_out = hold_out(BASE, Examples(graphs, truth[known]))
         errors = {name: held_out.mape(name) for name in held_out.log_errors if name != AS_IS}
-        assert errors[held_out.best()] <= 1.5 * min(errors.values())
+        assert errors[held_out.best()] <= 2 * min(errors.values())
         kept = fitted(held_out.best(), BASE, Examples(graphs, truth[known]), held_out)
         factor = np.median(truth[known] / BASE.predict(graphs))
         kept_errors.append(mape(kept.predict(others), truth[asked]))

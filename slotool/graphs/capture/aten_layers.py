@@ -289,14 +289,14 @@ def recurrent(op: str) -> Translator:
         steps_axis, rank = value.at(1 if call["batch_first"] else 0), len(value.shape)
         if rank not in (2, 3):
             raise Untranslatable("no steps of features")
-        units = call.out.whole[-1] // directions
-        given = {"units": units, "layers": call["num_layers"], "bias": bool(call["has_biases"])}
+        answer = call.out.whole[-1] // directions
+        given = {"layers": call["num_layers"], "bias": bool(call["has_biases"]), **_units(call, op, answer)}
         # Sequences that are folded with the batch come first.
         order = [*(axis for axis in range(rank - 1) if axis != steps_axis), steps_axis, rank - 1]
         source = call.emit.transpose(call.source(value), order)
         name = call.emit.add(op, source, **given, bidirectional=directions == 2)
         if call.emit.weights != sum(math.prod(each.whole) for each in call["params"]):
-            raise Untranslatable("other weights, such as a projection's")
+            raise Untranslatable("other weights than such a layer has")
         states = []
         for out in call.outs[1:]:
             last = call.emit.add("Slice", name, axis=rank - 2, start=value.shape[steps_axis] - 1, size=1)
@@ -305,6 +305,12 @@ def recurrent(op: str) -> Translator:
         return [call.emit.transpose(name, [order.index(axis) for axis in range(rank)]), *states]
 
     return translate
+
+
+def _units(call: Call, op: str, answer: int) -> dict[str, int]:
+    """Of an LSTM the matrix of the state, [4 × units, answer], tells units from what a projection makes of them."""
+    units = call["params"][1].whole[0] // 4 if op == "LSTM" else answer
+    return {"units": units, **({"projection": answer} if units != answer else {})}
 
 
 def response_norm(call: Call) -> Names:

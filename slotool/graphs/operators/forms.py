@@ -159,6 +159,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "indices": _flag,
     "k": _whole,
     "layers": _whole,
+    "projection": _count,
     "mode": _word,
     "output_padding": _from_zero,
     "pads": _signed_list,

@@ -79,7 +79,8 @@ def _is_grouped(outer: Sequence[int], groups: Sequence[int]) -> bool:
 
 def _recurrent(gates: int, products: int, biases: int) -> Infer:
     """A layer over (steps, features), or over (sequences, steps, features) of which each is one more example, that
-    keeps a state of ``units`` numbers, with so many gates."""
+    keeps a state of ``units`` numbers, with so many gates. ``projection``: of how many numbers its output is, made of
+    the state by one more product, where these are not the state itself (Sak, Senior and Beaufays 2014)."""
 
     def infer(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         *sequences, steps, features = inputs[0]
@@ -87,12 +88,15 @@ def _recurrent(gates: int, products: int, biases: int) -> Infer:
             raise GraphError(f"a recurrent layer cannot take inputs of {list(inputs[0])}")
         units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
         bias = biases * gates * units if attributes.get("bias", True) else 0
+        projection = attributes.get("projection", 0)
+        answer = projection or units
         # Of layers after the first each takes what all directions of the one before give.
         more = attributes.get("layers", 1) - 1
-        matrices = gates * units * (features + units + more * (directions * units + units))
+        matrices = gates * units * (features + answer + more * (directions * answer + answer))
+        matrices += (1 + more) * units * projection
         weights = directions * (matrices + (1 + more) * bias)
         flops = directions * products * matrices * steps * math.prod(sequences)
-        features = directions * units
+        features = directions * answer
         return Effect((*sequences, steps, features), weights, flops)
 
     return infer
@@ -156,7 +160,7 @@ LAYERS: dict[str, OperatorType] = {
     "Embedding": OperatorType(_embedding, {"vocabulary": REQUIRED, "units": REQUIRED}),
     "MatMul": OperatorType(_mat_mul, inputs=2, is_product=True),
     "ScaledDotProductAttention": OperatorType(_attention, {"causal": False}, inputs=None, is_product=True),
-    "LSTM": OperatorType(_recurrent(4, 2, 2), _RECURRENT, is_product=True),
+    "LSTM": OperatorType(_recurrent(4, 2, 2), {**_RECURRENT, "projection": 0}, is_product=True),
     "GRU": OperatorType(_recurrent(3, 2, 2), _RECURRENT, is_product=True),
     "SimpleRNN": OperatorType(_recurrent(1, 2, 2), _RECURRENT, is_product=True),
     "BatchNormalization": OperatorType(_batch_norm, {**_NORM, "axis": None}, settle=settle_channel_axis),

@@ -118,6 +118,7 @@ def _stretched(mask: Tensor, rank: int) -> Tensor:
 
 def _recurrent(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
     attributes = operator.attributes
+    projection = attributes.get("projection", 0)
     layer = _RECURRENT[operator.op](
         inputs[0][-1],
         attributes["units"],
@@ -126,6 +127,7 @@ def _recurrent(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.M
         batch_first=True,
         bidirectional=attributes.get("bidirectional", False),
         device=device,
+        **({"proj_size": projection} if projection else {}),
     )
     return _Recurrent(layer)
 

@@ -224,6 +224,8 @@ def _recurrent(operator: Operator, inputs: Sequence[Shape], values: Sequence[Val
     attributes = operator.attributes
     if len(inputs[0]) != 2 or not is_computed(values[0]):
         raise GraphError(f"operator {operator.name!r}: {operator.op} over several sequences cannot be built in Keras")
+    if attributes.get("projection"):
+        raise GraphError(f"operator {operator.name!r}: an LSTM with a projection cannot be built in Keras")
     x = values[0].stated()
     for number in range(attributes.get("layers", 1)):
         layer = getattr(keras.layers, operator.op)(

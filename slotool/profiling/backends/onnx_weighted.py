@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from slotool.errors import GraphError
 from slotool.graphs import Operator
 from slotool.graphs.operators import Shape, channel_axis, per_channel
 from slotool.profiling.backends.onnx_arithmetic import rescale
@@ -72,6 +73,8 @@ def _recurrent(writer: Writer, operator: Operator, inputs: Sequence[Shape], valu
     """torch keeps its gates in another order, and both directions and biases apart."""
     (*sequences, steps, features), attributes = inputs[0], operator.attributes
     units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
+    if attributes.get("projection"):
+        raise GraphError(f"operator {operator.name!r}: an LSTM with a projection cannot be built in ONNX")
     op, order, options = {
         "LSTM": ("LSTM", (0, 3, 1, 2), {}),
         "GRU": ("GRU", (1, 0, 2), {"linear_before_reset": 1}),
