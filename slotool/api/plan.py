@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slotool.workloads import ArrivalTable
 
 # Tried where nobody names any.
-POLICIES = ("value-iteration", "slackfit", "maxacc", "fixed")
+POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
 # Of traffic that is drawn.
 DURATION_S = 60.0
 
