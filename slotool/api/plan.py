@@ -124,7 +124,7 @@ def plan(
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
-    require_alike(outcomes, rules, tolerance, objective, mixed, verify_s)
+    require_alike(outcomes, rules, tolerance, objective, mixed)
     written = None if out is None else Path(out)
     if verify_s is not None and (written is None or not verify_s > 0):
         raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
