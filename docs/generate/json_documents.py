@@ -782,6 +782,7 @@ split           text            always test
 machine         text            fingerprint id of the client's machine
 processes       integer         client processes
 priority        text?           of the requests, or shares by priority
+tolerances      text?           shares of the requests by tolerance
 requests        integer         requests sent
 answered        integer         requests answered
 target_rate_per_s number?       rate of the arrivals drawn
@@ -810,6 +811,11 @@ priorities[].requests integer   requests
 priorities[].answered number    share answered
 priorities[].deadline_meet_rate number share answered in time
 priorities[].effective_accuracy number? share answered correctly and in time
+by_tolerance[].tolerance number     tolerance of the requests (--tolerance)
+by_tolerance[].requests integer     requests
+by_tolerance[].answered number      share answered
+by_tolerance[].deadline_meet_rate number share answered in time
+by_tolerance[].effective_accuracy number? share answered correctly and in time
 faults[].fault  text            what was injected (--faults)
 faults[].at_s   number          when it was to be, seconds from the start
 faults[].injected_s number      when the server had done it

@@ -319,19 +319,30 @@ def scheduling(figures: Figures) -> list[Table]:
 
 
 def _profile(profile: str, found: Figures) -> list[Table]:
-    policies = [name for name in next(iter(found["sweep"].values())) if name != "best" and "@" not in name]
+    first = next(iter(found["sweep"].values()))
+    ahead = [name for name in first if name.startswith("knows ")]
+    policies = [name for name in first if name not in ("best", *ahead) and "@" not in name]
     rows = [
         [trace, *(f"{by[name][0]:.3f}, {100 * by[name][3]:.2f}" for name in policies), f"{by['best'][0]:.4f}"]
         for trace, by in found["sweep"].items()
     ]
+    valued = [name for name in ("hindsight", "value-iteration") if name in policies]
+    shares = [[trace, *(_of_the_best(by.get(name)) for name in (*valued, *ahead))]
+              for trace, by in found["sweep"].items()]  # fmt: skip
     killed = [[f"{rate}/s", *(f"{percent(by[name][0])}, {by[name][1]:.4f}" for name in by)]
               for rate, by in found["killed"].items()]  # fmt: skip
     survivors = list(next(iter(found["killed"].values())))
     return [
         Table(f"{profile} profile: attainment, and points of effective accuracy below the best possible",
               ["trace", *policies, "best possible"], rows),
+        Table(f"{profile} profile: share of the best possible effective accuracy", ["trace", *valued, *ahead], shares),
         Table(f"{profile} profile, 4 of 8 workers die: attainment, accuracy", ["rate", *survivors], killed),
     ]  # fmt: skip
+
+
+def _of_the_best(row: list[float] | None) -> str:
+    """``row``: attainment, accuracy, effective accuracy, regret."""
+    return "–" if row is None else percent(row[2] / (row[2] + row[3]))
 
 
 def traces(figures: Figures) -> list[Table]:
@@ -366,7 +377,8 @@ def planned_served(figures: Figures) -> list[Table]:
 
 def planned_predicted(figures: Figures) -> list[Table]:
     """Fleets of ten families by what their latencies are from."""
-    ways = ("measured", "predicted", "calibrated", "FLOPs")
+    ways = tuple(way for way in ("measured", "predicted", "slotool calibrate", "calibrated", "FLOPs")
+                 if way in figures["rows"][0])  # fmt: skip
     rows = []
     for row in figures["rows"]:
         cells = [f"{row[way]['replicas']}: {percent(row[way]['attainment'])}" for way in ways]

@@ -4,6 +4,7 @@ is done, and sentences name arguments where they are read in Python, options whe
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -144,3 +145,16 @@ def _shown(value: Any) -> str:
     text = repr(value)
     plain = isinstance(value, str | int | float | list | tuple | dict | None) and len(text) <= _SHORT
     return text if plain else f"a {type(value).__name__}"
+
+
+def tolerance_shares(tolerance: float | Mapping[float, float] | None) -> dict[float, float]:
+    """Shares of the requests by tolerance, empty for none. Raises ``ArgumentError``."""
+    if tolerance is None:
+        return {}
+    shares = dict(tolerance) if isinstance(tolerance, Mapping) else {tolerance: 1.0}
+    meant = all(0 <= each < math.inf and share > 0 for each, share in shares.items())
+    if not (meant and abs(sum(shares.values()) - 1) <= 1e-6):  # nothing of this holds for NaN
+        stated = ",".join(f"{each:g}={share:g}" for each, share in shares.items())
+        problem = "is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1"
+        raise ArgumentError("tolerance", f"{stated!r} {problem}")
+    return {float(each): float(share) for each, share in shares.items()}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.arguments import tolerance_shares
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, loaded
 from slotool.api.outputs import writes
@@ -73,6 +74,7 @@ class LoadTest(Result):
             "target": self.target,
             "log": None if self.out is None else str(self.out),
             "priorities": self.log.priorities(),
+            "by_tolerance": self.log.tolerances(),
             "faults": self.faults,
             "over_time": over_time(self.log),
         }
@@ -99,6 +101,9 @@ class LoadTest(Result):
         if len(priorities) > 1:
             columns = ["priority", "requests", "answered", "in time", "effective accuracy"]
             shown.append(table("By priority", columns, [_of_priority(found) for found in priorities]))
+        if len(tolerances := self.log.tolerances()) > 1:
+            columns = ["tolerance", "requests", "answered", "in time", "effective accuracy"]
+            shown.append(table("By tolerance", columns, [_of_tolerance(found) for found in tolerances]))
         if self.faults:
             shown.append(table("Faults", _FAULT_COLUMNS, [_of_fault(found) for found in self.faults]))
         return shown if self.out is None else [*shown, f"wrote {self.out}"]
@@ -149,6 +154,7 @@ class LoadTest(Result):
         met, met_from_sending = self.summary["deadline_meet_rate"], self.summary["deadline_meet_rate_from_sending"]
         sentence = f"{met:.2%} of the requests met their deadline of {deadline_ms:g} ms, the target is {target:.2%}"
         if met >= target:
+            self._judge_tolerances(target, deadline_ms)
             return
         if met_from_sending >= target:
             raise RunError(
@@ -156,6 +162,14 @@ class LoadTest(Result):
                 "so there is no verdict; use more --processes or a lower --rate"
             )
         raise PromiseBroken(sentence)
+
+    def _judge_tolerances(self, target: float, deadline_ms: float) -> None:
+        for found in self.log.tolerances():
+            if found["deadline_meet_rate"] < target:
+                raise PromiseBroken(
+                    f"{found['deadline_meet_rate']:.2%} of the requests of tolerance {found['tolerance']:g} met their "
+                    f"deadline of {deadline_ms:g} ms, the target is {target:.2%}"
+                )
 
 
 @writes("out")
@@ -172,7 +186,7 @@ def loadtest(
     endpoint: str = "infer",
     processes: int = 1,
     deadline_ms: float | None = None,
-    tolerance: float | None = None,
+    tolerance: float | Mapping[float, float] | None = None,
     objective: str | None = None,
     min_accuracy: float | None = None,
     priority: Mapping[int, float] | int | None = None,
@@ -202,11 +216,11 @@ def loadtest(
         endpoint: ``"infer"`` (Open Inference Protocol V2) or ``"compute"``.
         processes: Client processes.
         deadline_ms: Deadline of every request, milliseconds.
-        tolerance: Error degradation accepted, such as 0.05.
+        tolerance: Error degradation accepted, such as 0.05; or shares of the requests by tolerance, which add up to 1.
         objective: What the tolerance saves: ``"response-time"`` or ``"cost"``.
         min_accuracy: Accuracy that every answer should have.
         priority: Of every request, 1 the highest; or shares by priority.
-        target: Share of the requests that must meet the deadline.
+        target: Share of the requests, and of those of each tolerance, that must meet the deadline.
         timeout_s: Seconds until a request counts as failed.
         allow_remote: Allow another machine, whose owner expects this load.
         seed: Of arrivals and examples.
@@ -226,6 +240,7 @@ def loadtest(
         AlreadyExistsError: ``out`` exists.
     """
     form, shares = _form(protocol, endpoint), _shares(priority)
+    tolerances = tolerance_shares(tolerance)
     _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)
     from slotool.artifacts.bundle import refuse_existing
     from slotool.data import DataOptions, DataSource, has_many_labels, load_multilabel, numbered, open_dataset
@@ -252,7 +267,9 @@ def loadtest(
         rate, duration_s = process.mean_rate_per_s, process.duration_s
     drawn_times(process, duration_s, seed)
     locate(data if isinstance(data, str) else data.name, DataOptions())
-    terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
+    deadline_s = None if deadline_ms is None else deadline_ms / 1e3
+    own_tolerance = next(iter(tolerances)) if len(tolerances) == 1 else None
+    terms = Terms(deadline_s, own_tolerance, objective, min_accuracy)
     server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout_s).described()
     source = DataSource.of(data)
     dataset: Any
@@ -261,13 +278,13 @@ def loadtest(
     else:
         dataset = open_dataset(source, server.data_options(source), stored=True)
         dataset = dataset if server.class_count is None else numbered(dataset, server.class_count)
-    plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares).loaded()
+    plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares, tolerances).loaded()
     server.examples(plan.split.x)
-    if tolerance is not None and tolerance > 1:
-        _require_meant(server, plan.split.x)
+    if max(tolerances, default=0.0) > 1:
+        _require_meant(replace(server, terms=replace(terms, tolerance=max(tolerances))), plan.split.x)
     injection = None if faults is None else _injection(address, faults, duration_s)
     provenance = _provenance(server, dataset, process.name, rate, duration_s, seed)
-    provenance |= {"processes": processes, "priority": _stated(shares)}
+    provenance |= {"processes": processes, "priority": _stated(shares), "tolerances": _stated(tolerances)}
     text = f"{address}: {rate:g} requests/s for {duration_s:g} s"
     with reporter_of(progress).progress(text, total=len(plan)) as steps:
         began = _nothing if injection is None else partial(injection.begin, duration_s=duration_s)
@@ -297,8 +314,8 @@ def _shares(priority: Mapping[int, float] | int | None) -> dict[int, float]:
     return shares
 
 
-def _stated(shares: Mapping[int, float]) -> str | None:
-    return ",".join(f"{priority}={share:g}" for priority, share in shares.items()) or None
+def _stated(shares: Mapping[int, float] | Mapping[float, float]) -> str | None:
+    return ",".join(f"{each:g}={share:g}" for each, share in shares.items()) or None
 
 
 def _injection(address: str, given: FilePath | Sequence[Fault], duration_s: float) -> FaultInjection:
@@ -331,7 +348,7 @@ def _run(
 
 def _check_terms(
     deadline_ms: float | None,
-    tolerance: float | None,
+    tolerance: float | Mapping[float, float] | None,
     objective: str | None,
     min_accuracy: float | None,
     target: float | None,
@@ -389,7 +406,7 @@ def _provenance(
         "subject": server.model,
         "server": server.address,
         "endpoint": server.form,
-        "terms": asdict(server.terms),
+        "terms": {name: asked for name, asked in asdict(server.terms).items() if name != "priority"},
         "arrivals": arrivals,
         "rate_per_s": rate,
         "duration_s": duration_s,
@@ -401,8 +418,16 @@ def _provenance(
 
 
 def _of_priority(found: dict[str, Any]) -> list[str]:
+    return [str(found["priority"] or "none"), *_of_some(found)]
+
+
+def _of_tolerance(found: dict[str, Any]) -> list[str]:
+    return [f"{found['tolerance']:g}", *_of_some(found)]
+
+
+def _of_some(found: dict[str, Any]) -> list[str]:
     shares = [f"{found[name]:.2%}" for name in ("answered", "deadline_meet_rate")]
-    return [str(found["priority"] or "none"), f"{found['requests']:,}", *shares, _accuracy(found["effective_accuracy"])]
+    return [f"{found['requests']:,}", *shares, _accuracy(found["effective_accuracy"])]
 
 
 _FAULT_COLUMNS = ["at", "fault", "in time before", "after", "worst second", "accuracy before", "after", "recovered in"]

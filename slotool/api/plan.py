@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slotool.workloads import ArrivalTable
 
 # Tried where nobody names any.
-POLICIES = ("value-iteration", "slackfit", "maxacc", "fixed")
+POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
 # Of traffic that is drawn.
 DURATION_S = 60.0
 
@@ -124,7 +124,7 @@ def plan(
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
-    require_alike(outcomes, rules, tolerance, objective, mixed, verify_s)
+    require_alike(outcomes, rules, tolerance, objective, mixed)
     written = None if out is None else Path(out)
     if verify_s is not None and (written is None or not verify_s > 0):
         raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")

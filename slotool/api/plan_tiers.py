@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.arguments import tolerance_shares
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -30,18 +30,10 @@ def mixes(rules: RuleSet, tolerance: Tolerance, objective: str | None) -> list[T
     objective without tiers."""
     from slotool.planning.tiers import mixes_of
 
-    shares = tolerance if tolerance is None or isinstance(tolerance, Mapping) else {tolerance: 1.0}
-    if shares is not None:
-        stated = ",".join(f"{each:g}={share:g}" for each, share in shares.items())
-        meant = all(0 <= each < math.inf and share > 0 for each, share in shares.items())
-        if not (meant and abs(sum(shares.values()) - 1) <= 1e-6):  # nothing of this holds for NaN
-            raise ArgumentError(
-                "tolerance",
-                f"{stated!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1",
-            )
-        for each in shares:
-            _require_meant(rules, each)
-    return mixes_of(rules, shares, objective)
+    shares = tolerance_shares(tolerance)
+    for each in shares:
+        _require_meant(rules, each)
+    return mixes_of(rules, shares or None, objective)
 
 
 def _require_meant(rules: RuleSet, tolerance: float) -> None:
@@ -57,7 +49,6 @@ def require_alike(
     tolerance: Tolerance,
     objective: str | None,
     mixed: bool,
-    verify_s: float | None,
 ) -> None:
     """Raises ``ArgumentError`` for arguments that do not go together."""
     if rules is None:
@@ -68,8 +59,6 @@ def require_alike(
         raise ArgumentError("outcomes", "with rules this table is needed: requests are simulated as its examples")
     elif mixed:
         raise ArgumentError("mixed", "fleets of two types are not planned with rules")
-    elif verify_s is not None and isinstance(tolerance, Mapping) and len(tolerance) > 1:
-        raise ArgumentError("verify_s", "the requests of a load test ask for one tolerance: plan for one to verify it")
 
 
 def tier_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
-POLICIES = ("value-iteration", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed")
+POLICIES = ("hindsight", "value-iteration", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed")
 OPTIMA = ("auto", "milp", "bound")
 
 

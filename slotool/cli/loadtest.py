@@ -20,6 +20,7 @@ from slotool.cli.options import (
     data_source,
     panel,
     parse_duration,
+    parse_tolerance,
 )
 
 _load, _server, _requests = map(panel, ("Load", "Server", "Request options"))
@@ -58,7 +59,7 @@ def loadtest(
         float | None, _requests("--deadline-ms", min=0.001, help="Deadline of every request.")
     ] = None,
     tolerance: Annotated[
-        float | None, _requests("--tolerance", min=0.0, help="Error degradation accepted, e.g. 0.05.")
+        str | None, _requests("--tolerance", help="Error degradation accepted, 0.05; or shares: 0=0.2,0.05=0.8.")
     ] = None,
     objective: Annotated[
         str | None, _requests("--objective", help="What the tolerance saves: response-time or cost.")
@@ -104,7 +105,7 @@ def loadtest(
         endpoint=endpoint,
         processes=processes,
         deadline_ms=deadline_ms,
-        tolerance=tolerance,
+        tolerance=parse_tolerance(tolerance),
         objective=objective,
         min_accuracy=min_accuracy,
         priority=_shares(priority),

@@ -141,6 +141,24 @@ def parse_numbers(text: str, option: str) -> list[float]:
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
+def parse_tolerance(text: str | None) -> float | dict[float, float] | None:
+    """``0.05``, or shares of the requests by tolerance: ``0=0.2,0.05=0.8``."""
+    if text is None:
+        return None
+    try:
+        if "=" not in text:
+            return float(text)
+        pairs = [(float(left), float(share)) for left, _, share in (part.partition("=") for part in text.split(","))]
+    except ValueError:
+        pairs = []
+    if len(dict(pairs)) < max(1, len(pairs)):
+        raise typer.BadParameter(
+            f"{text!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1",
+            param_hint="--tolerance",
+        )
+    return dict(pairs)
+
+
 def parse_duration(text: str | None, option: str) -> float | None:
     """Seconds in ``20ms``, ``90s``, ``2min``, ``1.5h`` or a bare number; None stays None."""
     if text is None:

@@ -10,7 +10,7 @@ import typer
 import slotool
 from slotool.api.plan import POLICIES
 from slotool.cli.commands import refuse_without_effect
-from slotool.cli.options import DataName, Force, Json, Seed, panel, parse_duration, plots_folder
+from slotool.cli.options import DataName, Force, Json, Seed, panel, parse_duration, parse_tolerance, plots_folder
 
 _promise, _traffic, _fleet, _result = map(panel, ("Promise", "Traffic", "Fleet", "Result"))
 
@@ -100,7 +100,7 @@ def plan(
         device=device,
         policies=policies,
         rules=rules,
-        tolerance=_tolerance(tolerance),
+        tolerance=parse_tolerance(tolerance),
         objective=objective,
         prices=_prices(price or []),
         mixed=mixed,
@@ -118,24 +118,6 @@ def plan(
     )
     output.show(found)
     found.judge()
-
-
-def _tolerance(text: str | None) -> float | dict[float, float] | None:
-    """``0.05``, or shares of the requests by tolerance: ``0=0.2,0.05=0.8``."""
-    if text is None:
-        return None
-    try:
-        if "=" not in text:
-            return float(text)
-        pairs = [(float(left), float(share)) for left, _, share in (part.partition("=") for part in text.split(","))]
-    except ValueError:
-        pairs = []
-    if len(dict(pairs)) < max(1, len(pairs)):
-        raise typer.BadParameter(
-            f"{text!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1",
-            param_hint="--tolerance",
-        )
-    return dict(pairs)
 
 
 def _prices(given: list[str]) -> dict[str, float]:

@@ -20,13 +20,15 @@ def scaled_to_batch(
     """What ``trained`` predicts, at another batch size than that of its labels; no answer has an interval.
 
     Each operator's share of the latency grows as its cost on a neutral roofline: FLOPs and what it reads and writes
-    with the batch, its weights and the call not. What a call of the network costs stays.
+    with the batch, its weights and the call not. Where the operator takes longer than there, the rest is computing
+    too, and grows. What a call of the network costs stays.
     """
     learnt = trained.setting.batch_size
     latency_s = []
     for graph in graphs:
         found = Explanation.of(trained.predictor, graph)
-        factors = batch_cost_s(graph, batch_size) / batch_cost_s(graph, learnt)
+        shares = batch_cost_s(graph, 0) / np.maximum(batch_cost_s(graph, learnt), found.seconds)
+        factors = 1.0 + (1.0 - shares) * (batch_size / learnt - 1.0)
         latency_s.append(float(found.seconds @ factors) + found.call_s)
     predictions = replace(trained.predict(graphs), latency_s=np.array(latency_s, dtype=np.float64))
     return predictions.without_interval(f"scaled from batch {learnt} by a roofline, which no label checked")

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +24,7 @@ from slotool.process import allow_connections
 from slotool.workloads import event_loop
 from slotool.workloads.arrivals import ArrivalProcess
 from slotool.workloads.channels import TargetServer
-from slotool.workloads.endpoint import Channel, Example
+from slotool.workloads.endpoint import Channel, Example, Terms
 from slotool.workloads.requests import RequestLog
 
 WARM_UP_REQUESTS = 5
@@ -43,6 +44,7 @@ class LoadPlan:
 
     ``times_s``: float64 [n], ascending seconds from the start; ``examples``: int64 [n], rows of ``split``;
     ``priorities``: int64 [n], 0 for none. ``numbers``: int64, what logs call the rows of ``split``; None: by position.
+    ``tolerances``: float64 [n]; None: as the terms of all have it.
     """
 
     times_s: np.ndarray
@@ -50,6 +52,7 @@ class LoadPlan:
     split: Split
     priorities: np.ndarray
     numbers: np.ndarray | None = None
+    tolerances: np.ndarray | None = None
 
     @classmethod
     def draw(
@@ -59,17 +62,24 @@ class LoadPlan:
         split: Split,
         seed: int,
         shares: Mapping[int, float] = MappingProxyType({}),
+        tolerances: Mapping[float, float] = MappingProxyType({}),
     ) -> LoadPlan:
         """Arrivals of that long, each with an example; all examples are used once, in random order, before any twice.
 
         ``shares``: of the requests that have a priority, by priority; they are drawn independently, and those left
-        have none. Raises ``InputError`` when nothing arrives at all, or shares are none.
+        have none. ``tolerances``: of the requests by tolerance, which add up to 1; empty: all have that of the terms.
+        Raises ``InputError`` when nothing arrives at all, or shares are none.
         """
         times_s = drawn_times(arrivals, duration_s, seed)
         generator = np.random.default_rng([seed, 1])
         rounds = -(-len(times_s) // len(split))
         order = np.concatenate([generator.permutation(len(split)) for _ in range(rounds)])
-        return cls(times_s, order[: len(times_s)].astype(np.int64), split, _priorities(shares, len(times_s), seed))
+        count, drawn = len(times_s), None
+        if tolerances:
+            chances = np.array(list(tolerances.values()), dtype=np.float64)
+            drawn = np.random.default_rng([seed, 3]).choice(list(tolerances), count, p=chances / chances.sum())
+        priorities = _priorities(shares, count, seed)
+        return cls(times_s, order[:count].astype(np.int64), split, priorities, tolerances=drawn)
 
     def __len__(self) -> int:
         return len(self.times_s)
@@ -99,7 +109,24 @@ class LoadPlan:
     def part(self, number: int, parts: int) -> LoadPlan:
         """Every ``parts``-th request from ``number`` on, at its own instant."""
         mine = slice(number, None, parts)
-        return replace(self, times_s=self.times_s[mine], examples=self.examples[mine], priorities=self.priorities[mine])
+        return replace(
+            self,
+            times_s=self.times_s[mine],
+            examples=self.examples[mine],
+            priorities=self.priorities[mine],
+            tolerances=None if self.tolerances is None else self.tolerances[mine],
+        )
+
+    def terms(self, number: int, of_all: Terms) -> Terms:
+        """What request ``number`` asks for, where all ask for ``of_all``."""
+        tolerance = of_all.tolerance if self.tolerances is None else float(self.tolerances[number])
+        return _own_terms(of_all, int(self.priorities[number]), tolerance)
+
+
+@lru_cache(maxsize=64)
+def _own_terms(of_all: Terms, priority: int, tolerance: float | None) -> Terms:
+    """Requests that ask for the same share one object: it is not to cost the client anything."""
+    return replace(of_all, priority=priority, tolerance=tolerance)
 
 
 def _priorities(shares: Mapping[int, float], count: int, seed: int) -> np.ndarray:
@@ -191,14 +218,15 @@ class LocalRun(LoadRun):
 
     async def _warm_up(self, channel: Channel) -> None:
         for number in range(min(WARM_UP_REQUESTS, len(self.plan))):
-            reply = await channel.ask(self._example(int(self.plan.examples[number])), number)
+            terms = self.plan.terms(number, self.target.terms)
+            reply = await channel.ask(self._example(int(self.plan.examples[number])), number, terms)
             if reply.status == 0:
                 raise RunError(f"no server answers at {self.target.address} ({reply.error})")
             if reply.status in _MISUNDERSTOOD:
                 raise InputError(f"{channel.where} rejects the request ({reply.status}): {reply.error}")
 
     async def _send(self, channel: Channel, number: int, intended_s: float) -> None:
-        example = int(self.plan.examples[number])
+        example, terms = int(self.plan.examples[number]), self.plan.terms(number, self.target.terms)
         row: dict[str, Any] = {
             "intended_s": intended_s,
             "deadline_s": self.target.terms.deadline_s,
@@ -206,9 +234,10 @@ class LocalRun(LoadRun):
             "label": int(self._labels[example]),
             # A timer may fire a nanosecond early.
             "sent_s": max(intended_s, self._now_s()),
-            "priority": int(self.plan.priorities[number]),
+            "priority": terms.priority,
+            "tolerance": terms.tolerance,
         }
-        reply = await channel.ask(self._example(example), number, row["priority"])
+        reply = await channel.ask(self._example(example), number, terms)
         row |= {"status": reply.status, "done_s": reply.at_s - self._start, "error": reply.error}
         if reply.answer is not None:
             answer = dict(vars(reply.answer))

@@ -34,7 +34,8 @@ def main() -> None:
     names = ("times_s", "examples", "priorities", "labels")
     times_s, examples, priorities, labels = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
     numbers = np.load(folder / "numbers.npy") if (folder / "numbers.npy").exists() else None
-    plan = LoadPlan(times_s, examples, Split(_inputs(folder), labels), priorities, numbers)
+    tolerances = np.load(folder / "tolerances.npy") if (folder / "tolerances.npy").exists() else None
+    plan = LoadPlan(times_s, examples, Split(_inputs(folder), labels), priorities, numbers, tolerances)
     plan = plan.part(number, options["processes"])
     target = options["target"]
     signature = target["signature"] and Signature.of_document(target["signature"])

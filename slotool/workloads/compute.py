@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slotool.workloads.endpoint import Endpoint, ServerAnswer, object_of
+from slotool.workloads.endpoint import Endpoint, ServerAnswer, Terms, object_of
 
 
 class ComputeEndpoint(Endpoint):
@@ -20,16 +20,16 @@ class ComputeEndpoint(Endpoint):
     def path(self) -> str:
         return "/compute"
 
-    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
+    def request(self, x: np.ndarray, number: int, terms: Terms | None = None) -> tuple[dict[str, str], bytes]:
         buffer = io.BytesIO()
         np.save(buffer, np.ascontiguousarray(x, dtype=np.float32), allow_pickle=False)
-        terms = self.terms
+        terms = terms or self.terms
         asked = {
             "Tolerance": _plain(terms.tolerance),
             "Objective": terms.objective,
             "Deadline-Ms": None if terms.deadline_s is None else _plain(terms.deadline_s * 1e3),
             "Min-Accuracy": _plain(terms.min_accuracy),
-            "Priority": _plain(priority or None),
+            "Priority": _plain(terms.priority or None),
         }
         headers = {"Model": self.model, "Content-Type": "application/x-npy"}
         return headers | {name: value for name, value in asked.items() if value is not None}, buffer.getvalue()

@@ -19,24 +19,26 @@ DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
 
 @dataclass(frozen=True)
 class Terms:
-    """What every request asks for; None where it asks nothing.
+    """What a request asks for; None where it asks nothing.
 
-    ``tolerance``: error degradation accepted; ``objective``: response-time or cost; ``min_accuracy``: in [0, 1].
+    ``tolerance``: error degradation accepted; ``objective``: response-time or cost; ``min_accuracy``: in [0, 1];
+    ``priority``: 1 is the most important, 0 is none.
     """
 
     deadline_s: float | None = None
     tolerance: float | None = None
     objective: str | None = None
     min_accuracy: float | None = None
+    priority: int = 0
 
-    def parameters(self, priority: int = 0) -> dict[str, int | float | str]:
-        """As parameters of the Open Inference Protocol, with one request's priority; ``timeout`` is in µs."""
+    def parameters(self) -> dict[str, int | float | str]:
+        """As parameters of the Open Inference Protocol; ``timeout`` is in µs."""
         asked = {
             "timeout": None if self.deadline_s is None else round(self.deadline_s * 1e6),
             "tolerance": self.tolerance,
             "objective": self.objective,
             "min_accuracy": self.min_accuracy,
-            "priority": priority or None,
+            "priority": self.priority or None,
         }
         return {name: value for name, value in asked.items() if value is not None}
 
@@ -86,8 +88,8 @@ class Channel(ABC):
     where: str
 
     @abstractmethod
-    async def ask(self, x: Example, number: int, priority: int = 0) -> RequestResult:
-        """Ask about one example; priority 1 is the most important, 0 is none.
+    async def ask(self, x: Example, number: int, terms: Terms | None = None) -> RequestResult:
+        """Ask about one example, on ``terms`` where this request has its own.
 
         Every failure is reported in the result.
         """
@@ -110,8 +112,9 @@ class Endpoint(ABC):
     def path(self) -> str: ...
 
     @abstractmethod
-    def request(self, x: Any, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
-        """Headers and body that ask about one example, an ``Example``; ``number`` may serve as its id."""
+    def request(self, x: Any, number: int, terms: Terms | None = None) -> tuple[dict[str, str], bytes]:
+        """Headers and body that ask about one example, an ``Example``; ``number`` may serve as its id. ``terms``: of
+        this request; those of all where left out."""
 
     @abstractmethod
     def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:

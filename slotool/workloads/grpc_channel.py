@@ -64,8 +64,8 @@ class GrpcChannel(Channel):
         self._channel = _channel(grpc.aio, address, [("grpc.use_local_subchannel_pool", 1)])
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    async def ask(self, x: Example, number: int, priority: int = 0) -> RequestResult:
-        request = self._request(x, number, priority)
+    async def ask(self, x: Example, number: int, terms: Terms | None = None) -> RequestResult:
+        request = self._request(x, number, terms or self._terms)
         try:
             response = await self._stub.ModelInfer(request, timeout=self._answer_within_s, metadata=self._shown)
         except grpc.aio.AioRpcError as error:
@@ -79,7 +79,7 @@ class GrpcChannel(Channel):
     async def close(self) -> None:
         await self._channel.close()
 
-    def _request(self, x: Example, number: int, priority: int) -> Any:
+    def _request(self, x: Example, number: int, terms: Terms) -> Any:
         request = service_pb2.ModelInferRequest(model_name=self._model, id=str(number))
         if self._served is None:
             assert isinstance(x, np.ndarray)
@@ -90,7 +90,7 @@ class GrpcChannel(Channel):
                 _add_input(request, spec, x[spec.name])
         for name in [spec.name for spec in self._served.outputs] if self._served else ("label", "confidence"):
             request.outputs.add(name=name)
-        for name, value in self._terms.parameters(priority).items():
+        for name, value in terms.parameters().items():
             field = {str: "string_param", int: "int64_param", float: "double_param"}[type(value)]
             setattr(request.parameters[name], field, value)
         return request

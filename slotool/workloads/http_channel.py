@@ -9,7 +9,7 @@ from urllib.parse import quote
 from slotool import strict_json
 from slotool.errors import InputError, RunError
 from slotool.models.signature import Signature
-from slotool.workloads.endpoint import Channel, Endpoint, Example, RequestResult
+from slotool.workloads.endpoint import Channel, Endpoint, Example, RequestResult, Terms
 from slotool.workloads.http_client import HttpClient
 from slotool.workloads.target import ANSWER_WITHIN_S, UNAUTHORIZED, reason, unauthorized
 
@@ -24,8 +24,8 @@ class HttpChannel(Channel):
         self._endpoint, self._client = endpoint, HttpClient(address, answer_within_s)
         self._head = self._client.head("POST", endpoint.path)
 
-    async def ask(self, x: Example, number: int, priority: int = 0) -> RequestResult:
-        headers, body = self._endpoint.request(x, number, priority)
+    async def ask(self, x: Example, number: int, terms: Terms | None = None) -> RequestResult:
+        headers, body = self._endpoint.request(x, number, terms)
         try:
             response = await self._client.request(self._head, headers, body)
         except (OSError, TimeoutError) as error:

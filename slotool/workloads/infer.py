@@ -25,8 +25,8 @@ class InferEndpoint(Endpoint):
     def path(self) -> str:
         return f"/v2/models/{quote(self.model, safe='')}/infer"
 
-    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
-        header = _header(self.terms, priority, x.shape)
+    def request(self, x: np.ndarray, number: int, terms: Terms | None = None) -> tuple[dict[str, str], bytes]:
+        header = _header(terms or self.terms, x.shape)
         headers = {HEADER_LENGTH: str(len(header)), "content-type": "application/octet-stream"}
         return headers, header + np.ascontiguousarray(x, dtype="<f4").tobytes()
 
@@ -42,10 +42,10 @@ class InferEndpoint(Endpoint):
 
 
 @lru_cache(maxsize=64)
-def _header(terms: Terms, priority: int, shape: tuple[int, ...]) -> bytes:
+def _header(terms: Terms, shape: tuple[int, ...]) -> bytes:
     """The JSON before the tensor. Requests that ask the same have the same: it is not to cost the client anything."""
     document = {
-        "parameters": terms.parameters(priority),
+        "parameters": terms.parameters(),
         "inputs": [
             {
                 "name": "input",

@@ -88,6 +88,7 @@ class ManyProcesses(LoadRun):
         arrays = {"times_s": plan.times_s, "examples": plan.examples, "priorities": plan.priorities}
         arrays |= {"labels": plan.labels}
         arrays |= {} if plan.numbers is None else {"numbers": plan.numbers}
+        arrays |= {} if plan.tolerances is None else {"tolerances": plan.tolerances}
         if isinstance(plan.split.x, RaggedColumns):
             raise InputError("sequences of different lengths are sent by one process: leave out --processes")
         if isinstance(plan.split.x, Columns):

@@ -32,14 +32,15 @@ class NamedInferEndpoint(Endpoint):
     def path(self) -> str:
         return f"/v2/models/{quote(self.model, safe='')}/infer"
 
-    def request(self, x: Any, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
+    def request(self, x: Any, number: int, terms: Terms | None = None) -> tuple[dict[str, str], bytes]:
         inputs = self._served.signature.inputs
         if not self._binary:
             entries = [_entry(spec, x[spec.name].shape, {"data": json_values(x[spec.name])}) for spec in inputs]
-            return {"content-type": "application/json"}, self._document(entries, priority)
+            return {"content-type": "application/json"}, self._document(entries, terms or self.terms)
         raw = [to_bytes(spec, x[spec.name]) for spec in inputs]
         head = self._head(
-            priority, tuple((x[spec.name].shape, len(content)) for spec, content in zip(inputs, raw, strict=True))
+            terms or self.terms,
+            tuple((x[spec.name].shape, len(content)) for spec, content in zip(inputs, raw, strict=True)),
         )
         headers = {HEADER_LENGTH: str(len(head)), "content-type": "application/octet-stream"}
         return headers, b"".join([head, *raw])
@@ -57,17 +58,17 @@ class NamedInferEndpoint(Endpoint):
         except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise ValueError(f"the response's outputs cannot be read ({type(error).__name__}: {error})") from error
 
-    def _make_head(self, priority: int, given: tuple[tuple[tuple[int, ...], int], ...]) -> bytes:
+    def _make_head(self, terms: Terms, given: tuple[tuple[tuple[int, ...], int], ...]) -> bytes:
         """The JSON before the tensors. Requests of the same shapes have the same: it is not to cost the client
         anything."""
         inputs = zip(self._served.signature.inputs, given, strict=True)
         entries = [_entry(spec, shape, {"parameters": {"binary_data_size": size}}) for spec, (shape, size) in inputs]
-        return self._document(entries, priority)
+        return self._document(entries, terms)
 
-    def _document(self, inputs: list[dict[str, Any]], priority: int) -> bytes:
+    def _document(self, inputs: list[dict[str, Any]], terms: Terms) -> bytes:
         form = {"parameters": {"binary_data": True}} if self._binary else {}
         outputs = [{"name": spec.name, **form} for spec in self._served.outputs]
-        document = {"parameters": self.terms.parameters(priority), "inputs": inputs, "outputs": outputs}
+        document = {"parameters": terms.parameters(), "inputs": inputs, "outputs": outputs}
         return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

@@ -31,6 +31,7 @@ REQUESTS_SCHEMA = Schema(
         Column("example", "integer", "number of the example in its split, -1 when unknown", default=-1),
         Column("error", "text", "why there is no answer; empty when there is one", default=""),
         Column("priority", "integer", "1 the most important, 0 for none", default=0, rule=NOT_NEGATIVE),
+        Column("tolerance", "number", "error degradation accepted", optional=True, rule=NOT_NEGATIVE),
     ),
 )
 
@@ -167,18 +168,22 @@ class RequestLog(Table):
         """Per priority, the most important first and those without last: requests, and what became of them."""
         given = self.rows["priority"].to_numpy()
         found = sorted(set(given.tolist()), key=lambda priority: (priority == 0, priority))
-        return [
-            {
-                "priority": priority,
-                "requests": int((given == priority).sum()),
-                "answered": float(self.answered[given == priority].mean()),
-                "deadline_meet_rate": float(self.in_time[given == priority].mean()),
-                "effective_accuracy": float((self.correct & self.in_time)[given == priority].mean())
-                if self.has_labels
-                else float("nan"),
-            }
-            for priority in found
-        ]
+        return [{"priority": priority, **self._of(given == priority)} for priority in found]
+
+    def tolerances(self) -> list[dict[str, Any]]:
+        """Per tolerance, the strictest first: requests, and what became of them; [] where none has one."""
+        given = self.rows["tolerance"].to_numpy(dtype=np.float64)
+        return [{"tolerance": each, **self._of(given == each)} for each in np.unique(given[~np.isnan(given)]).tolist()]
+
+    def _of(self, some: np.ndarray) -> dict[str, Any]:
+        """Of some of the requests, bool [n]: how many, and what became of them."""
+        effective = float((self.correct & self.in_time)[some].mean()) if self.has_labels else float("nan")
+        return {
+            "requests": int(some.sum()),
+            "answered": float(self.answered[some].mean()),
+            "deadline_meet_rate": float(self.in_time[some].mean()),
+            "effective_accuracy": effective,
+        }
 
     @staticmethod
     def _check_order(rows: pd.DataFrame, source: str) -> None:

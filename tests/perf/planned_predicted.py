@@ -8,12 +8,14 @@ follow from predictions alone: bursty arrivals at ``LOADS`` times what one worke
 from ``$SLOTOOL_NETWORKS/planned-predicted-latency.parquet`` if it is there), and a fleet is planned from these tables.
 The fleet of the prediction, its policy choosing by predicted latencies, is simulated with calls as long as measured
 samples. *Calibrated*: the predictions times one factor, the median of measured ÷ predicted over the other nine
-families, as the machine may be slower or busier than the predictor's. The baseline are FLOPs at the median rate of the
-other nine.
+families, as the machine may be slower or busier than the predictor's. *slotool calibrate*: what ``slotool calibrate
+--threads 1`` leaves after two minutes of measuring networks of its own, and ``slotool predict`` then answers by. The
+baseline are FLOPs at the median rate of the other nine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -27,7 +29,8 @@ import numpy as np
 import pandas as pd
 
 import slotool
-from slotool.errors import SlotoolWarning
+from slotool.api.calibrated_predictors import CACHE_VARIABLE
+from slotool.errors import AlreadyExistsError, SlotoolWarning
 from slotool.graphs import OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
 from slotool.graphs.store import read_graphs, write_graphs
@@ -48,7 +51,8 @@ LOADS = np.linspace(1.2, 6.0, 10)
 DEADLINE, REQUESTS, CV2 = 4.0, 4_000, 4.0
 ATTAINMENT, MIN_ACCURACY = 0.99, 0.74
 POLICY = "value-iteration"
-PREDICTED, CALIBRATED, BASELINE = WAYS = ("predicted", "calibrated", "FLOPs")
+PREDICTED, DEFAULT, CALIBRATED, BASELINE = WAYS = ("predicted", "slotool calibrate", "calibrated", "FLOPs")
+MINUTES = 2.0
 
 
 def main() -> None:
@@ -79,7 +83,8 @@ def families() -> dict[str, dict[str, OperatorGraph]]:
 
 def compared(nets: dict[str, dict[str, OperatorGraph]], folder: Path) -> list[dict[str, Any]]:
     measured = profiled([graph for of in nets.values() for graph in of.values()], folder)
-    predicted = {kind: _predicted(kind, of, folder) for kind, of in nets.items()}
+    predicted = {kind: _predicted(kind, of, folder, PREDICTOR) for kind, of in nets.items()}
+    here = _calibrated(nets, folder)
     ratios, rates = {}, {}
     for kind, of in nets.items():
         own = [(graph, float(np.median(measured[graph.id, 1])), predicted[kind][name, 1]) for name, graph in of.items()]
@@ -92,6 +97,7 @@ def compared(nets: dict[str, dict[str, OperatorGraph]], folder: Path) -> list[di
         samples_s: dict[str, Callable[[str, int], list[float]]] = {
             "measured": lambda name, size, of=of: list(measured[of[name].id, size]),
             PREDICTED: lambda name, size, kind=kind: [predicted[kind][name, size]],
+            DEFAULT: lambda name, size, kind=kind: [here[kind][name, size]],
             CALIBRATED: lambda name, size, kind=kind, factor=factor: [factor * predicted[kind][name, size]],
             BASELINE: lambda name, size, of=of, rate=rate: [size * of[name].flops / rate],
         }
@@ -120,10 +126,28 @@ def profiled(graphs: list[OperatorGraph], folder: Path) -> dict[tuple[str, int],
     return {key: np.concatenate(parts) for key, parts in by.items()}
 
 
-def _predicted(kind: str, of: dict[str, OperatorGraph], folder: Path) -> dict[tuple[str, int], float]:
+def _calibrated(nets: dict[str, dict[str, OperatorGraph]], folder: Path) -> dict[str, dict[tuple[str, int], float]]:
+    """Of every family, by the predictor that ``slotool calibrate`` leaves where ``slotool predict`` looks."""
+    before, os.environ[CACHE_VARIABLE] = os.environ.get(CACHE_VARIABLE), str(folder / "planned-predicted-cache")
+    try:
+        with contextlib.suppress(AlreadyExistsError):
+            found = slotool.calibrate(minutes=MINUTES, threads=1, keep_anyway=True, progress=None)
+            kept = f"{found.run.best}, {found.held_out_mape:.1%} off"
+            print(f"  slotool calibrate: {kept}, {found.refused or 'not refused'}", file=sys.stderr)
+        return {kind: _predicted(kind, of, folder, None) for kind, of in nets.items()}
+    finally:
+        os.environ.pop(CACHE_VARIABLE)
+        if before is not None:
+            os.environ[CACHE_VARIABLE] = before
+
+
+def _predicted(
+    kind: str, of: dict[str, OperatorGraph], folder: Path, predictor: Path | None
+) -> dict[tuple[str, int], float]:
     """Seconds by name and batch size."""
     out = folder / f"planned-predicted-{kind}.parquet"
-    slotool.predict(of, predictor=PREDICTOR, sweep={"batch": SIZES}, out=out, family=kind, force=True)
+    named: dict[str, Any] = {"predictor": predictor} if predictor else {"backend": "torch", "threads": 1}
+    slotool.predict(of, **named, sweep={"batch": SIZES}, out=out, family=kind, force=True)
     rows = LatencyTable.load(out).rows
     names = [point.removeprefix("version=") for point in rows["point"]]
     return {

@@ -21,6 +21,7 @@ from slotool.scheduling.batching import POLICIES, ControlGrid, make_policy, read
 from slotool.simulation import Scenario, optimum_of_one_worker, simulate
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.workloads import ArrivalProcess, Bursty, TimeVarying, read_trace
+from tests.perf.lookahead import with_lookahead
 
 DEADLINE_S = 0.036
 DECISIONS, WAITING, POINTS, SIZES = 2_000, 10_000, 500, 16
@@ -28,6 +29,8 @@ DATASETS = Path(__file__).parents[2] / "datasets"
 SHARES, CV2 = (0.3, 0.9, 1.3), (2, 8)
 # Deadlines that a trace lasts: 4 s of 36 ms; a day of Azure Functions, 120 s of them.
 LASTS, DAY_LASTS = 111, 3_333
+# Deadlines that arrivals are known ahead, and the most queries for which that is tried: it takes 10 ms a decision.
+AHEAD, LOOKED_AHEAD = (0.0, 0.25, 1.0), 5_000
 KILLED_SHARES = (0.36, 0.525)
 
 
@@ -137,8 +140,20 @@ def sweep(setting: Setting) -> tuple[dict[str, dict[str, list[float]]], dict[str
             found[trace][name] = row
             print(f"  {name:24} attainment {row[0]:.4f}  accuracy {row[1]:.4f}  effective {row[2]:.4f}  "
                   f"regret {row[3]:.4f}  {row[2] * len(scenario) / best.bound:.2%} of the best")  # fmt: skip
+        if len(scenario) <= LOOKED_AHEAD:
+            look_ahead(setting, scenario, best.bound, found[trace])
         forms[trace] = two_forms(setting, scenario, found[trace])
     return found, forms
+
+
+def look_ahead(setting: Setting, scenario: Scenario, bound: float, found: dict[str, list[float]]) -> None:
+    """Rows of a policy that knows some arrivals beforehand: where the distance to the best possible comes from."""
+    for ahead in AHEAD:
+        effective, attained = with_lookahead(setting.grid, scenario, ahead)
+        name = f"knows {ahead:g} deadlines ahead"
+        found[name] = [attained, effective / attained, effective, bound / len(scenario) - effective]
+        print(f"  {name:24} attainment {attained:.4f}  accuracy {effective / attained:.4f}  effective {effective:.4f}  "
+              f"regret {found[name][3]:.4f}  {effective * len(scenario) / bound:.2%} of the best")  # fmt: skip
 
 
 def all_alike(grid: ControlGrid) -> ControlGrid:
@@ -179,7 +194,7 @@ def two_forms(setting: Setting, scenario: Scenario, rows: dict[str, list[float]]
     fixed = [make_policy(f"fixed@{p.key}", grid, setting.deadline_s * 1e6) for p in grid.points]
     points = [simulate(policy, scenario).summary() for policy in fixed]
     forms: dict[str, list[float | None]] = {}
-    for name in ("value-iteration", "slackfit"):
+    for name in ("hindsight", "value-iteration", "slackfit"):
         attained, accuracy = rows[name][:2]
         equal = [p["accuracy"] for p in points if p["attainment"] >= attained - 1e-3]
         gained = 100 * (accuracy - max(equal)) if equal else None
@@ -202,7 +217,7 @@ def half_killed(setting: Setting) -> dict[str, dict[str, list[float]]]:
         times_s = Bursty(rate / 4, 3 * rate / 4, 2).times(lasts_s, seed=1)
         scenario = Scenario.of(times_s, setting.deadline_s, 8, deaths)
         found[f"{rate:.0f}"] = {}
-        for name in ("value-iteration", "slackfit", "mincost", "fixed"):
+        for name in ("hindsight", "value-iteration", "slackfit", "mincost", "fixed"):
             figures = simulate(make_policy(name, grid, setting.deadline_s * 1e6), scenario).summary()
             found[f"{rate:.0f}"][name] = [figures["attainment"], figures["accuracy"]]
             print(f"4 of 8 workers killed, {rate:.0f}/s: {name:12} attainment {figures['attainment']:.5f}  "

@@ -175,7 +175,6 @@ def test_the_service_file_names_the_rules_and_a_server_keeps_the_promise(slotool
         ({"outcomes": None}, ArgumentError, "outcomes: with rules this table is needed"),
         ({"mixed": True}, ArgumentError, "mixed: fleets of two types are not planned with rules"),
         ({"tolerance": {0.0: 0.5, 0.02: 0.4}}, ArgumentError, "shares like 0=0.2,0.05=0.8 that add up to 1"),
-        ({"tolerance": {0.0: 0.5, 0.02: 0.5}, "verify_s": 1.0}, ArgumentError, "verify_s: the requests of a load test"),
         ({"tolerance": -1.0}, ArgumentError, "tolerance: '-1=1' is neither"),
         ({"tolerance": float("nan")}, ArgumentError, "tolerance: 'nan=1' is neither"),
         ({"tolerance": float("inf")}, ArgumentError, "tolerance: 'inf=1' is neither"),

@@ -16,6 +16,7 @@ from slotool.scheduling.batching import (
     BatchingPolicy,
     ControlGrid,
     FixedBatching,
+    Hindsight,
     MaxAccuracy,
     MaxBatch,
     MinCost,
@@ -24,6 +25,7 @@ from slotool.scheduling.batching import (
     ValueIteration,
     make_policy,
 )
+from slotool.scheduling.batching.hindsight_values import hindsight_values
 from slotool.scheduling.batching.values import value_tables
 from slotool.scheduling.edf import FixedWorkers
 from slotool.tables import OperatingPoint
@@ -54,6 +56,10 @@ class TestMinCost(PolicyConformance):
 
 class TestValueIteration(PolicyConformance):
     make = staticmethod(ValueIteration)
+
+
+class TestHindsight(PolicyConformance):
+    make = staticmethod(Hindsight)
 
 
 class TestModelSwitching(PolicyConformance):
@@ -129,7 +135,7 @@ def test_maxbatch_maxacc_fixed_and_mincost_are_what_they_say(grid: ControlGrid, 
         assert cell(policy(grid), slack_us) == (best and named(grid, best)), policy
 
 
-@pytest.mark.parametrize("make", [SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, ValueIteration])
+@pytest.mark.parametrize("make", [SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, ValueIteration, Hindsight])
 def test_a_minimum_accuracy_rules_points_out(make: type[BatchingPolicy]) -> None:
     for least, allowed in ((0.91, (MEDIUM, LARGE)), (0.98, (LARGE,))):
         chosen = cell(make(three_versions()), 1e5, min_accuracy=least)
@@ -186,9 +192,10 @@ def test_slackfit_needs_buckets() -> None:
         SlackFit(three_versions(), 0)
 
 
-def test_all_that_wait_are_looked_at_and_not_the_most_urgent_alone() -> None:
+@pytest.mark.parametrize("make", [ValueIteration, Hindsight])
+def test_all_that_wait_are_looked_at_and_not_the_most_urgent_alone(make: type[BatchingPolicy]) -> None:
     """One query may have the best point; with more behind it the call is short enough for all of them."""
-    policy = ValueIteration(three_versions())
+    policy = make(three_versions())
     assert cell(policy, 2_100.0, count=1) == (LARGE, 1)
     crowd = decide(policy, 2_100.0, count=32)
     assert isinstance(crowd, Decision)
@@ -200,7 +207,7 @@ def test_all_that_wait_are_looked_at_and_not_the_most_urgent_alone() -> None:
 
 def test_policies_have_names() -> None:
     grid = ControlGrid(three_versions())
-    for name in ("value-iteration", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed"):
+    for name in ("hindsight", "value-iteration", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed"):
         assert make_policy(name, grid, 1e4).name == name
     assert make_policy("fixed@version=small", grid, 1e4).points == (SMALL,)
     for wrong, sentence in (("best", "no policy 'best'"), ("mincost@k=1", "no policy"), ("fixed@k=1", "no operating")):
@@ -208,16 +215,20 @@ def test_policies_have_names() -> None:
             make_policy(wrong, grid, 1e4)
 
 
-def test_value_iteration_needs_a_deadline_and_no_love_of_losses() -> None:
+@pytest.mark.parametrize("make", [ValueIteration, Hindsight])
+def test_policies_of_values_need_a_deadline_and_no_love_of_losses(make: type[ValueIteration | Hindsight]) -> None:
     for deadline_us in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(InputError, match="is not a positive, finite time"):
-            ValueIteration(three_versions(), deadline_us)
+            make(three_versions(), deadline_us)
     with pytest.raises(InputError, match="is negative"):
-        ValueIteration(three_versions(), aversion=-0.1)
+        make(three_versions(), aversion=-0.1)
 
 
+@pytest.mark.parametrize("make", [ValueIteration, Hindsight])
 @pytest.mark.parametrize(("together", "expected"), [(1, LARGE), (30, SMALL)])
-def test_what_came_lately_is_expected_again(together: int, expected: OperatingPoint) -> None:
+def test_what_came_lately_is_expected_again(
+    make: type[ValueIteration | Hindsight], together: int, expected: OperatingPoint
+) -> None:
     """A lone query with 2.1 ms, after groups every 4 ms: one came each time, or thirty, for whom time must be left."""
     queue = EdfQueue()
     for i in range(20 * together):
@@ -226,14 +237,15 @@ def test_what_came_lately_is_expected_again(together: int, expected: OperatingPo
     while queue:
         queue.pop()
     queue.push(Query("last", 1e6, 1e6 + 2_100.0))
-    decision = ValueIteration(three_versions(), 2_100.0).decide(1e6, queue)
+    decision = make(three_versions(), 2_100.0).decide(1e6, queue)
     assert isinstance(decision, Decision)
     assert (decision.point == LARGE) == (expected == LARGE)
 
 
-def test_the_most_urgent_is_given_up_where_somebody_is_lost_in_any_case() -> None:
+@pytest.mark.parametrize("make", [ValueIteration, Hindsight])
+def test_the_most_urgent_is_given_up_where_somebody_is_lost_in_any_case(make: type[ValueIteration | Hindsight]) -> None:
     """Sixty in 3 ms where 8 take 450 µs: the head, with time for itself alone, would leave small batches to all."""
-    policy = ValueIteration(three_versions(), 3_000.0)
+    policy = make(three_versions(), 3_000.0)
     slacks = [150.0, *np.linspace(2_000.0, 3_000.0, 59)]
     queue = queue_of(*(Query(str(i), NOW_US - 5.0, NOW_US + slack) for i, slack in enumerate(slacks)))
     rejected = policy.decide(NOW_US, queue)
@@ -253,6 +265,19 @@ def test_the_average_falls_as_the_load_grows_and_is_that_of_the_best_point_when_
     # 1.5 ms are too short for the best point, 40 ms are plenty for it.
     assert tables.gain[0, 0, 0] == pytest.approx(grid.accuracy[1 if deadline_us < 2_000 else 2], abs=2e-3)
     assert (np.diff(tables.rows, axis=0) >= 0).all()
+
+
+def test_values_of_hindsight_fall_with_time_and_age_and_rise_with_what_waits() -> None:
+    grid = ControlGrid(three_versions())
+    values = hindsight_values(grid, 4_000.0, 1.0).values
+    assert np.isfinite(values).all()
+    # Of the instant until which the worker is busy, and of how long the queue has waited.
+    assert (np.diff(values, axis=-1) <= 1e-9).all()
+    assert values[..., 0, 0, 0] == pytest.approx(0.0, abs=1e-9)
+    # One that waits and has just come, where hardly any come: it has the best point, and is not lost.
+    assert values[0, 0, 1, 0, 0] == pytest.approx(grid.accuracy[-1] + 1.0, abs=0.02)
+    # Nobody waits: at low load a worker that is busy for a deadline misses little of what comes.
+    assert values[0, 0, 0, 0, -1] > -0.1 > values[0, -1, 0, 0, -1]
 
 
 def test_value_iteration_leaves_a_rest_at_moderate_load_only() -> None:

@@ -22,7 +22,7 @@ class Digit(Endpoint):
     name = "digit"
     path = "/digit"
 
-    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
+    def request(self, x: np.ndarray, number: int, terms: Terms | None = None) -> tuple[dict[str, str], bytes]:
         return {"x-number": str(number)}, x.tobytes()
 
     def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+from slotool.api.loadtest import LoadTest
 from slotool.data import load_dataset
 from slotool.elastic.family import Family, Version
 from slotool.elastic.training import family_graphs
-from slotool.errors import InputError
+from slotool.errors import InputError, PromiseBroken
 from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel
@@ -95,6 +96,39 @@ def test_a_share_of_the_requests_is_more_important(slotool: Any, server: Any, tm
             assert row["deadline_meet_rate"] == pytest.approx(log.in_time[there].mean())
     plan = LoadPlan.draw(Poisson(5_000), 1.0, load_dataset("digits").test, seed=0, shares={1: 0.3, 4: 0.2})
     assert np.allclose(np.bincount(plan.priorities, minlength=5) / len(plan), [0.5, 0.3, 0, 0, 0.2], atol=0.03)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_requests_share_several_tolerances(slotool: Any, server: Any, tmp_path: Path, processes: int) -> None:
+    arguments = ("--data", "digits", "--rate", 100, "--duration", 0.5, "--deadline-ms", 5_000, "--processes", processes)
+    arguments += ("--tolerance", "0=0.25,0.05=0.75", "--objective", "cost", "--target", 0.01)
+    for endpoint in ("infer", "compute"):
+        server.seen.clear()
+        out = tmp_path / f"{endpoint}.parquet"
+        run = slotool("loadtest", server.url, "-o", out, "--model", "m", "--endpoint", endpoint, *arguments, "--json")
+        assert run.exit_code == 0, run.stderr
+        asked = [seen["parameters"] if endpoint == "infer" else seen for seen in server.seen]
+        name = "tolerance" if endpoint == "infer" else "Tolerance"
+        log = RequestLog.load(out)
+        assert {float(each[name]) for each in asked} == {0.0, 0.05}
+        strict = int((log.rows["tolerance"] == 0.0).sum())
+        assert 0 < strict < len(log) - strict
+        assert [row["tolerance"] for row in run.document["by_tolerance"]] == [0.0, 0.05]
+        assert [row["requests"] for row in run.document["by_tolerance"]] == [strict, len(log) - strict]
+        assert run.document["tolerances"] == "0=0.25,0.05=0.75"
+    plan = LoadPlan.draw(Poisson(5_000), 1.0, load_dataset("digits").test, 0, tolerances={0.0: 0.25, 0.05: 0.75})
+    assert plan.tolerances is not None
+    assert (plan.tolerances == 0.05).mean() == pytest.approx(0.75, abs=0.03)
+
+
+def test_the_target_holds_for_every_tolerance() -> None:
+    """Nine of ten in time, but of the strict tier only four of five."""
+    row = {"label": 1, "answer": 1, "status": 200, "deadline_s": 0.1, "sent_s": 0.0, "intended_s": 0.0}
+    rows = [{**row, "tolerance": 0.05, "done_s": 0.01}] * 5 + [{**row, "tolerance": 0.0, "done_s": 0.01}] * 4
+    log = RequestLog.of([*rows, {**row, "tolerance": 0.0, "done_s": 0.3}], {"subject": "m"})
+    LoadTest(log, 10, 0.8).judge()
+    with pytest.raises(PromiseBroken, match=r"80.00% of the requests of tolerance 0 met their deadline of 100 ms"):
+        LoadTest(log, 10, 0.9).judge()
 
 
 def test_a_missed_slo_is_a_verdict_after_the_results(slotool: Any, server: Any, tmp_path: Path) -> None:
@@ -190,6 +224,8 @@ def test_a_server_may_answer_in_json_alone(slotool: Any, server: Any, tmp_path: 
         (["http://127.0.0.1:9", "--tolerance", "0.1", "--min-accuracy", "0.9"], 2, "contradicts"),
         (["http://127.0.0.1:9", "--priority", "1=0.7,2=0.7"], 2, "add up to 1"),
         (["http://127.0.0.1:9", "--priority", "0"], 2, "a priority from 1 on"),
+        (["http://127.0.0.1:9", "--tolerance", "0=0.2,0.05=0.7"], 2, "shares like 0=0.2,0.05=0.8 that add up to 1"),
+        (["http://127.0.0.1:9", "--tolerance", "-0.1"], 2, "a tolerance from 0 on"),
         (["http://127.0.0.1:9", "--endpoint", "grpc"], 2, "neither infer nor compute"),
         (["127.0.0.1:9", "--protocol", "udp"], 2, "neither http nor grpc"),
         (["127.0.0.1:9", "--protocol", "grpc", "--endpoint", "compute"], 2, "Open Inference Protocol only"),

@@ -5,6 +5,7 @@ Import this only where such a policy is wanted: it brings in Numba.
 
 from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.hindsight import Hindsight
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.max_batch import MaxBatch
 from slotool.scheduling.batching.model_switching import ModelSwitching
@@ -19,6 +20,7 @@ __all__ = [
     "BatchingPolicy",
     "ControlGrid",
     "FixedBatching",
+    "Hindsight",
     "MaxAccuracy",
     "MaxBatch",
     "MinCost",

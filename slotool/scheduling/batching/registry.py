@@ -8,6 +8,7 @@ from slotool.errors import InputError
 from slotool.plugins import Registry
 from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.hindsight import Hindsight
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.max_batch import MaxBatch
 from slotool.scheduling.batching.model_switching import ModelSwitching
@@ -19,7 +20,7 @@ from slotool.tables import OperatingPoint
 
 POLICIES: dict[str, type[BatchingPolicy]] = {
     made.name: made
-    for made in (ValueIteration, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
+    for made in (Hindsight, ValueIteration, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
 }
 registry: Registry[type[BatchingPolicy]] = Registry("policies", POLICIES, BatchingPolicy)
 
@@ -61,6 +62,7 @@ def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPol
         return FixedBatching(grid, OperatingPoint.parse(point))
     if base == ModelSwitching.name:
         return ModelSwitching(grid, deadline_us=deadline_us)
-    if base == ValueIteration.name:
-        return ValueIteration(grid, deadline_us if deadline_us < math.inf else None)
+    for valued in (Hindsight, ValueIteration):
+        if base == valued.name:
+            return valued(grid, deadline_us if deadline_us < math.inf else None)
     return (POLICIES.get(base) or registry.load(base))(grid)

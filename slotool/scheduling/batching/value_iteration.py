@@ -10,63 +10,29 @@ from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits, widest
+from slotool.scheduling.batching.observed import (
+    BIN,
+    WINDOW,
+    arrival_rate_per_us,
+    deadline_infeasible,
+    dispersion,
+    max_call_us,
+    working,
+)
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.batching.values import DISPERSIONS, LOADS, WORKER_COUNTS, ValueTables, may_take, value_tables
 from slotool.scheduling.space import ControlSpace
 
-# The arrival rate is measured over ``WINDOW`` deadlines; or over one, where that is higher by ``ALERT`` standard
-# errors.
-WINDOW = 8.0
-ALERT = 1.5
 AVERSION = 1.0
 # The usual deadline where none is given: so many of the slowest calls for one query.
 _CALLS_PER_DEADLINE = 3.0
-# The dispersion of arrivals is measured over bins of this share of a deadline, from the last ``_REMEMBERED`` arrivals.
-_BIN, _REMEMBERED, _MIN_BINS, _UNKNOWN_DISPERSION = 0.25, 512, 6, 3.0
-# Beyond the first few, deadlines are looked at in runs of 1/32 of their rank: 3 % of time, and never the unsafe way.
-_RUNS = 32
 # From this share of what the fastest batches can serve, or with more waiting than a batch holds, smaller batches than
 # necessary would leave queries to age.
-_BUSY = 0.5
+BUSY = 0.5
 _DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _LEVELS, _QUEUES = 0, 1, 2, 3, 4, 5, 6
 _HEAD = 7
 # Of queue lengths in a plan; in one of our own a step is 1 at least.
 _MIN_STEP = 1e-9
-
-
-@njit(cache=True)
-def _arrival_rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadline_us: float) -> float:
-    count = len(arrived_us)
-    first = np.searchsorted(arrived_us, now_us - window_us, side="right")
-    rate = (count - first) / window_us
-    if first == 0 and count > 1:
-        # The service is younger than the window.
-        rate = (count - 1) / max(now_us - arrived_us[0], 0.5 * deadline_us)
-    lately = count - np.searchsorted(arrived_us, now_us - deadline_us, side="right")
-    fastest: float = max(rate, (lately - ALERT * np.sqrt(lately)) / deadline_us)
-    return fastest
-
-
-@njit(cache=True)
-def _dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) -> float:
-    """Variance ÷ mean of how many arrive in a bin, within the window."""
-    first = int(np.searchsorted(arrived_us, now_us - window_us, side="right"))
-    first = max(first, len(arrived_us) - _REMEMBERED)
-    if first >= len(arrived_us):
-        return _UNKNOWN_DISPERSION
-    bins = int((now_us - arrived_us[first]) / bin_us)
-    if bins < _MIN_BINS:
-        return _UNKNOWN_DISPERSION
-    total, squares, there, current = 0.0, 0.0, 0.0, 0
-    for i in range(first, len(arrived_us)):
-        at = int((arrived_us[i] - arrived_us[first]) / bin_us)
-        if at != current:
-            total, squares, there, current = total + there, squares + there * there, 0.0, at
-        there += 1.0
-    if current < bins:
-        total, squares = total + there, squares + there * there
-    mean = total / bins
-    return (squares / bins - mean * mean) / mean if mean > 0 else 1.0
 
 
 @njit(cache=True)
@@ -101,44 +67,6 @@ def _between(plan: Any, at: int, part: float) -> float:
 
 
 @njit(cache=True)
-def _max_call_us(
-    now_us: float, deadlines_us: Any, taken: int, fastest_us: float, fastest_size: int, free_us: Any, workers: int
-) -> float:
-    """The longest call of ``taken`` queries that leaves the queries behind it in time, in the fastest batches.
-
-    With several workers by Graham's bound for lists: a batch starts no later than when all work before it, shared
-    equally, is done.
-    """
-    others_us = 0.0
-    for at_us in free_us:
-        if now_us < at_us < np.inf:
-            others_us += at_us - now_us
-    allowed_us, batch = np.inf, 0
-    while taken + batch * fastest_size < len(deadlines_us):
-        after = batch + 1 + batch // _RUNS
-        left_us = deadlines_us[taken + batch * fastest_size] - now_us - fastest_us
-        allowed_us = min(allowed_us, workers * left_us - others_us - (after - 1) * fastest_us)
-        batch = after
-    return allowed_us
-
-
-@njit(cache=True)
-def _deadline_infeasible(
-    latency_us: Any, sizes: Any, fastest: int, now_us: float, deadlines_us: Any, workers: int
-) -> bool:
-    """Whether some query misses its deadline even in the fastest batches, in order, on idle workers."""
-    rank = 0
-    while rank < len(deadlines_us):
-        batch, member = rank // sizes[fastest], rank % sizes[fastest]
-        column = np.searchsorted(sizes, member + 1)
-        done_us = now_us + (batch // workers) * latency_us[0, fastest] + latency_us[0, column]
-        if done_us > deadlines_us[rank] + ROUNDING_US:
-            return True
-        rank += 1 + rank // _RUNS
-    return False
-
-
-@njit(cache=True)
 def _aging_loss(
     plan: Any, levels_us: Any, sizes: Any, queues: Any, table: int, stay: float, left_us: float, until_us: float,
     coming: float,
@@ -156,14 +84,6 @@ def _aging_loss(
     before = table + 1 + len(levels_us) * len(queues) + at
     loss: float = late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
     return loss
-
-
-@njit(cache=True)
-def _working(free_us: Any) -> int:
-    workers = 0
-    for at_us in free_us:
-        workers += at_us < np.inf
-    return max(workers, 1)
 
 
 @njit(cache=True)
@@ -192,16 +112,16 @@ def choose_by_value(
         return REJECT
     columns, waiting = latency_us.shape[1], len(deadlines_us)
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
-    workers = _working(free_us)
+    workers = working(free_us)
     fastest, levels, count = int(plan[_COLUMN]), int(plan[_LEVELS]), int(plan[_QUEUES])
     levels_us = plan[_HEAD : _HEAD + levels]
-    rate = _arrival_rate_per_us(now_us, arrived_us, plan[_WINDOW], plan[_DEADLINE]) / workers
-    spread = _dispersion(now_us, arrived_us, plan[_WINDOW], _BIN * plan[_DEADLINE])
+    rate = arrival_rate_per_us(now_us, arrived_us, plan[_WINDOW], plan[_DEADLINE]) / workers
+    spread = dispersion(now_us, arrived_us, plan[_WINDOW], BIN * plan[_DEADLINE])
     at, low, high, share = _tables_of(plan, levels * columns, rate * plan[_UNIT], spread, workers)
     queues = plan[at : at + count]
     average = plan[low] * (1.0 - share) + plan[high] * share
     # Otherwise a batch smaller than the queue, at a more accurate point, leaves a rest that the next call can serve.
-    crowded = waiting > sizes[-1] or rate * plan[_UNIT] > _BUSY
+    crowded = waiting > sizes[-1] or rate * plan[_UNIT] > BUSY
     best, cell = -np.inf, REJECT
     for column in range(narrowest, columns):
         if latency_us[lowest, column] > slack_us:
@@ -209,7 +129,7 @@ def choose_by_value(
         if crowded and not may_take(latency_us[lowest], sizes, column, float(waiting), slack_us):
             continue
         taken = min(sizes[column], waiting)
-        rest_us = _max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
+        rest_us = max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
         allowed_us = min(slack_us, rest_us + ROUNDING_US)
         stay = min(float(waiting - taken), queues[-1])
         place = min(np.searchsorted(queues, stay, side="right") - 1, count - 2)
@@ -236,7 +156,7 @@ def choose_by_value(
         return cell
     # Not every query can be in time. If one is lost in any case, drop the most urgent: the batches behind it stay full.
     # Else serve as many as possible of the first.
-    if _deadline_infeasible(latency_us, sizes, fastest, now_us, deadlines_us, workers):
+    if deadline_infeasible(latency_us, sizes, fastest, now_us, deadlines_us, workers):
         return REJECT
     column = widest(latency_us, lowest, narrowest, slack_us)
     return lowest * columns + column if column >= 0 else REJECT
@@ -270,17 +190,22 @@ class ValueIteration(BatchingPolicy):
             raise InputError(f"a usual deadline of {deadline_us:g} µs is not a positive, finite time")
         if not aversion >= 0:
             raise InputError(f"an aversion of {aversion:g} is negative")
-        self._deadline_us, self._aversion = deadline_us, aversion
+        self._deadline_us, self.aversion = deadline_us, aversion
         super().__init__(space)
+
+    @property
+    def usual_deadline_us(self) -> float:
+        """As given, or by the slowest call."""
+        return self._deadline_us or _CALLS_PER_DEADLINE * float(self.grid.latency_us[:, 0].max())
 
     def prepare(self) -> np.ndarray:
         grid = self.grid
-        deadline_us = self._deadline_us or _CALLS_PER_DEADLINE * float(grid.latency_us[:, 0].max())
-        tables = value_tables(grid, deadline_us, self._aversion)
+        deadline_us = self.usual_deadline_us
+        tables = value_tables(grid, deadline_us, self.aversion)
         fastest = int((grid.sizes / grid.latency_us[0]).argmax())
         unit_us = float((grid.quickest_us / grid.sizes).min())
         levels, queues = len(tables.levels_us), tables.queues.shape[1]
-        head = np.array([deadline_us, WINDOW * deadline_us, self._aversion, unit_us, fastest, levels, queues])
+        head = np.array([deadline_us, WINDOW * deadline_us, self.aversion, unit_us, fastest, levels, queues])
         parts = [head, tables.levels_us, tables.rows.ravel(), tables.queues.ravel(), _flattened(tables)]
         return np.concatenate(parts)
 

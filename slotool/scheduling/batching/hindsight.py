@@ -1,0 +1,173 @@
+"""Hindsight: the call after which the queue brings the most, by the average of what hindsight would make of it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from slotool.compilation import njit
+from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.hindsight_values import AGES, GAP_CV2, LOADS, WAITING, hindsight_values
+from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits
+from slotool.scheduling.batching.observed import BIN, WINDOW, arrival_rate_per_us, dispersion, max_call_us, working
+from slotool.scheduling.batching.value_iteration import BUSY, ValueIteration, choose_by_value
+
+# Rows of a column that are as long within this share of a deadline count as the most accurate of them.
+_ALIKE = 1 / 96
+_DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES = 0, 1, 2, 3, 4, 5, 6
+_HEAD = 7
+
+
+@njit(cache=True)
+def _corners(
+    stay: float, waited: float, load: float, spread: int, times: int, offsets: Any, weights: Any, later: Any
+) -> int:
+    """Fills in the rows of values, of ``times`` each, between which this queue at this load lies; how many they are.
+
+    ``spread``: which of ``GAP_CV2``.
+    ``later``: by how many deadlines later the worker is free there, as the first query has as much time left.
+    """
+    below = n = 0
+    while below + 2 < len(LOADS) and load >= LOADS[below + 1]:
+        below += 1
+    share = 0.0
+    if load > LOADS[below]:
+        share = min(1.0, np.log(load / LOADS[below]) / np.log(LOADS[below + 1] / LOADS[below]))
+    while n + 2 < len(WAITING) and stay >= WAITING[n + 1]:
+        n += 1
+    # Beyond the longest queue the values go on in a straight line.
+    longer = (stay - WAITING[n]) / (WAITING[n + 1] - WAITING[n])
+    age = min(max(waited, 0.0), 1.0) * (len(AGES) - 1)
+    a = min(int(age), len(AGES) - 2)
+    older, used = age - a, 0
+    for corner in range(8):
+        weight = share if corner & 1 else 1.0 - share
+        weight *= longer if corner & 2 else 1.0 - longer
+        weight *= older if corner & 4 else 1.0 - older
+        if weight != 0.0:
+            row = (spread * len(LOADS) + below + (corner & 1)) * len(WAITING) + n + ((corner >> 1) & 1)
+            offsets[used] = (row * len(AGES) + a + (corner >> 2)) * times
+            later[used] = (older - (corner >> 2)) / (len(AGES) - 1) if stay > 0 else 0.0
+            weights[used] = weight
+            used += 1
+    return used
+
+
+@njit(cache=True, inline="always")
+def _at(values: Any, until: float, times: int, offsets: Any, weights: Any, later: Any, used: int) -> float:
+    """The value when the worker is free ``until`` deadlines from now."""
+    value = 0.0
+    for corner in range(used):
+        place = min(max(until + later[corner], 0.0), 1.0) * (times - 1)
+        t = min(int(place), times - 2)
+        part, at = place - t, offsets[corner] + t
+        value += weights[corner] * (values[at] * (1.0 - part) + values[at + 1] * part)
+    return value
+
+
+@njit(cache=True)
+def _tables_end(plan: Any, columns: int) -> int:
+    """Where the plan of the value-iteration policy begins; -1 where the tables that the header announces are not
+    there."""
+    if len(plan) < _HEAD or not (plan[_DEADLINE] > 0 and plan[_WINDOW] > 0 and plan[_UNIT] > 0):
+        return -1
+    most = len(plan)
+    if not (0 <= plan[_COLUMN] < columns and 1 <= plan[_CANDIDATES] < most and 2 <= plan[_TIMES] < most):
+        return -1
+    rows = len(GAP_CV2) * len(LOADS) * len(WAITING) * len(AGES)
+    end = _HEAD + columns * int(plan[_CANDIDATES]) + rows * int(plan[_TIMES])
+    return end if end <= most else -1
+
+
+@chooser
+def choose_by_hindsight(
+    latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
+    narrowest: int, arrived_us: Any, free_us: Any,
+) -> int:  # fmt: skip
+    fit = fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest)
+    columns, waiting = latency_us.shape[1], len(deadlines_us)
+    end = _tables_end(plan, columns) if fit else -1
+    if end < 0:
+        return REJECT
+    deadline_us, fastest = plan[_DEADLINE], int(plan[_COLUMN])
+    load = plan[_UNIT] * arrival_rate_per_us(now_us, arrived_us, plan[_WINDOW], deadline_us)
+    best, cell = -np.inf, REJECT
+    if working(free_us) == 1 and load <= BUSY:
+        candidates, times = int(plan[_CANDIDATES]), int(plan[_TIMES])
+        values = plan[_HEAD + columns * candidates : end]
+        slack_us, spread = deadlines_us[0] - now_us + ROUNDING_US, 0
+        varying = dispersion(now_us, arrived_us, plan[_WINDOW], BIN * deadline_us)
+        # To the nearer one, by ratio.
+        while spread + 1 < len(GAP_CV2) and varying * varying >= GAP_CV2[spread] * GAP_CV2[spread + 1]:
+            spread += 1
+        offsets, weights, later = np.empty(8, np.int64), np.empty(8), np.empty(8)
+        for column in range(narrowest, columns):
+            if latency_us[lowest, column] > slack_us:
+                break
+            taken = min(sizes[column], waiting)
+            rest_us = max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, 1)
+            allowed_us = min(slack_us, rest_us + ROUNDING_US)
+            waited = 1.0 - (deadlines_us[taken] - now_us) / deadline_us if taken < waiting else 0.0
+            used = _corners(float(waiting - taken), waited, load, spread, times, offsets, weights, later)
+            for k in range(candidates):
+                row = int(plan[_HEAD + column * candidates + k])
+                if not lowest <= row < len(accuracy):
+                    continue
+                if latency_us[row, column] > allowed_us:
+                    break
+                value = taken * (accuracy[row] + plan[_AVERSION])
+                value += _at(values, latency_us[row, column] / deadline_us, times, offsets, weights, later, used)
+                if value > best:
+                    best, cell = value, row * columns + column
+            if sizes[column] >= waiting:
+                break
+    if cell >= 0:
+        return cell
+    other: int = choose_by_value(
+        latency_us, accuracy, sizes, plan[end:], now_us, deadlines_us, lowest, narrowest, arrived_us, free_us
+    )
+    return other
+
+
+class Hindsight(ValueIteration):
+    """Of the calls that make no other query late, the call of the greatest value in hindsight.
+
+    As the value-iteration policy, but the value of the state that a call leads to is what a worker that knew all later
+    arrivals would bring from there on, on average (``hindsight_values``). Only where one worker works, below a load of
+    ``BUSY``: for several workers, and above, the value-iteration policy decides, which knows less than hindsight and
+    therefore keeps more time for what may come. Parameters and errors are those of ``ValueIteration``.
+    """
+
+    name: ClassVar[str] = "hindsight"
+    choose = choose_by_hindsight
+
+    def prepare(self) -> np.ndarray:
+        grid, deadline_us = self.grid, self.usual_deadline_us
+        # A call longer than the usual deadline is still one for a query that has more.
+        tables = hindsight_values(grid, max(deadline_us, float(grid.latency_us.min())), self.aversion)
+        rows = _candidates(grid, _ALIKE * deadline_us)
+        unit_us = float((grid.quickest_us / grid.sizes).min())
+        fastest = int((grid.sizes / grid.latency_us[0]).argmax())
+        times = tables.values.shape[-1]
+        head = [deadline_us, WINDOW * deadline_us, self.aversion, unit_us, fastest, rows.shape[1], times]
+        return np.concatenate([head, rows.ravel(), tables.values.ravel(), super().prepare()])
+
+
+def _candidates(grid: ControlGrid, alike_us: float) -> np.ndarray:
+    """int64 [B, K]: of rows that are about as long in a column the most accurate one, the longest last; -1 behind."""
+    kept = []
+    for times_us in grid.latency_us.T:
+        rows: list[int] = []
+        began_us = -np.inf
+        for row in np.argsort(times_us, kind="stable").tolist():
+            if rows and row <= rows[-1]:
+                continue
+            if len(rows) > 1 and times_us[row] - began_us < alike_us:
+                rows[-1] = row
+            else:
+                rows.append(row)
+                began_us = float(times_us[row])
+        kept.append(rows)
+    most = max(map(len, kept))
+    return np.array([rows + [-1] * (most - len(rows)) for rows in kept], dtype=np.int64)
