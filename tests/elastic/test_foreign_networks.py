@@ -231,7 +231,8 @@ def test_build_tables_takes_a_module_by_name(slotool: Slotool, tmp_path: Path, m
     for network in ("plain", "rows"):  # rows takes 64 numbers where the data have images of 8 × 8
         source = f"nets_for_tables:{network}"
         planned = slotool("build-tables", source, "--data", "digits", "-o", "t", "--dry-run", "--json")
-        assert planned.exit_code == 0, planned.stderr
+        # What is fastest on this machine, by a measurement; on some, int8 kernels beat every k.
+        assert planned.exit_code == (planned.document["verdict"] is not None), planned.stderr
         assert planned.document["schema"] == "slotool/build-tables-plan"
         assert planned.document["predicted_s"] > 0
         assert not (tmp_path / "t").exists()
