@@ -404,6 +404,7 @@ promise         object          loss promised with which confidence, and by whic
 points          list            per operating point: nodes, accuracy, latency in µs, speed-up
 accuracy_targets list           k chosen per input, by accuracy target
 ideal_mean_k    number          mean share of nodes if each input's need were known
+verdict         text?           that no k keeps the allowed loss
 """,
     "build-tables-last-layer": """
 artifact        text            folder written
@@ -415,6 +416,7 @@ nodes           integer         nodes of the last layer
 features        integer         values that it receives
 examples        integer         examples of the test split
 ranker          text            how nodes are ranked
+weight_dtype    text            float32 or int8
 table_bytes     integer         bytes of the tables
 table_share     number          the same over the bytes of the last layer
 whole_us        number          latency of one query of the unmodified network, µs
@@ -422,10 +424,13 @@ front_us        number          latency of its part before the last layer, µs
 full_us         number          latency with all nodes of the last layer, µs
 promised_point  text            the least fixed k that promises the allowed loss
 promised_us     number          latency at that point, µs
+per_input_us    number?         latency with k chosen per input, µs; null where that promises no less than all nodes
 promise         object          loss promised with which confidence, and by which point
+alternatives    list            other ways to answer: accuracy, loss promised, latency in µs, speed-up
 points          list            per operating point: nodes, accuracy, latency in µs, speed-up over the whole network
 accuracy_targets list           k chosen per input, by accuracy target
 ideal_mean_k    number          mean share of nodes if each input's need were known
+verdict         text?           that no k keeps the allowed loss
 """,
     "build-tables-share": """
 network         text            file or factory of the network

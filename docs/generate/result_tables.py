@@ -257,6 +257,27 @@ def language_model(figures: Figures) -> list[Table]:
     return [Table(f"{figures['words']:,} words, {figures['context']} in a context", heads, rows)]
 
 
+def feed_forward(figures: Figures) -> list[Table]:
+    """Feed-forward blocks by all and by some of their nodes, and what keeping some loses."""
+    rows = figures["rows"]
+    ways = [
+        [way, *(f"{microseconds(row['ways'][way])} ({times(row['ways']['ONNX Runtime, int8'] / row['ways'][way])})"
+                for row in rows)]
+        for way in rows[0]["ways"]
+    ]  # fmt: skip
+    heads = ["one block", *(f"{row['tokens']} tokens (× ORT int8)" for row in rows)]
+    shape = f"{figures['features']:,} features, {figures['nodes']:,} nodes, median"
+    by_kept: dict[float, dict[str, str]] = {}
+    for row in figures["needed"]:
+        by_kept.setdefault(row["kept"], {})[row["activation"]] = _lost(row["lost"], row["standard_error"])
+    kinds = list(dict.fromkeys(row["activation"] for row in figures["needed"]))
+    needed = [[percent(kept, 0), *(found[kind] for kind in kinds)] for kept, found in by_kept.items()]
+    return [
+        Table(shape, heads, ways),
+        Table("points lost where each token keeps its best nodes", ["nodes kept", *kinds], needed),
+    ]
+
+
 def promises(figures: Figures) -> list[Table]:
     """How often a promised loss was exceeded."""
     heads = ["k", "points allowed", "re-splits", "exceeded in", "mean k"]
@@ -536,7 +557,7 @@ def rule_splits(figures: Figures) -> list[Table]:
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
-               language_model, promises, kernel_checks, scheduling, traces, planned_served, planned_predicted,
-               switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, routing, ray_cluster, decision,
-               rule_splits, serving_peers, front_ends, serving_limits)
+               language_model, feed_forward, promises, kernel_checks, scheduling, traces, planned_served,
+               planned_predicted, switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, routing,
+               ray_cluster, decision, rule_splits, serving_peers, front_ends, serving_limits)
 }  # fmt: skip

@@ -97,10 +97,10 @@ def build_tables(
     name = "slo-nn" if written is None else written.name
     source = _whole_chain(reporter, Path(network), version, data, last_layer)
     if source is None:
-        _check_last_layer(prune, weight_dtype)
+        _check_last_layer(prune)
         assert data is not None
         return build_last_layer(
-            reporter, Path(network), data, written, name, rankers, settings, confidence, force=force
+            reporter, Path(network), data, written, name, rankers, settings, confidence, weight_dtype, force=force
         )
     pruned = _pruned(reporter, source, prune, prune_loss)
     subject = _subject(source, pruned)
@@ -169,7 +169,7 @@ def plan_tables(
     reporter = reporter_of(progress)
     source = _whole_chain(reporter, Path(network), version, data, last_layer)
     if source is None:
-        _check_last_layer(prune, weight_dtype)
+        _check_last_layer(prune)
         assert data is not None
         return last_layer_share(reporter, Path(network), data)
     subject = _subject(source, _pruned(reporter, source, prune, prune_loss))
@@ -229,13 +229,9 @@ def _whole_chain(
         return None
 
 
-def _check_last_layer(prune: bool, weight_dtype: str) -> None:
+def _check_last_layer(prune: bool) -> None:
     if prune:
         raise ArgumentError("prune", "is for networks whose hidden layers get tables")
-    if weight_dtype == "int8":
-        raise ArgumentError(
-            "weight_dtype", "int8 is for layers behind a ReLU; features of another network may be negative"
-        )
 
 
 def _pruned(reporter: Reporter, source: TrainedSource, prune: bool, loss: float | None) -> Pruned | None:

@@ -93,8 +93,14 @@ class TablesBuilt(Result):
         }
         return cls(model, promise, measured, out)
 
+    @property
+    def verdict(self) -> str | None:
+        """Why choosing nodes saves nothing within the allowed loss; None where it does, or all layers are int8."""
+        return self.promise.verdict(all_int8=self.model.all_int8)
+
     def findings(self) -> dict[str, Any]:
-        return {"artifact": None if self.out is None else str(self.out), **self.measured}
+        artifact = None if self.out is None else str(self.out)
+        return {"artifact": artifact, **self.measured, "verdict": self.verdict}
 
     def shown(self) -> list[Part]:
         written = [] if self.out is None else [f"wrote {self.out}"]

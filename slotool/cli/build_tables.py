@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,9 +19,6 @@ from slotool.cli.options import (
     optional_source,
     panel,
 )
-
-if TYPE_CHECKING:
-    from slotool.api.result import Result
 
 _tables, _loss = map(panel, ("Tables", "Accuracy"))
 
@@ -100,13 +97,11 @@ def build_tables(
     """Make a trained network an SLO-NN, with tables for its large layers.
 
     All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
-    calibrated on the validation split, and scored on the test split. Exit code 1, of --dry-run and for last layers:
-    choosing nodes cannot pay.
+    calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes cannot pay, or no k
+    keeps the allowed loss (the artifact is written then).
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """
-    from slotool.api.last_layer_tables import LastLayerShare
-    from slotool.api.tables_built import TablesPlan
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
@@ -127,12 +122,14 @@ def build_tables(
         "last_layer": last_layer,
         "seed": seed,
     }
-    found: Result
     if dry_run:
         refuse_existing(out, force)
-        found = slotool.plan_tables(network, **asked, progress=output)
+        planned = slotool.plan_tables(network, **asked, progress=output)
+        output.show(planned)
+        verdict = planned.verdict
     else:
-        found = slotool.build_tables(network, out, **asked, force=force, progress=output)
-    output.show(found)
-    if isinstance(found, LastLayerShare | TablesPlan) and found.verdict is not None:
+        built = slotool.build_tables(network, out, **asked, force=force, progress=output)
+        output.show(built)
+        verdict = built.verdict
+    if verdict is not None:
         raise typer.Exit(1)

@@ -30,7 +30,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
 def test_every_step_said_what_it_found(walked: tuple[Path, dict]) -> None:
     _, document = walked
     assert {figure.split(":")[0] for figure in document["figures"]} >= {
-        "build Node Activators for it",
+        "learn which labels an input needs",
         "predict one never run",
         "measure it, to compare",
         "certify routing rules",

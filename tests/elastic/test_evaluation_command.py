@@ -78,7 +78,7 @@ def test_from_tables_to_rules_over_k(slotool: Slotool, trained: Path, tmp_path: 
     """build-tables, evaluate, gen-rules: a tier's ensembles are k levels."""
     model, outcomes, rules = tmp_path / "slo-nn", tmp_path / "outcomes.parquet", tmp_path / "rules.json"
     done = slotool("build-tables", trained, "-o", model, "--ranker", "clusters", "--json")
-    assert done.exit_code == 0, done.stderr
+    assert done.exit_code == int(done.document["verdict"] is not None), done.stderr
     by_k = {row["point"]: row["accuracy"] for row in done.document["points"]}
 
     done = slotool("evaluate", model, "-o", outcomes, "--repeats", "1", "--json")

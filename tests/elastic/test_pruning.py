@@ -100,7 +100,7 @@ def test_each_layer_keeps_a_unit_even_when_all_may_be_lost() -> None:
 def test_build_tables_prunes_first_and_says_what_it_cost(slotool: Callable[..., Any], tmp_path: Path) -> None:
     Family("mlp", [trained(48, 32)]).save(tmp_path / "mlp", config={"data": "digits"}, seed=0)
     command = ["build-tables", tmp_path / "mlp", "-o", tmp_path / "slo-nn", "--ranker", "clusters", "--k", "0.5"]
-    done = slotool(*command, "--prune", "--prune-loss", "0.05")
+    done = slotool(*command, "--prune", "--prune-loss", "0.05", "--allowed-loss", "1")
     assert done.exit_code == 0, done.stderr
     assert "pruned, per hidden layer: " in done.stdout
     assert "for the network before pruning" in " ".join(done.stdout.split())

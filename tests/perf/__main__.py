@@ -25,6 +25,7 @@ BENCHMARKS = (
     "overload",
     "slo_nn",
     "language_model",
+    "feed_forward",
     "promises",
     "kernel_checks",
     "scheduling",

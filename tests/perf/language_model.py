@@ -31,6 +31,7 @@ POPULAR = 1_024
 ROUNDS, BLOCK, WARM_UP = 15, 60, 3
 FRONT, INT8_FRONT = "up to the output embedding only", "up to the output embedding only, int8"
 FLOAT32 = "whole network, ONNX Runtime, float32"
+INT8_BEFORE = ", int8 up to there"
 IVF_LISTS, IVF_PROBES = 512, (8, 32)
 
 
@@ -55,19 +56,27 @@ def main() -> None:
     )
 
 
+def split_text(count: int, most_words: int = TEXT_WORDS) -> dict[str, list[np.ndarray]]:
+    """Per split the files, as numbers of ``count`` words."""
+    from tests.perf import language_network as network
+
+    began = time.perf_counter()
+    folders = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")]
+    files = network.numbered(list(network.texts(folders, most_words, seed=0)), count)
+    bounds = [int(share * len(files)) for share in (0.8, 0.9)]
+    parts = dict(zip(EXAMPLES, (files[: bounds[0]], files[bounds[0] : bounds[1]], files[bounds[1] :]), strict=True))
+    words = {name: sum(map(len, part)) for name, part in parts.items()}
+    print(f"{len(files):,} files, words {words}, read in {time.perf_counter() - began:.0f} s")
+    return parts
+
+
 def _train(folder: Path, count: int) -> None:
     """``decoder.onnx``, its scores [n, CONTEXT, words], and the examples of three splits."""
     import torch
 
     from tests.perf import language_network as network
 
-    began = time.perf_counter()
-    folders = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")]
-    files = network.numbered(list(network.texts(folders, TEXT_WORDS, seed=0)), count)
-    bounds = [int(share * len(files)) for share in (0.8, 0.9)]
-    parts = dict(zip(EXAMPLES, (files[: bounds[0]], files[bounds[0] : bounds[1]], files[bounds[1] :]), strict=True))
-    words = {name: sum(map(len, part)) for name, part in parts.items()}
-    print(f"{len(files):,} files, words {words}, read in {time.perf_counter() - began:.0f} s")
+    parts = split_text(count)
     seconds = float(os.environ.get("SLOTOOL_BENCH_TRAIN_S", TRAIN_S))
     decoder = network.trained(parts["train"], count, seconds, seed=0)
     folder.mkdir(parents=True)
@@ -93,27 +102,54 @@ def _data(folder: Path, count: int) -> Any:
 def _rows(source: Any, data: Any, folder: Path, place: Path) -> list[dict[str, Any]]:
     from slotool.elastic.activators.build import TableSettings
     from slotool.elastic.activators.choosing import choose
+    from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
     began = time.perf_counter()
     head, _ = choose("next-word", source.subject, ("clusters",), TableSettings(allowed_loss=ALLOWED_LOSS))
     print(f"tables in {time.perf_counter() - began:.0f} s, {head.table_bytes / 2**20:.1f} MiB")
-    x, features = data.test.x, source.features
-    layer = source.cut.layer
+    quantized = with_weight_dtype(head, source.data, "int8", ALLOWED_LOSS)
+    features, small = source.features, _int8_features(source, place)
     ways: dict[str, Callable[[np.ndarray], int]] = {FRONT: lambda one: int(features(one)[0, 0])}
     ways |= _whole_networks(folder, place)
-    fixed, target = head.fixed_for(ALLOWED_LOSS), head.target(ALLOWED_LOSS)
-    top = lambda before=features, **how: lambda one: int(head.top(before(one), 1, **how)[0][0, 0])  # noqa: E731
-    ways["slotool, all nodes"] = top(point=head.full)
-    ways[f"slotool, fixed {fixed.key}"] = top(point=fixed)
-    ways["slotool, k per input"] = top(accuracy=target)
-    small = _int8_features(source, place)
     ways[INT8_FRONT] = lambda one: int(small(one)[0, 0])
-    ways["slotool, k per input, int8 up to there"] = top(small, accuracy=target)
-    popular = np.argsort(-np.bincount(data.train.y, minlength=data.classes), kind="stable")[:POPULAR]
-    few, shift = np.ascontiguousarray(layer.weights[popular]), layer.bias[popular]
-    ways[f"the {POPULAR:,} most popular words"] = lambda one: int(popular[(few @ features(one)[0] + shift).argmax()])
-    ways |= _searches(layer, features)
-    return _measured(ways, x, data.test.y)
+    for model, rows in ((head, ""), (quantized, ", int8 rows")):
+        fixed, target = model.fixed_for(ALLOWED_LOSS), model.target(ALLOWED_LOSS)
+        if not model.int8:
+            ways["slotool, all nodes"] = _top(model, features, point=model.full)
+        if fixed != model.full:
+            ways[f"slotool, fixed {fixed.key}{rows}"] = _top(model, features, point=fixed)
+        ways[f"slotool, k per input{rows}"] = _top(model, features, accuracy=target)
+        ways[f"slotool, k per input{rows}{INT8_BEFORE}"] = _top(model, small, accuracy=target)
+    ways |= _fixed_lists(head, source.data, features, small)
+    ways |= _searches(source.cut.layer, features)
+    return _measured(ways, data.test.x, data.test.y)
+
+
+def _top(model: Any, before: Any, **how: Any) -> Callable[[np.ndarray], int]:
+    return lambda one: int(model.top(before(one), 1, **how)[0][0, 0])
+
+
+def _fixed_lists(head: Any, data: Any, features: Any, small: Any) -> dict[str, Callable[[np.ndarray], int]]:
+    """The same words for every input by the compiled call: the most popular ones, and all of them as int8."""
+    from slotool.elastic.activators.alternatives import FixedList, least_popular
+
+    popular = np.argsort(-np.bincount(data.train.y, minlength=data.classes), kind="stable")
+    counts, promised = [POPULAR], least_popular(head, data.validation, ALLOWED_LOSS)
+    if promised is None:
+        print("popularity list: no k of the grid promises the allowed loss")
+    elif len(promised) != POPULAR:
+        counts.append(len(promised))
+    ways = {}
+    for count, int8 in [*((count, int8) for count in counts for int8 in (False, True)), (head.classes, True)]:
+        listed = FixedList.of(head, popular[:count], int8=int8)
+        what = "all words" if count == head.classes else f"the {count:,} most popular words"
+        for before, end in ((features, ""), (small, INT8_BEFORE)) if int8 else ((features, ""),):
+            ways[f"{what}{', int8 rows' if int8 else ''}{end}"] = _listed(listed, before)
+    return ways
+
+
+def _listed(listed: Any, before: Any) -> Callable[[np.ndarray], int]:
+    return lambda one: int(listed.labels(before(one))[0])
 
 
 def _whole_networks(folder: Path, place: Path) -> dict[str, Callable[[np.ndarray], int]]:
@@ -211,7 +247,7 @@ def _measured(ways: dict[str, Callable[[np.ndarray], int]], x: np.ndarray, y: np
         rows.append(row)
     median_us = {row["what"]: row["median_us"] for row in rows}
     for row in rows:
-        front = INT8_FRONT if "int8" in row["what"] else FRONT
+        front = INT8_FRONT if row["what"].endswith((INT8_BEFORE, "ONNX Runtime, int8")) else FRONT
         row |= {"layer_us": row["median_us"] - median_us[front], "speedup": median_us[FLOAT32] / row["median_us"]}
         print({key: round(value, 4) if isinstance(value, float) else value for key, value in row.items()})
     return rows

@@ -11,7 +11,7 @@ import re
 import time
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,16 @@ from torch.nn import functional
 UNKNOWN = 0
 CONTEXT, WIDTH, HEADS, BLOCKS = 32, 128, 4, 2
 BATCH, SAMPLED, LEARNING_RATE = 64, 1_024, 2e-3
+Activation = Callable[[Tensor], Tensor]
 _IGNORED = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
 class Block(nn.Module):
     """Attention to earlier positions and a feed-forward layer, each behind a norm."""
 
-    def __init__(self) -> None:
+    def __init__(self, activation: Activation) -> None:
         super().__init__()
+        self.activation = activation
         self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.queries_keys_values, self.joined = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
@@ -42,16 +44,16 @@ class Block(nn.Module):
         queries, keys, values = parts.permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.joined(seen.transpose(1, 2).reshape(n, positions, WIDTH))
-        return x + self.narrow(functional.gelu(self.wide(self.second(x))))
+        return x + self.narrow(self.activation(self.wide(self.second(x))))
 
 
 class Decoder(nn.Module):
     """Scores [n, CONTEXT, words] of each position's next word, of words [n, CONTEXT]."""
 
-    def __init__(self, words: int):
+    def __init__(self, words: int, activation: Activation = functional.gelu):
         super().__init__()
         self.embedded, self.places = nn.Embedding(words, WIDTH), nn.Parameter(torch.zeros(CONTEXT, WIDTH))
-        self.blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
+        self.blocks = nn.Sequential(*(Block(activation) for _ in range(BLOCKS)))
         self.norm, self.scores = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, words)
         nn.init.normal_(self.embedded.weight, std=0.05)
 
@@ -111,10 +113,12 @@ def examples(files: list[np.ndarray], count: int, seed: int) -> tuple[np.ndarray
     return x.astype(np.float32), text[starts + CONTEXT]
 
 
-def trained(files: list[np.ndarray], vocabulary: int, seconds: float, seed: int) -> Decoder:
+def trained(
+    files: list[np.ndarray], vocabulary: int, seconds: float, seed: int, activation: Activation = functional.gelu
+) -> Decoder:
     """Trained on every position of random contexts, by softmax over the words of a batch and sampled others."""
     torch.manual_seed(seed)
-    decoder, text = Decoder(vocabulary), torch.from_numpy(np.concatenate(files))
+    decoder, text = Decoder(vocabulary, activation), torch.from_numpy(np.concatenate(files))
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=True)
     # How often each word is drawn, and the correction of its score for that.
     share = torch.bincount(text, minlength=vocabulary).float().add(1).pow(0.75)

@@ -96,7 +96,7 @@ def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
     add_onnx(bench)
     if bench.sparse:
         add_hnsw(bench)
-        add_ivf(bench)
+        add_ivf(bench, ALLOWED_LOSS)
     rows = bench.report()
     per_input = [found for model in models.values() for found in _per_input(model, data)]
     return {"rows": rows, "per_input": per_input, "choosing": [_choosing(model, data) for model in models.values()]}
@@ -145,58 +145,27 @@ def add_model(bench: Bench, model: Any) -> None:
 
 
 def add_popular(bench: Bench, model: Any) -> None:
-    """The most popular labels for every input, without tables or look-ups, by the same kernels: ``POPULAR`` of them,
-    and the fewest of the grid that promise the allowed loss; float32 as a network of these labels alone, and int8."""
-    from slotool.elastic.activators.mlp import MLP, DenseLayer
+    """The most popular labels for every input, without tables or look-ups, by the same kernels in float32 and int8:
+    ``POPULAR`` of them, and the fewest of the grid that promise the allowed loss."""
+    from slotool.elastic.activators.alternatives import FixedList, least_popular
 
-    last, mlp = len(model.mlp.layers) - 1, bench.mlp
+    last = len(model.mlp.layers) - 1
     if last not in model.activators:
         return
-    overall = model.activators[last].lists.overall
-    counts = [POPULAR]
-    promised = _least_popular(bench, model)
+    overall, row_bytes = model.activators[last].lists.overall.astype(np.int64), model.mlp.layers[last].inputs
+    counts, promised = [POPULAR], least_popular(model, bench.data.validation, ALLOWED_LOSS)
     if promised is None:
         print("popularity list: no k of the grid promises the allowed loss")
-    elif promised != POPULAR:
-        counts.append(promised)
-    layer = mlp.layers[last]
+    elif len(promised) != POPULAR:
+        counts.append(len(promised))
     for count in counts:
-        names = overall[:count].astype(np.int64)
-        few = MLP(mlp.input_shape, (*mlp.layers[:-1], DenseLayer(layer.name, layer.weights[names], layer.bias[names])))
-        bench.add_plain(f"{count:,} most popular labels, float32", few, names)
-        listed = _popular_model(model, overall, count)
-        bench.add_session(
-            f"{count:,} most popular labels, int8", listed, listed.compiled_session(1, point=listed.points[0])
-        )
-
-
-def _popular_model(model: Any, overall: np.ndarray, count: int) -> Any:
-    """Lists without keys: one bucket, whose list is the overall ranking."""
-    from slotool.elastic.activators.activator import Activator
-    from slotool.elastic.activators.confidence import ConfidenceTables
-    from slotool.elastic.activators.importance import NodeLists
-    from slotool.elastic.activators.rankers.random_order import RandomOrder
-    from slotool.elastic.activators.slo_nn import SloNN
-
-    lists = NodeLists(np.zeros((1, 1), dtype=np.uint16), overall[None, :count], overall)
-    activators = {len(model.mlp.layers) - 1: Activator(RandomOrder(), lists)}
-    means, shares = ConfidenceTables(np.zeros((1, 1), dtype=np.float32)), (count / len(overall),)
-    return SloNN("popular", model.mlp, shares, activators, means, model.calibration, {}, int8=True, sparse=model.sparse)
-
-
-def _least_popular(bench: Bench, model: Any) -> int | None:
-    """The fewest most popular labels, of the k grid, that promise the allowed loss by validation examples."""
-    from slotool.elastic.activators.activator import Activator
-    from slotool.elastic.activators.build import flat, right
-    from slotool.elastic.activators.evidence import DiscordantPairs
-    from slotool.elastic.activators.grid_evaluation import evaluate_grid
-
-    last, split = len(model.mlp.layers) - 1, bench.data.validation
-    lists = {last: Activator(model.activators[last].ranker, model.activators[last].lists.popular())}
-    correct = right(evaluate_grid(bench.mlp, lists, model.shares, flat(split.x)).labels, split.y)
-    bounds = DiscordantPairs.count(correct, [np.full(len(correct), at) for at in range(correct.shape[1])]).bounds()
-    at = int((bounds <= ALLOWED_LOSS).argmax())
-    return round(model.shares[at] * bench.mlp.classes) if at < len(model.shares) else None
+        for dtype, weight_bytes in (("float32", 4), ("int8", 1)):
+            listed = FixedList.of(model, overall[:count], int8=dtype == "int8")
+            session = listed.model.compiled_session(1, point=listed.model.points[listed.point])
+            call = session.sparse if bench.sparse else session.dense
+            answer = lambda *query, call=call, names=listed.names: int(names[call(*query)[0]])  # noqa: E731
+            what, read = f"{count:,} most popular labels, {dtype}", float(count * row_bytes * weight_bytes)
+            bench.add(what, answer, read, nodes=float(count), call=call)
 
 
 def _per_input(model: Any, data: Any) -> list[dict[str, Any]]:

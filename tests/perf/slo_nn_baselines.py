@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 HNSW_LINKS, HNSW_BREADTHS = 32, (64, 256)
 # Lists per square root of the number of labels; and how many of them are searched.
 IVF_LISTS_FACTOR, IVF_PROBES = 4, (16, 64)
+TRIED_PROBES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 def add_torch(bench: Bench) -> None:
@@ -124,8 +125,9 @@ def add_hnsw(bench: Bench) -> None:
         _add_search(bench, f"FAISS HNSW, L2-augmented, ef {breadth}", index, index.hnsw, "efSearch", breadth)
 
 
-def add_ivf(bench: Bench) -> None:
-    """FAISS inverted lists over augmented rows, behind our compiled first layer."""
+def add_ivf(bench: Bench, allowed_loss: float) -> None:
+    """FAISS inverted lists over augmented rows, behind our compiled first layer: also by the fewest lists searched that
+    validation examples promise to lose at most ``allowed_loss``."""
     rows = _augmented(bench)
     if rows is None:
         return
@@ -137,8 +139,32 @@ def add_ivf(bench: Bench) -> None:
     index.cp.min_points_per_centroid = 1
     index.train(rows)
     _fill(faiss, index, rows)
-    for probes in IVF_PROBES:
+    promised = _least_probes(bench, index, allowed_loss)
+    for probes in sorted({*IVF_PROBES, *([] if promised is None else [promised])}):
         _add_search(bench, f"FAISS IVF {lists}, L2-augmented, nprobe {probes}", index, index, "nprobe", probes)
+
+
+def _least_probes(bench: Bench, index: Any, allowed_loss: float) -> int | None:
+    from slotool.elastic.activators.activator import layer_input
+    from slotool.elastic.activators.alternatives import promised_loss
+    from slotool.elastic.activators.build import flat, right
+    from slotool.elastic.activators.evidence import CONFIDENCE
+    from slotool.elastic.precision import top_labels
+
+    split, last = bench.data.validation, len(bench.mlp.layers) - 1
+    x = flat(split.x)
+    hidden = layer_input(bench.mlp, {}, x, 1.0, last)
+    queries = np.zeros((len(hidden), index.d), dtype=np.float32)
+    queries[:, :-2], queries[:, -2] = hidden, 1.0
+    full = right(top_labels(bench.mlp, x, 1), split.y)[:, 0]
+    for probes in TRIED_PROBES:
+        index.nprobe = probes
+        found = right(index.search(queries, 1)[1].astype(np.int32), split.y)[:, 0]
+        if promised_loss(found, full, CONFIDENCE) <= allowed_loss:
+            print(f"IVF: {probes} of {index.nlist} lists searched promise the allowed loss")
+            return probes
+    print("IVF: no number of lists tried promises the allowed loss")
+    return None
 
 
 def _fill(faiss: Any, index: Any, rows: np.ndarray) -> None:

@@ -88,14 +88,11 @@ class Bench:
         read = part * self.later_bytes if self.sparse else share * (self.later_bytes + self.first_bytes)
         self.add(what, lambda *query: int(call(*query)[0]), read, dense=dense, nodes=nodes, call=call)
 
-    def add_plain(self, what: str, mlp: Any = None, names: np.ndarray | None = None) -> None:
-        """The network in one compiled call with no activator laid out: what k = 100 % is held against.
-
-        ``mlp``: another in its place, such as one with some labels only, whose numbers are ``names``.
-        """
+    def add_plain(self, what: str) -> None:
+        """The network in one compiled call with no activator laid out: what k = 100 % is held against."""
         from slotool.elastic.activators.kernels.compiled import Compiled
 
-        compiled = Compiled(mlp or self.mlp, {}, ())
+        compiled = Compiled(self.mlp, {}, ())
         labels, scores = np.empty(1, np.int32), np.empty(1, np.float32)
         handle = compiled.handle(labels, scores, 0)
         # Held: the handle knows no more than addresses.
@@ -104,12 +101,9 @@ class Bench:
 
         def answer(*query: np.ndarray) -> int:
             kernel(*query, handle, 0.0)
-            return int(labels[0] if names is None else names[labels[0]])
+            return int(labels[0])
 
-        read = self.exact_bytes if names is None else float(mlp.layers[-1].weights.nbytes)
-        nodes = None if names is None else float(len(names))
-        call = lambda *query: kernel(*query, handle, 0.0)  # noqa: E731
-        self.add(what, answer, read, dense=names is None, call=call, nodes=nodes)
+        self.add(what, answer, self.exact_bytes, dense=True, call=lambda *query: kernel(*query, handle, 0.0))
 
     def add_quantized(self, what: str, model: Any) -> None:
         """Every node in int8, as ``build-tables`` makes it: what choosing among float32 nodes is held against."""

@@ -75,8 +75,15 @@ def _many_labels(tate: str, sizes: Sizes, seed: int) -> Sequence[Step]:
             "train a network of 16,455 labels",
             f"train xmc -o tate --data {tate} --epochs {sizes.epochs} --threads 1 --seed {seed}",
         ),
-        Step("build Node Activators for it", f"build-tables tate -o slo-nn --data {tate} --seed {seed}", _chosen_nodes),
-        Step("evaluate them", f"evaluate slo-nn -o slo-nn-outcomes.parquet --data {tate} --limit {sizes.examples}"),
+        Step(
+            "learn which labels an input needs",
+            f"build-tables tate -o slo-nn --data {tate} --seed {seed}",
+            _chosen_nodes,
+        ),
+        Step(
+            "answer its test examples by those",
+            f"evaluate slo-nn -o slo-nn-outcomes.parquet --data {tate} --limit {sizes.examples}",
+        ),
     )
 
 

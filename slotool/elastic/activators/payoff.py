@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from slotool.elastic.activators.alternatives import FixedList
 from slotool.elastic.activators.assessment import latencies_us, torch_us
 from slotool.elastic.activators.slo_nn import SloNN
 
@@ -75,7 +78,11 @@ class Payoff:
 
 
 def _int8_us(model: SloNN, x: Any) -> float | None:
-    """Of all nodes with int8 weights, for dense layers whose inputs are not negative."""
+    """Of all nodes with int8 weights: those of a large output layer, else of all layers, which are to be dense and to
+    get inputs that are not negative."""
+    if len(model.mlp.layers) - 1 in model.activators:
+        listed = FixedList.of(model, np.arange(model.classes), int8=True)
+        return latencies_us(listed.model, x, QUERIES)[listed.point]
     if not model.mlp.dense or (not model.sparse and x.min() < 0):
         return None
     return latencies_us(model.at_int8(), x, QUERIES)[-1]

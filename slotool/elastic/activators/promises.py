@@ -54,6 +54,13 @@ class Promise:
             examples_needed=needed,
         )
 
+    def verdict(self, *, all_int8: bool = False) -> str | None:
+        """Why choosing nodes saves nothing within the allowed loss, in one sentence; None where it does, or where the
+        network answers with ``all_int8`` nodes instead."""
+        if self.saves or self.target_saves or all_int8:
+            return None
+        return f"no k below 100 % keeps the allowed loss of {100 * self.allowed_loss:g} points"
+
     @property
     def sentences(self) -> list[str]:
         """Sentences for a user: what to use, and what it may lose."""

@@ -30,6 +30,12 @@ class Int8Weights:
             rows[part] = np.rint(layer.weights[part] / np.where(scale[part] > 0, scale[part], 1.0)[:, None])
         return cls(rows, scale)
 
+    @property
+    def sums(self) -> np.ndarray:
+        """float32 [units]: of each row, what the zero point of a query with negative values is multiplied with."""
+        sums: np.ndarray = self.rows.sum(axis=1, dtype=np.float32)
+        return sums
+
 
 def quantized_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs as ``steps`` · ``step`` + ``least``: float32 [n, inputs] whole numbers from 0 to 255, and twice [n, 1].
@@ -59,6 +65,6 @@ class QuantizedLayer(DenseLayer):
             return super().pre_activations(inputs, nodes)
         steps, step, least = quantized_inputs(inputs)
         rows = self.rows.rows.astype(np.float32)
-        values: np.ndarray = (steps @ rows.T * step + least * rows.sum(axis=1)) * self.rows.scale + self.bias
+        values: np.ndarray = (steps @ rows.T * step + least * self.rows.sums) * self.rows.scale + self.bias
         values[:, self.exact] = super().pre_activations(inputs, self.exact)
         return values

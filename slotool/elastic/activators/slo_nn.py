@@ -79,8 +79,6 @@ class SloNN(ElasticModel):
             raise InputError(
                 f"{name}: for sparse inputs int8 weights need an output layer with an activator; it has none"
             )
-        if int8 and len(mlp.layers) == 1:
-            raise InputError(f"{name}: int8 weights are for layers behind a ReLU, whose inputs are never negative")
         if self.all_int8 and not mlp.dense:
             raise InputError(f"{name}: int8 in all layers is for networks of dense layers; it has convolutions")
         self.input_shape = mlp.input_shape
@@ -232,7 +230,7 @@ class SloNN(ElasticModel):
         if self.int8 and not self.all_int8:
             last, exact = mlp.layers[-1].view, self.activators[len(mlp.layers) - 1].ranker.computed_nodes
             quantized = QuantizedLayer(last.name, last.weights, last.bias, self._int8_weights, exact)
-            mlp = MLP(mlp.input_shape, (*mlp.layers[:-1], quantized))
+            mlp = replace(mlp, layers=(*mlp.layers[:-1], quantized))
         return logits(mlp, self.activators, flat, self.shares[self._at[point]])
 
     def top_numpy(

@@ -61,8 +61,7 @@ class Compiled:
             if at in activators:
                 self._lay_out_activator(rows[at], at, activators[at])
             if int8 and at in int8:
-                rows[at]["int8_at"] = self._bytes.add(_in_lines(int8[at].rows))
-                rows[at]["int8_scales_at"] = self._numbers.add(np.column_stack([int8[at].scale, mlp.layers[at].bias]))
+                self._lay_out_int8(rows[at], int8[at], mlp.layers[at].bias, behind_relu=at > 0)
         header["layers"], header["shares"] = len(mlp.layers), len(shares)
         header["query_inputs"] = mlp.layers[0].inputs
         header["means_at"] = self._numbers.add(confidence.means)
@@ -136,7 +135,13 @@ class Compiled:
         row["columns_at"] = self._numbers.add(layer.weights.T) if columns else -1
         row["rows_at"] = self._numbers.add(layer.weights) if activated or not columns or layer.inputs <= 4096 else -1
         row["bias_at"] = self._numbers.add(layer.bias)
-        row["int8_at"] = -1
+        row["int8_at"] = row["int8_sums_at"] = -1
+
+    def _lay_out_int8(self, row: np.void, weights: Int8Weights, bias: np.ndarray, behind_relu: bool) -> None:
+        """Rows in whole lines; scale and bias side by side; sums of the rows only where an input may be negative."""
+        row["int8_at"] = self._bytes.add(_in_lines(weights.rows))
+        row["int8_scales_at"] = self._numbers.add(np.column_stack([weights.scale, bias]))
+        row["int8_sums_at"] = -1 if behind_relu else self._numbers.add(weights.scale * weights.sums)
 
     def _lay_out_convolution(self, row: np.void, layer: ConvLayer, activated: bool) -> None:
         """Kernels, a padded place for its images, and its view's rows for a hash to read."""
@@ -149,6 +154,7 @@ class Compiled:
             "columns_at": -1,
             "bias_at": self._numbers.add(layer.bias),
             "int8_at": -1,
+            "int8_sums_at": -1,
             "kernel_height": layer.weights.shape[2],
             "kernel_width": layer.weights.shape[3],
             "stride_height": layer.stride[0],

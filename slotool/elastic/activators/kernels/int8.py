@@ -67,7 +67,8 @@ def quantize_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np
     least = numbers[steps + 1]
     spread = numbers[steps] - least
     per_step = INPUT_STEPS / spread if spread > MIN_SPREAD else np.float32(0)
-    numbers[steps] = spread / INPUT_STEPS if spread > MIN_SPREAD else np.float32(0)
+    # NaN and infinity go into the step, so that outputs show them.
+    numbers[steps] = np.float32(0) if spread <= MIN_SPREAD else spread / INPUT_STEPS
     query = bytes_[header.query_at : header.query_at + width]
     for i in range(len(x)):
         query[i] = np.int8(np.int32((x[i] - least) * per_step + np.float32(0.5)))
@@ -112,7 +113,11 @@ def _sum_centroids(
 def gather_int8(
     row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
-    """Of the quantized query, which is not negative: it left a ReLU. One pass each for sums, values and the best."""
+    """Of the quantized query. One pass each for sums of products, values and the best.
+
+    Bytes of the query are not signed, as the instruction wants them; its least value times the sum of a row makes up
+    for it. That is 0 behind a ReLU, where no sums are laid out.
+    """
     header = header_of(ints)
     chosen = ints[header.chosen_at + start : header.chosen_at + stop]
     output = numbers[header.output_at + start : header.output_at + stop]
@@ -123,6 +128,10 @@ def gather_int8(
     step, steps = numbers[header.query_scale_at], numbers[row.int8_scales_at : row.int8_scales_at + 2 * row.units]
     for i in range(len(chosen)):
         output[i] = output[i] * step * steps[2 * chosen[i]] + steps[2 * chosen[i] + 1]
+    if row.int8_sums_at >= 0:
+        least, sums = numbers[header.query_scale_at + 1], numbers[row.int8_sums_at : row.int8_sums_at + row.units]
+        for i in range(len(chosen)):
+            output[i] += least * sums[chosen[i]]
     if keep:
         best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
         for first in range(0, len(output), FLOATS_PER_LINE):

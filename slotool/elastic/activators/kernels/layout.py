@@ -31,9 +31,9 @@ HEADER = _integers(
     bytes_="stamps_at query_at",
 )
 # Behind it, one of each layer. ``kind`` is NONE without an activator. A convolutional layer has the inputs, rows and
-# look-ups of its view; ``kernel_height`` is 0 of a dense one.
+# look-ups of its view; ``kernel_height`` is 0 of a dense one. ``int8_sums_at`` is −1 where inputs are never negative.
 LAYER = _integers(
-    network="inputs units rows_at columns_at bias_at int8_at int8_scales_at",
+    network="inputs units rows_at columns_at bias_at int8_at int8_scales_at int8_sums_at",
     activator="kind tables buckets slots_at lists_at length overall_at counts_at hashed hashed_at",
     hash="bits positions_at thresholds_at projections_at",
     clusters="coarse fine coarse_at fine_at coarse_scales_at fine_scales_at",

@@ -20,10 +20,12 @@ from slotool.elastic.activators.assessment import (
     ideal_k,
     latencies_us,
 )
-from slotool.elastic.activators.build import MIN_CLASSES_TO_RANK, TableSubject
+from slotool.elastic.activators.build import MIN_CLASSES_TO_RANK, TableSubject, right
+from slotool.elastic.activators.last_layer.alternatives import Alternative, alternatives
 from slotool.elastic.activators.last_layer.cutting import Cut, Features
 from slotool.elastic.activators.last_layer.model import LastLayerSloNN
 from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.activators.promises import Promise
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 from slotool.process import collector_off
@@ -98,23 +100,28 @@ class LastLayerSource:
         return LastLayerSloNN(name, self.features, head, self.cut.front)
 
     def assessed(self, model: LastLayerSloNN, allowed_loss: float) -> dict[str, Any]:
-        """Accuracy and latency of every point on the test split, beside the unmodified network in the same run.
+        """Accuracy and latency of every point on the test split, beside the unmodified network and other ways to
+        answer, in the same run.
 
-        A point's ``latency_us`` is the front's and the last layer's; ``promised_us`` was measured end to end.
+        A point's ``latency_us`` is the front's and the last layer's; the others were measured end to end.
         """
         head, test = model.head, self.data.test
-        answers = PointPredictions.of(head, test)
-        promised = head.fixed_for(allowed_loss)
+        answers, promise = PointPredictions.of(head, test), Promise.of(head, allowed_loss)
+        others = alternatives(head, self.features, self.data.validation, allowed_loss, self.cut.whole_file)
         x = np.asarray(self.original.test.x[:TIMED_QUERIES])
+        promised = head.fixed_for(allowed_loss)
+        calls: list[Callable[[np.ndarray], Any]] = [
+            self.whole,
+            self.features,
+            lambda one: model.top(one, point=model.full),
+            lambda one: model.top(one, point=promised),
+            lambda one: model.top(one, accuracy=promise.target),
+        ]
         with one_thread():
             layer_us = latencies_us(head, test.x, QUERIES)
-            calls: list[Callable[[np.ndarray], Any]] = [
-                self.whole,
-                self.features,
-                lambda one: model.top(one, point=model.full),
-                lambda one: model.top(one, point=promised),
-            ]
-            whole_us, front_us, full_us, promised_us = _medians_us(calls, x)
+            whole_us, front_us, full_us, promised_us, per_input_us, *other_us = _medians_us(
+                [*calls, *(other.answer for other in others)], x
+            )
         points = by_point(head, answers, layer_us)
         for point in points:
             point["layer_us"] = point["latency_us"]
@@ -127,17 +134,30 @@ class LastLayerSource:
             "features": self.cut.layer.inputs,
             "examples": len(test),
             "ranker": head.ranker,
+            "weight_dtype": "int8" if head.int8 else "float32",
             "table_bytes": head.table_bytes,
             "table_share": head.table_share,
             "whole_us": whole_us,
             "front_us": front_us,
             "full_us": full_us,
-            "promised_point": promised.key,
+            "promised_point": promise.point,
             "promised_us": promised_us,
+            "per_input_us": per_input_us if promise.target_saves else None,
+            "alternatives": self._scored(head, others, other_us, whole_us, answers.correct[:, -1]),
             "points": points,
             "accuracy_targets": aclo_sweep(head, test.x, answers.correct),
             "ideal_mean_k": ideal_k(head, answers.correct),
         }
+
+    def _scored(
+        self, head: SloNN, others: list[Alternative], other_us: list[float], whole_us: float, full: np.ndarray
+    ) -> list[dict[str, Any]]:
+        validation = self.data.validation
+        by_split = {"test": full, "validation": right(head.top(validation.x)[0], validation.y)[:, 0]}
+        return [
+            {**other.scored(head, self.original, by_split), "latency_us": us, "speedup": whole_us / us}
+            for other, us in zip(others, other_us, strict=True)
+        ]
 
 
 @contextmanager

@@ -101,7 +101,7 @@ class Cut:
     ``front``: file of the part before ``layer``. ``whole``: the unmodified network, which answers by logits or by
     probabilities. ``runtime``: what runs both. ``positions``: of a network that scores every position of a sequence,
     how many there are (0: any number); ``front`` and ``whole`` answer for the last one, whose scores are of what comes
-    next.
+    next. ``whole_file``: the ONNX file that ``whole`` runs, None of other libraries.
     """
 
     front: Path
@@ -109,6 +109,7 @@ class Cut:
     whole: Model
     runtime: str
     positions: int | None = None
+    whole_file: Path | None = None
 
     def features(self, input_shape: tuple[int, ...], threads: int = 1) -> Features:
         return Features(load(self.front, threads=threads), input_shape)

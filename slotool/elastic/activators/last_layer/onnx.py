@@ -33,17 +33,17 @@ def cut_onnx(path: Path, folder: Path) -> Cut:
     require_one_output(str(path), len(model.graph.output))
     node, layer, datatype = _last_layer(path, model.graph)
     positions = _positions(path, whole.signature.outputs[0].shape)
-    front = folder / "front.onnx"
+    front, whole_file = folder / "front.onnx", path
     try:
         if positions is not None:
             _score_last_position(model.graph, node)
-            at_last = folder / "last-position.onnx"
-            onnx.save(model, at_last)
-            whole = OnnxModel(at_last, threads=1)
+            whole_file = folder / "last-position.onnx"
+            onnx.save(model, whole_file)
+            whole = OnnxModel(whole_file, threads=1)
         onnx.save(_front(model, node.input[0], datatype, layer.inputs), front)
     except ValueError as error:
         raise InputError(f"{path}: its front is too large for one ONNX file ({reason(error)})") from error
-    return Cut(front, layer, whole, "ONNX Runtime", positions)
+    return Cut(front, layer, whole, "ONNX Runtime", positions, whole_file)
 
 
 def _positions(path: Path, scores: Sequence[int]) -> int | None:
