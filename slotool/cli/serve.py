@@ -89,9 +89,7 @@ def serve(
         str | None, _workers("--address", help="Ray cluster: host:port or auto.", show_default="auto")
     ] = None,
     hang: Annotated[str, _workers("--hang", help="Restart a worker whose call takes longer.")] = "10s",
-    allow_faults: Annotated[
-        bool, _workers("--allow-faults", help="Let loadtest --faults kill, stop and slow them.")
-    ] = False,
+    allow_faults: Annotated[bool, typer.Option("--allow-faults", hidden=True)] = False,
     max_batch: Annotated[int, _limits("--max-batch", min=1, help="Examples in one request.")] = 1_024,
     max_queue: Annotated[int, _limits("--max-queue", min=1, help="Requests that may wait.")] = 1_000,
     default_deadline_ms: Annotated[
@@ -121,6 +119,7 @@ def serve(
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
     /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
+    Further ones: docs/reference/service-file.md (--device, --shared-memory, --traces, --canary …).
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
