@@ -127,6 +127,15 @@ def _bentoml(programs: Path, port: int, folder: Path) -> list[str]:
     return [str(programs / "bentoml"), "serve", "bentoml_service:Digits", *where]
 
 
+def _triton(programs: Path, port: int, folder: Path) -> list[str]:
+    ports = [str(each) for each in (port, free_port(), free_port())]
+    return [str(programs / "python"), str(HERE / "triton_server.py"), *ports]
+
+
+def _triton_question(x: np.ndarray) -> Question:
+    return binary_question(x.reshape(1, -1), "digits")
+
+
 def _mlserver_question(x: np.ndarray) -> Question:
     return v2_json_question(x, "digits", (1, x.size))
 
@@ -142,6 +151,7 @@ PEERS = {
     "LitServe, fast queue": Peer((*TORCH, "litserve"), _litserve("--fast-queue"), plain_json_question),
     "MLServer": Peer((*TORCH, "mlserver"), _mlserver, _mlserver_question),
     "BentoML": Peer((*TORCH, "bentoml"), _bentoml, plain_json_question),
+    "Triton, Python backend": Peer((*TORCH, "nvidia-pytriton"), _triton, _triton_question),
     "Ray Serve": Peer(
         (*TORCH, "ray[serve]"), lambda bin, port, _: [f"{bin}/python", f"{HERE}/ray_server.py", str(port)],
         plain_json_question,
