@@ -16,7 +16,7 @@ from slotool.api.profile import chosen_engine
 from slotool.cli.app import app
 from slotool.cli.output import Output
 from slotool.cli.plugin_names import PARAMETERS
-from slotool.cli.serve import _engine as serving_engine
+from slotool.cli.serve_workers import engine_of as serving_engine
 from slotool.data import load_dataset, load_multilabel
 from slotool.elastic.activators.rankers.registry import ranker_class
 from slotool.errors import ArgumentError, InputError

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,8 +9,11 @@ import typer
 
 from slotool.api.inputs import cores_given
 from slotool.cli import interrupts
-from slotool.cli.commands import config_file, refuse_without_effect, stated_in
+from slotool.cli.commands import config_file, refuse_without_effect
 from slotool.cli.options import Json, panel, parse_duration
+from slotool.cli.serve_logs import access_log_at, events_to, traces_to
+from slotool.cli.serve_sources import beside_config, devices_of, first_read, reader
+from slotool.cli.serve_workers import autoscaler_of, engine_of, reprofiling_of, with_faults, worker_changes
 
 if TYPE_CHECKING:
     import socket
@@ -22,19 +23,10 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from slotool.cli.output import Output
-    from slotool.scheduling.autoscaler import Autoscaler
-    from slotool.serving import Router, ServedModel
-    from slotool.serving.access_log import AccessLog
-    from slotool.serving.autoscaling import Autoscaling
-    from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
-    from slotool.serving.events import Events
-    from slotool.serving.reprofiling import Reprofiling
+    from slotool.serving import ServedModel
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import SecondaryFrontEnd
-    from slotool.serving.sources import CombinedSources, Sources
     from slotool.serving.tls import Certificate
-    from slotool.serving.traces import Traces
-    from slotool.serving.worker_switching import WorkerSwitching
 
 
 def register(app: typer.Typer) -> None:
@@ -89,9 +81,7 @@ def serve(
         str | None, _workers("--address", help="Ray cluster: host:port or auto.", show_default="auto")
     ] = None,
     hang: Annotated[str, _workers("--hang", help="Restart a worker whose call takes longer.")] = "10s",
-    allow_faults: Annotated[
-        bool, _workers("--allow-faults", help="Let loadtest --faults kill, stop and slow them.")
-    ] = False,
+    allow_faults: Annotated[bool, typer.Option("--allow-faults", hidden=True)] = False,
     max_batch: Annotated[int, _limits("--max-batch", min=1, help="Examples in one request.")] = 1_024,
     max_queue: Annotated[int, _limits("--max-queue", min=1, help="Requests that may wait.")] = 1_000,
     default_deadline_ms: Annotated[
@@ -121,6 +111,7 @@ def serve(
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
     /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
+    Further ones: docs/reference/service-file.md (--device, --shared-memory, --traces, --canary …).
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
@@ -147,15 +138,15 @@ def serve(
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    on = _devices(device, engine, max_replicas, switch_workers)
+    on = devices_of(device, engine, max_replicas, switch_workers)
     given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline", devices=on)
     _require_models(artifacts, models)
-    read = _reader(given, bool(models), {"canary": (canary, canary_share), "shadow": (shadow, shadow_share)})
-    replicas, threads = (sources := _first_read(read, switch_workers)).workers
+    read = reader(given, bool(models), {"canary": (canary, canary_share), "shadow": (shadow, shadow_share)})
+    replicas, threads = (sources := first_read(read, switch_workers)).workers
     limit_threads(cores_given(threads))
     files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
              "tls_clients": tls_clients}  # fmt: skip
-    token_file, log, *tls = (_beside_config(path, key) if models else path for key, path in files.items())
+    token_file, log, *tls = (beside_config(path, key) if models else path for key, path in files.items())
     certificate = _certificate(*tls)
     clients = read_clients(token_file)
     if token_file is not None and others_can_read(token_file):
@@ -164,15 +155,17 @@ def serve(
     with (
         bind(host, port) as listener,
         _grpc_listener(host, grpc_port) as grpc_listener,
-        _log(log) as events,
-        _access_log(access_log) as accesses,
-        _traces(traces, traces_share) as spans,
+        events_to(log) as events,
+        access_log_at(access_log) as accesses,
+        traces_to(traces, traces_share) as spans,
     ):
         served = sources.load(output.warn)
-        autoscaler = None if max_replicas is None else _autoscaler(served, replicas, max_replicas, requests_per_worker)
+        autoscaler = (
+            None if max_replicas is None else autoscaler_of(served, replicas, max_replicas, requests_per_worker)
+        )
         router = Router(
             served,
-            _engine(engine, replicas, threads, max_batch, hang_s, address, max_replicas, on),
+            engine_of(engine, replicas, threads, max_batch, hang_s, address, max_replicas, on),
             max_queue=max_queue,
             default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
@@ -185,9 +178,9 @@ def serve(
             runtime_settings=runtime_settings,
             access_log=accesses,
             traces=spans,
-            reprofiling=_reprofiling(router, runtime_settings) if reprofile else None,
-            worker_changes=_worker_changes(router, runtime_settings, autoscaler, switch_workers),
-            faults=_with_faults(router.engine, listener) if allow_faults else None,
+            reprofiling=reprofiling_of(router, runtime_settings) if reprofile else None,
+            worker_changes=worker_changes(router, runtime_settings, autoscaler, switch_workers),
+            faults=with_faults(router.engine, listener) if allow_faults else None,
             shared_memory=shared_memory and _only_here(listener, "--shared-memory"),
         )
         if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
@@ -228,35 +221,6 @@ def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> Non
         refuse_without_effect(("switch_workers",), "with --max-replicas, by which workers come and go")
 
 
-def _devices(given: str, engine: str, max_replicas: int | None, switch_workers: bool) -> tuple[str, ...]:
-    """That workers compute on. Several GPUs have a worker each."""
-    from slotool import devices
-
-    on = devices.several(given)
-    if devices.is_cuda(on[0]) and engine not in ("inline", "local"):
-        raise typer.BadParameter(
-            f"workers of --engine {engine} compute on the CPU: leave it out", param_hint="--device"
-        )
-    if len(on) > 1 and (engine == "inline" or max_replicas is not None or switch_workers):
-        raise typer.BadParameter(
-            "several GPUs have a worker process each: --engine local, without --max-replicas and --switch-workers",
-            param_hint="--device",
-        )
-    return on
-
-
-def _with_a_worker_each(sources: Sources | CombinedSources, devices: tuple[str, ...]) -> Sources | CombinedSources:
-    """Of several GPUs."""
-    replicas, threads = sources.workers
-    if len(devices) == 1:
-        return sources
-    if replicas not in (1, len(devices)):
-        raise typer.BadParameter(
-            f"{replicas} workers for {len(devices)} GPUs, which have one each: leave it out", param_hint="--replicas"
-        )
-    return sources.with_workers(len(devices), threads)
-
-
 def _check_scaling(least: int, most: int | None, per_worker_per_s: float | None, latency_known: bool) -> None:
     """What can be said of autoscaling before models are loaded."""
     if most is None:
@@ -279,194 +243,6 @@ def _require_models(artifacts: list[Path] | None, models: list[Any] | None) -> N
         )
 
 
-def _reader(
-    given: Sources, lists_models: bool, candidates: Mapping[str, tuple[Path | None, float]]
-) -> Callable[[], Sources | CombinedSources]:
-    """What is served, whenever it is read: by the file that lists models, or by the command line."""
-    read = _described(given, candidates) if lists_models else _planned(_with_candidates(given, candidates))
-    return lambda: _with_a_worker_each(read(), given.devices)
-
-
-def _with_candidates(given: Sources, candidates: Mapping[str, tuple[Path | None, float]]) -> Sources | CombinedSources:
-    """The artifacts, and candidates for the place of the only one, by role: an artifact, and its share of requests."""
-    from dataclasses import replace
-
-    from slotool.serving.candidates import candidate_name
-    from slotool.serving.sources import CombinedSources
-
-    parts: list[Sources] = []
-    for role, (artifact, share) in candidates.items():
-        if artifact is None:
-            refuse_without_effect((f"{role}_share",), f"without --{role}")
-            continue
-        if len(given.artifacts) != 1 or len(given.names) > 1:
-            raise typer.BadParameter(
-                "a candidate is for the place of one artifact; those of several models are listed in a file:"
-                " --config service.toml",
-                param_hint=f"--{role}",
-            )
-        given = replace(given, names=given.names or (given.artifacts[0].resolve().name,))
-        named = (candidate_name(given.names[0], role),)
-        parts.append(replace(given, artifacts=(artifact,), names=named, role=role, share=share))
-    return CombinedSources((given, *parts)) if parts else given
-
-
-def _described(
-    given: Sources, candidates: Mapping[str, tuple[Path | None, float]]
-) -> Callable[[], Sources | CombinedSources]:
-    """Reads the models that the file lists; what the command line states goes before it."""
-    from slotool.serving.service_file import ServiceFile
-
-    file = config_file()
-    if file is None:
-        raise typer.BadParameter("models are listed in a file: --config service.toml", param_hint="--models")
-    if given.artifacts or given.names:
-        what = "ARTIFACTS" if given.artifacts else "--name"
-        raise typer.BadParameter(f"{file} lists the models: leave them out", param_hint=what)
-    for role, (artifact, _) in candidates.items():
-        if artifact is not None:
-            raise typer.BadParameter(f"{file} lists the models: name it in [models.{role}]", param_hint=f"--{role}")
-    if len(given.outcomes) > 1:
-        raise typer.BadParameter(f"one table for each of the models: name it in {file}", param_hint="--outcomes")
-    values = {
-        "rules": given.rules,
-        "latency": given.latency,
-        "outcomes": given.outcomes[0] if given.outcomes else None,
-        "plan": given.plan,
-        "policy": given.policy,
-        "deadline-ms": given.deadline_us * 1e-3,
-    }
-    overriding = {
-        key: value.absolute() if isinstance(value, Path) else value
-        for key, value in values.items()
-        if stated_in(key.replace("-", "_")) == "COMMANDLINE"
-    }
-    fixed = frozenset(key for key in ("replicas", "threads") if stated_in(key) == "COMMANDLINE")
-    workers = (given.replicas if "replicas" in fixed else 1, given.threads if "threads" in fixed else 1)
-    return ServiceFile(file, overriding, given.with_workers(*workers), fixed, follows_plan=given.mapped).read
-
-
-def _planned(given: Sources | CombinedSources) -> Callable[[], Sources | CombinedSources]:
-    """``given``, whose workers are those of the switching plan where nothing else says so."""
-    from slotool.serving.sources import Sources
-
-    silent = stated_in("replicas") == stated_in("threads") == "DEFAULT"
-    first = given if isinstance(given, Sources) else given.parts[0]
-    return given.as_planned if first.mapped and silent else lambda: given
-
-
-def _beside_config(path: Path | None, option: str) -> Path | None:
-    """A path that the file of a service states is relative to that file. What is read must exist."""
-    file = config_file()
-    if path is None or file is None or stated_in(option) != "DEFAULT_MAP":
-        return path
-    found = file.parent / path
-    if option not in ("log", "access_log") and not found.is_file():
-        key = option.replace("_", "-")
-        raise typer.BadParameter(f"{file}: {key}: there is no file {found}", param_hint="--config")
-    return found
-
-
-@contextmanager
-def _access_log(given: str | None) -> Iterator[AccessLog | None]:
-    """The log of every request, if there is one."""
-    from slotool.serving.access_log import STDOUT, AccessLog
-
-    if given is None:
-        yield None
-        return
-    log = AccessLog(given if given == STDOUT else _beside_config(Path(given), "access_log") or given)
-    try:
-        yield log
-    finally:
-        log.close()
-
-
-@contextmanager
-def _traces(collector: str | None, share: float) -> Iterator[Traces | None]:
-    """What makes spans of requests and sends them to the collector, if there is one."""
-    from slotool.serving.traces import Traces, otlp_exporter
-
-    if collector is None:
-        refuse_without_effect(("traces_share",), "without --traces")
-        yield None
-        return
-    traces = Traces(otlp_exporter(collector), share)
-    try:
-        yield traces
-    finally:
-        traces.close()
-
-
-@contextmanager
-def _log(path: Path | None) -> Iterator[Events]:
-    """Events that are written to the file, if there is one."""
-    from slotool.serving.events import Events, log_to, warn
-
-    events = Events()
-    if path is None:
-        yield events
-        return
-    try:
-        file = path.open("a")
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise typer.BadParameter(
-            f"{path} is no file that can be written ({error.strerror})", param_hint="--log"
-        ) from error
-    try:
-        events.listen(log_to(file))
-        yield events
-    finally:
-        try:
-            file.close()
-        except OSError as error:  # a full disk: what is buffered is lost, and the server has ended well all the same
-            warn(f"{path} lacks the last events: {error}")
-
-
-def _engine(
-    name: str,
-    replicas: int,
-    threads: int,
-    max_examples: int,
-    hang_s: float,
-    address: str | None,
-    max_replicas: int | None = None,
-    devices: tuple[str, ...] = ("cpu",),
-) -> InferenceEngine:
-    from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, registry
-
-    if name == "ray":
-        from slotool.serving.engines.ray import RayInferenceEngine
-
-        return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
-    if name == LocalInferenceEngine.name:
-        return LocalInferenceEngine(
-            replicas, threads, max_examples=max_examples, hang_s=hang_s, max_replicas=max_replicas, devices=devices
-        )
-    if name == InlineInferenceEngine.name:
-        return InlineInferenceEngine(devices[0])
-    if name not in registry.plugins:
-        raise typer.BadParameter(registry.unknown(name), param_hint="--engine")
-    made: Callable[..., InferenceEngine] = registry.load(name)
-    return made(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)
-
-
-def _with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInferenceEngine:
-    """The engine, whose workers this machine's clients may kill, stop and slow."""
-    from slotool.serving.engines import LocalInferenceEngine
-    from slotool.serving.server import is_loopback
-
-    if not isinstance(engine, LocalInferenceEngine):
-        raise typer.BadParameter(
-            "faults are of --engine local, whose workers are processes", param_hint="--allow-faults"
-        )
-    if not is_loopback(listener):
-        raise typer.BadParameter(
-            "other machines could stop the workers: leave --host at 127.0.0.1", param_hint="--allow-faults"
-        )
-    return engine
-
-
 def _only_here(listener: socket.socket, option: str) -> bool:
     """True; refuses the option where other machines reach the server."""
     from slotool.serving.server import is_loopback
@@ -474,56 +250,6 @@ def _only_here(listener: socket.socket, option: str) -> bool:
     if not is_loopback(listener):
         raise typer.BadParameter("it is for clients on this machine: leave --host at 127.0.0.1", param_hint=option)
     return True
-
-
-def _reprofiling(router: Router, settings: ReloadableSettings) -> Reprofiling:
-    from slotool.serving.reprofiling import Reprofiling
-
-    spaces = [served.space for served in router.models.values() if served.space is not None]
-    if not any(space.batch_sizes(point) for space in spaces for point in space.points):
-        raise typer.BadParameter("there are no latencies to correct: give --latency too", param_hint="--reprofile")
-    return Reprofiling(router, settings)
-
-
-def _first_read(read: Callable[[], Sources | CombinedSources], switch_workers: bool) -> Sources | CombinedSources:
-    """What is served. Refuses --switch-workers where no plan says what to change to."""
-    sources = read()
-    plan = sources.switching_plan if switch_workers else None
-    if switch_workers and (plan is None or len(plan.by_configuration) == 1):
-        made = "there is no --plan of a single model" if plan is None else "the plan is for one of them only"
-        raise typer.BadParameter(
-            f"nothing says which replicas x threads serve which load: {made} (slotool gen-switching-plan "
-            "--configurations 1x2,2x1)",
-            param_hint="--switch-workers",
-        )
-    return sources
-
-
-def _worker_changes(
-    router: Router, settings: ReloadableSettings, autoscaler: Autoscaler | None, switch_workers: bool
-) -> Autoscaling | WorkerSwitching | None:
-    """What changes the workers with the load, if anything."""
-    from slotool.serving.autoscaling import Autoscaling
-    from slotool.serving.worker_switching import WorkerSwitching
-
-    if autoscaler is not None:
-        return Autoscaling(router, autoscaler)
-    return WorkerSwitching(router, settings) if switch_workers else None
-
-
-def _autoscaler(models: Mapping[str, ServedModel], least: int, most: int, per_worker_per_s: float | None) -> Autoscaler:
-    from slotool.scheduling.autoscaler import Autoscaler
-    from slotool.serving.autoscaling import good_for_per_s
-
-    if per_worker_per_s is None:
-        rates = [good_for_per_s(served) for served in models.values()]
-        if len(rates) != 1 or rates[0] is None:
-            why = "there are several models" if len(rates) > 1 else "there is no latency table"
-            raise typer.BadParameter(
-                f"say for how many requests per second a worker is good: {why}", param_hint="--requests-per-worker"
-            )
-        per_worker_per_s = rates[0]
-    return Autoscaler(least, most, per_worker_per_s)
 
 
 def _certificate(file: Path | None = None, key: Path | None = None, clients: Path | None = None) -> Certificate | None:

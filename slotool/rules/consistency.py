@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -58,8 +59,15 @@ class Tiers(Protocol):
 def require_consistent(rules: Tiers, entries: Sequence[Mapping[str, Any]], source: object) -> None:
     """Raises ``InputError`` naming the first thing in the file ``source`` that cannot be. ``entries``: its rules as the
     file states them, which repeat for readers what their points say."""
-    for problem in (*_of_settings(rules), *_of_rules(rules), *_of_entries(rules, entries)):
+    for problem in (*_of_settings(rules), *_of_ids(rules), *_of_rules(rules), *_of_entries(rules, entries)):
         raise InputError(f"{source}: {problem}; {_REMEDY}")
+
+
+def _of_ids(rules: Tiers) -> Iterator[str]:
+    ids = Counter(rule.id for rule in rules.rules)
+    for name, count in ids.items():
+        if count > 1:
+            yield f"{count} rules have the id {name[:40]!r}, by which requests are counted and labels judged"
 
 
 def _of_settings(rules: Tiers) -> Iterator[str]:

@@ -33,6 +33,7 @@ class Compute:
     async def compute(self, request: Request) -> Response:
         front = self._front
         arrival_us = front.router.now_us()
+        request_options.require_single(request.headers.raw)
         served = self.model(request.headers.get("model"))
         # One example in any form may be all zeros: no number of bytes is too few for it.
         max_bytes = front.example_bytes(served)

@@ -109,6 +109,9 @@ class Feedback:
         if len(groups) not in (1, len(labels)):
             raise rejections.bad_request(f"{len(groups)} groups for a request of {len(labels)} examples")
         each = groups if len(groups) == len(labels) else groups * len(labels)
+        if (rules := served.rules) is not None:
+            named = [name for name in groups if name and name != remembered.group]
+            self.of_unknown_groups(Counter(name for name in named if not rules.knows_group(name)))
         labelled, remembered.labelled = Labelled(remembered.x, labels, each), True
         self._labelled += len(labels)
         if self._choice.remembered(request) is not None:

@@ -125,6 +125,8 @@ class ModelQueue:
         self.fault_check = FaultCheck(now_us)
         # Takes over what waits here once this model is served no more.
         self.heir: ModelQueue | None = None
+        # It takes no further requests, and goes once those that it has are answered.
+        self.is_closing = False
         # Calls that began before this were computed by another model than ``served``.
         self.changed_us = -math.inf
 

@@ -25,7 +25,7 @@ from slotool.serving.served import ServedModel
 from slotool.serving.shared_memory import EXTENSION
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
-MODELS_ARE_FIXED = "models are not loaded or unloaded while the server runs: start one with those that it is to serve"
+MODELS_ARE_FIXED = "models are loaded and unloaded by the server's file: change its [[models]], and send SIGHUP"
 
 
 class OpenInference:
@@ -103,6 +103,7 @@ class OpenInference:
     async def infer(self, request: Request) -> Response:
         front = self._front
         arrival_us = front.router.now_us()
+        request_options.require_single(request.headers.raw, (tensors.HEADER_LENGTH,))
         served = front.model(**_addressed(request))
         anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.public_name])
         body = await front.example_body(request, front.tensor_bytes(served), anyway_bytes)
@@ -115,26 +116,33 @@ class OpenInference:
         self,
         served: ServedModel,
         headers: Mapping[str, str],
-        body: bytes,
+        body: bytes | bytearray,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
         version: str | None,
         done: ReplyListener,
     ) -> None:
         """Have an inference request answered; ``done`` is called once, perhaps before this returns. ``headers``: names
-        in lower case; ``version``: that is asked for.
+        in lower case; ``version``: that is asked for. A ``body`` that is a ``bytearray`` then belongs to the request.
 
         Raises ``Rejection`` for a request that cannot be read."""
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
         regions = None if front.shared_memory is None else front.regions_of(headers.get("authorization"))
-        asked = self._readers[served.public_name].parse(body, headers.get(tensors.HEADER_LENGTH), regions)
+        asked = self._reader(served.public_name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
         if asked.destinations and is_from_browser(headers):
             raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
         options = request_options.from_parameters(asked.parameters)
         ended = listener(done, partial(self._reply, served, asked))
         front.submit(served, asked.x, options, arrival_us, is_disconnected, ended, version)
+
+    def _reader(self, model: str) -> tensors.RequestReader:
+        """For the tensors that the model takes now: it may have come, or been exchanged, while the server runs."""
+        interface, reader = self._front.interfaces[model], self._readers.get(model)
+        if reader is None or reader.interface is not interface:
+            reader = self._readers[model] = tensors.RequestReader(interface)
+        return reader
 
     def _reply(self, served: ServedModel, asked: tensors.InferRequest, answer: InferenceResult) -> Reply:
         """Raises ``Rejection`` for an output that the answer has not."""

@@ -53,6 +53,11 @@ def not_found(sentence: str) -> Rejection:
     return Rejection(404, "not-found", sentence)
 
 
+def no_longer_served(model: str) -> Rejection:
+    """404: the server's file lists the model no more."""
+    return not_found(f"model {model} is served no longer")
+
+
 def too_slow(sentence: str) -> Rejection:
     """408: the client did not send what it announced."""
     return Rejection(408, "too-slow", sentence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -66,6 +66,20 @@ def from_headers(headers: Mapping[str, str]) -> RequestOptions:
     value that cannot be meant, and for a name that is nearly one of these.
     """
     return _options("header ", headers, "deadline-ms", 1e3, "tolerance", "objective", "min-accuracy", "priority")
+
+
+# Those of ``from_headers``, and what names the model on ``/compute``.
+_HEADERS = ("tolerance", "objective", "deadline-ms", "min-accuracy", "priority", GROUP, "model")
+
+
+def require_single(headers: Sequence[tuple[bytes, bytes]], more: Sequence[str] = ()) -> None:
+    """Raises ``Rejection`` (400) where a request states an option's header twice: one of them is not what it means.
+
+    ``headers``: as they were sent, names in lower case; ``more``: names of others that count once."""
+    names = [name.decode("latin-1") for name, _ in headers]
+    for name in (*_HEADERS, *more):
+        if names.count(name) > 1:
+            raise bad_request(f"header {name}: it is given {names.count(name)} times, expected once")
 
 
 def _options(
@@ -134,7 +148,13 @@ def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
 
 
 def require_meant(rules: RuleSet, tolerance: float) -> None:
-    """Raises ``Rejection`` (400) for a tolerance that is a percentage where a share is expected."""
+    """Raises ``Rejection`` (400) for a tolerance that is a percentage where a share is expected. A 1 may be either: it
+    is a share only where a tier is as wide."""
+    if tolerance == 1.0 == rules.largest_tolerance and (widest := max(rule.tolerance for rule in rules.rules)) < 1.0:
+        raise bad_request(
+            f"tolerance 1: tolerances are shares, and the widest tier is {widest:g}; for 1 % give 0.01, "
+            f"for any answer {widest:g}"
+        )
     if tolerance > rules.largest_tolerance:
         try:
             rules.require_meant(tolerance)

@@ -43,6 +43,8 @@ from slotool.tables import OperatingPoint
 # reads closed connections, the third marks those requests. Only then does the queue hold all that arrived during the
 # last dispatch, without the requests of clients that have left.
 READING_ITERATIONS = 3
+# How long a model that is served no more may take for the requests that it has, and how often that is looked at.
+DRAIN_S, DRAINED_LOOK_S = 30.0, 0.02
 # After a blocking call of this length more urgent requests may have arrived, or clients may have left.
 LONG_US = 1_000.0
 
@@ -115,13 +117,13 @@ class Router:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """The served models, by name."""
-        return {name: model_queue.served for name, model_queue in self._queues.items()}
+        """The served models, by name; without those that take no further requests."""
+        return {name: own.served for name, own in self._queues.items() if not own.is_closing}
 
     def model(self, name: str) -> ServedModel | None:
         """The served model of this name, or None."""
         model_queue = self._queues.get(name)
-        return None if model_queue is None else model_queue.served
+        return None if model_queue is None or model_queue.is_closing else model_queue.served
 
     def waiting(self, model: str | None = None) -> int:
         """Requests in the queue of a model, by default in all."""
@@ -202,14 +204,16 @@ class Router:
 
     async def exchange(self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None) -> None:
         """From the next dispatch on, serve these models in place of all others; waiting requests stay in the queue, and
-        calls in progress are answered by the models they began on. Of those served before, only candidates may be
-        missing, whose requests the model they were candidates for then answers. ``workers``: how many from then on, and
-        the threads of each, where that changes too.
+        calls in progress are answered by the models they began on. A model that is missing takes no further requests
+        once the others are ready, and goes when those that it has are answered, after ``DRAIN_S`` at most; requests of
+        a candidate that is missing are answered by the model that it was a candidate for. ``workers``: how many from
+        then on, and the threads of each, where that changes too.
 
         Raises ``InputError`` or ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
         staging = self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers)
         change_over = await staging
+        await self._drain([own for name, own in self._queues.items() if parted(name)[0] not in models])
         change_over()
         for name, served in models.items():
             if name in self._queues:
@@ -220,10 +224,22 @@ class Router:
                 self._queues[name] = ModelQueue(served, self._workers, self._no_worker, self.now_us)
         for name in self._queues.keys() - models.keys():
             retired = self._queues.pop(name)
-            retired.heir = self._queues[parted(name)[0]]
+            retired.heir = self._queues.get(parted(name)[0])
             self._hand_over(retired)
         if self.models_listener is not None:
             self.models_listener()
+
+    async def _drain(self, leaving: Sequence[ModelQueue]) -> None:
+        """Have these models answer what they have, and take no more."""
+        for model_queue in leaving:
+            model_queue.is_closing = True
+        if leaving and self.models_listener is not None:
+            self.models_listener()
+        until_us = self.now_us() + 1e6 * DRAIN_S
+        while any(own.pending for own in leaving) and self.now_us() < until_us:
+            await asyncio.sleep(DRAINED_LOOK_S)
+        for model_queue in leaving:
+            model_queue.end(rejections.no_longer_served(model_queue.served.name))
 
     def _hand_over(self, retired: ModelQueue) -> None:
         if retired.heir is None:
@@ -268,7 +284,10 @@ class Router:
         ``is_disconnected`` is called just before any work is done: the client may have left. ``alone``: no other
         request arrived in this iteration of the event loop, so it is dispatched at once.
         """
-        model_queue = self._queues[name]
+        model_queue = self._queues.get(name)
+        if model_queue is None:
+            done(rejections.no_longer_served(name))
+            return
         self.arrived += 1
         rejection = self._rejection_on_arrival(options.timeout_us)
         if rejection is not None:

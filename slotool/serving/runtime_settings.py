@@ -152,7 +152,7 @@ class ReloadableSettings:
             raise
         except Exception as error:  # of the libraries that read models
             raise RunError(f"a model cannot be read ({type(error).__name__}: {error})") from error
-        for name in public(models):
+        for name in before.keys() & public(models):
             require_same_interface(before[name], models[name])
         return models
 

@@ -20,7 +20,8 @@ class SharedMemoryRoutes:
 
     def __init__(self, front: FrontEnd):
         self._front = front
-        region = f"{PATH}/region/{{region}}"
+        # A name may hold a slash, which clients escape and servers unescape before they look at the path.
+        region = f"{PATH}/region/{{region:path}}"
         self.routes = [
             Route(f"{region}/register", self.register, methods=["POST"]),
             *(Route(f"{path}/unregister", self.unregister, methods=["POST"]) for path in (PATH, region)),

@@ -35,7 +35,7 @@ from slotool.scheduling.batching import (
     make_policy,
     require_policy,
 )
-from slotool.serving.candidates import parted, public
+from slotool.serving.candidates import parted
 from slotool.serving.interface import Interface
 from slotool.serving.served import ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
@@ -285,15 +285,8 @@ class CombinedSources:
     def reload(
         self, served: Mapping[str, ServedModel], warn: Callable[[str], None], *, artifacts: bool = False
     ) -> dict[str, ServedModel]:
-        """As ``Sources.reload``."""
+        """As ``Sources.reload``; models that were not served before are loaded, others may be missing."""
         reloaded: dict[str, ServedModel] = {}
-        names = [name for part in self.parts for name in part.names]
-        listed, before = public(names), public(served)
-        if set(listed) != set(before):
-            raise InputError(
-                f"models are added, removed and named at the start only: {', '.join(listed)} are listed, and "
-                f"{', '.join(before)} are served"
-            )
         for part in self.parts:
             mine = {name: served[name] for name in part.names if name in served}
             with _naming(part):
@@ -315,7 +308,7 @@ def require_same_interface(before: ServedModel, after: ServedModel) -> None:
         return
     said = Interface.of(before.model, 1).difference(Interface.of(after.model, 1))
     if said:
-        raise InputError(f"{after.path}: {said}; serve it under a name of its own, from a new start")
+        raise InputError(f"{after.path}: {said}; serve it under a name of its own")
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class _Tensor(NamedTuple):
     stop: int
     place: Place | None
 
-    def array(self, raw: bytes, regions: Regions | None) -> np.ndarray:
+    def array(self, raw: memoryview, regions: Regions | None) -> np.ndarray:
         if self.data is not None:
             return values.of_json(self.spec, self.data, self.shape)
         if self.place is not None:
@@ -76,16 +76,16 @@ class _Asked:
 
 
 class RequestReader:
-    """Reads inference requests for the model of one interface."""
+    """Reads inference requests for the model of one ``interface``."""
 
     def __init__(self, interface: Interface):
-        self._interface = interface
+        self.interface = interface
         # A client that sends its tensors in binary form sends the same few lines of JSON before them again and again.
         self._remembered = lru_cache(maxsize=1_024)(self._read)
 
-    def parse(self, body: bytes, header_length: str | None, regions: Regions | None = None) -> InferRequest:
+    def parse(self, body: bytes | bytearray, header_length: str | None, regions: Regions | None = None) -> InferRequest:
         """``header_length``: text of the header ``Inference-Header-Content-Length``, None without one; ``regions``: of
-        the client's shared memory, None where none is served.
+        the client's shared memory, None where none is served. Tensors may lie in a ``body`` that is a ``bytearray``.
 
         Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
         """
@@ -95,12 +95,12 @@ class RequestReader:
         if len(raw) != asked.raw_bytes:
             raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
         arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}
-        x = self._interface.x(arrays, asked.parameters)
+        x = self.interface.x(arrays, asked.parameters)
         found = InferRequest(x, asked.outputs, asked.id, asked.parameters, asked.classes)
         return found if not asked.places else found._replace(destinations=destinations(asked.places, regions))
 
     def _read(self, head: bytes) -> _Asked:
-        bounds.require_countable_for(self._interface, head)
+        bounds.require_countable_for(self.interface, head)
         document = json_object(head)
         request_id = document.get("id")
         request_id = "" if request_id is None else request_id
@@ -109,8 +109,8 @@ class RequestReader:
         bounds.require_id(request_id)
         parameters = _parameters(document, "the request")
         tensors, raw_bytes = self._tensors(document.get("inputs"))
-        outputs = wanted(document, parameters, self._interface)
-        classes = wanted_classes(document, self._interface.output_by_name)
+        outputs = wanted(document, parameters, self.interface)
+        classes = wanted_classes(document, self.interface.output_by_name)
         return _Asked(tensors, raw_bytes, outputs, request_id, parameters, classes, wanted_places(document))
 
     def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:
@@ -119,7 +119,7 @@ class RequestReader:
             raise bad_request("inputs: a list of tensors is expected")
         found: dict[str, _Tensor] = {}
         at = shared_bytes = 0
-        for spec, shape, entry in matched(entries, self._interface):
+        for spec, shape, entry in matched(entries, self.interface):
             parameters = _parameters(entry, f"input {spec.name}")
             place = Place.of(parameters, f"input {spec.name}")
             if place is not None and ("data" in entry or "binary_data_size" in parameters):
@@ -130,7 +130,7 @@ class RequestReader:
             at += size or 0
             shared_bytes += 0 if place is None else place.size
         bounds.require_few_shared(shared_bytes)
-        return tuple(found[spec.name] for spec in self._interface.inputs), at
+        return tuple(found[spec.name] for spec in self.interface.inputs), at
 
 
 def matched(
@@ -281,16 +281,17 @@ def format_response(
     return (b"".join([head, *raw]), len(head)) if raw else (head, None)
 
 
-def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
+def _split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, memoryview]:
+    """The JSON, and what follows it, which is not copied."""
     if header_length is None:
-        return body, b""
+        return bytes(body), memoryview(b"")
     text = header_length.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise bad_request(f"Inference-Header-Content-Length: {text[:40]!r} is not a number of bytes")
     length = int(text)
     if length > len(body):
         raise bad_request(f"Inference-Header-Content-Length is {length}, but the body has only {len(body)} bytes")
-    return body[:length], body[length:]
+    return bytes(body[:length]), memoryview(body)[length:]
 
 
 def json_object(head: bytes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ requests never wait for it. Source: W3C Trace Context; OpenTelemetry's semantic 
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import random
@@ -30,7 +31,11 @@ MAX_WAITING = 10_000
 # Spans of so many seconds are made together.
 INTERVAL_S = 0.2
 SPANS_PATH = "/v1/traces"
-CLOSE_S = 5.0
+# At the end: for making the last spans, and for sending them.
+MAKE_S, SEND_S = 0.5, 1.0
+# Between two sentences about a collector that takes no spans.
+WARNING_INTERVAL_S = 60.0
+_LIBRARY = "opentelemetry"
 
 
 class Traces:
@@ -75,10 +80,15 @@ class Traces:
         self._waiting.put({"context": context, "ended_ns": time.time_ns(), **line})
 
     def close(self) -> None:
-        """Send what waits, for at most some seconds."""
+        """Send what waits, for ``MAKE_S`` and ``SEND_S`` at most: a collector may not be there, or not answer."""
         self._waiting.put(None)
-        self._thread.join(CLOSE_S)
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        self._thread.join(MAKE_S)
+        # It tries again and again for many seconds, and cannot be told not to.
+        sending = threading.Thread(target=self._processor.shutdown, name="traces-end", daemon=True)
+        sending.start()
+        sending.join(SEND_S)
+        if sending.is_alive():
+            logging.getLogger(_LIBRARY).warning("the last spans were not sent in time")
 
     def _new_span(self) -> str:
         return f"{self._random.getrandbits(64) | 1:016x}"
@@ -108,8 +118,29 @@ def otlp_exporter(url: str) -> SpanExporter:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise import_failed(error, "opentelemetry", "--traces") from error
+    _say_once(f"spans do not reach the collector at {url}, and are lost: does one listen there?")
     exporter: SpanExporter = OTLPSpanExporter(url if parts.path.strip("/") else f"{url.rstrip('/')}{SPANS_PATH}")
     return exporter
+
+
+class _InOneSentence(logging.Handler):
+    """In place of whatever a library says, one sentence, and no more of it for a while."""
+
+    def __init__(self, sentence: str):
+        super().__init__(logging.WARNING)
+        self._sentence, self._next_s = sentence, 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + WARNING_INTERVAL_S
+            warn(self._sentence)
+
+
+def _say_once(sentence: str) -> None:
+    """Have OpenTelemetry's logs of every attempt to send spans, with names of its classes, stand for this."""
+    logger = logging.getLogger(_LIBRARY)
+    logger.handlers = [_InOneSentence(sentence)]
+    logger.propagate = False
 
 
 def headers_with(headers: Mapping[str, str], context: TraceContext | None) -> Mapping[str, str]:

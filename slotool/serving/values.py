@@ -28,8 +28,9 @@ _LARGEST = {name: float(np.finfo(dtype).max) for name, dtype in DTYPES.items() i
 _LARGEST["BF16"] = float(of_bfloat16_bits(np.array([0x7F7F], dtype=np.uint16))[0])
 
 
-def of_raw(spec: TensorSpec, raw: bytes | bytearray, shape: tuple[int, ...]) -> np.ndarray:
-    """The tensor whose raw form is ``raw``. A ``bytearray`` then belongs to it, and is not copied.
+def of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:
+    """The tensor whose raw form is ``raw``. What may be written to then belongs to it, and is not copied where its
+    numbers lie as the processor wants them.
 
     Raises ``Rejection`` (400) when it is the raw form of none.
     """
@@ -41,14 +42,16 @@ def of_raw(spec: TensorSpec, raw: bytes | bytearray, shape: tuple[int, ...]) -> 
         raise bad_request(f"input {spec.name}: {len(raw)} bytes, but this shape has {expected} bytes")
     if datatype == "BF16":
         return of_bfloat16_bits(np.frombuffer(raw, dtype="<u2")).reshape(shape)
-    if datatype == "BOOL" and raw.translate(None, b"\0\1"):
+    if datatype == "BOOL" and bytes(raw).translate(None, b"\0\1"):
         raise bad_request(f"input {spec.name}: a BOOL is a byte of 0 or 1")
-    # The model's own to write to, as bytes are not.
-    own = raw if isinstance(raw, bytearray) else bytearray(raw)
-    return np.ndarray(shape, _LITTLE_ENDIAN[datatype], own).astype(DTYPES[datatype], copy=False)
+    found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], raw)
+    if not (found.flags.writeable and found.flags.aligned):
+        # The model's own to write to, as bytes are not.
+        found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw))
+    return found.astype(DTYPES[datatype], copy=False)
 
 
-def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray, shape: tuple[int, ...]) -> np.ndarray:
+def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:
     count = math.prod(shape)
     try:
         # No array is made for more texts than there are lengths.

@@ -2,15 +2,18 @@
 
 ``python -m tests.perf serving_peers`` installs each peer in an environment of its own (``$SLOTOOL_PEERS``, by default
 ``.venv/peers``). All serve the shipped MLP of 64 floats: FastAPI routes around ONNX Runtime on uvloop, by JSON and by
-raw bytes, and LitServe, MLServer, BentoML and Ray Serve in PyTorch by the plain way of their documentation
-(``peers/``; LitServe with its fast queue too, MLServer without its worker process, which does not start with today's
-uvloop). Each must give the network's own answer before it is measured.
+raw bytes; LitServe, MLServer, BentoML and Ray Serve in PyTorch by the plain way of their documentation (``peers/``;
+LitServe with its fast queue too, MLServer without its worker process, which does not start with today's uvloop); and
+Triton's Python backend by PyTriton, with dynamic batches. Each must give the network's own answer before it is
+measured.
 
 The client is written in C (``load.c``). A round takes the servers in random order, each in a fresh process: a closed
 loop over 1 and over 32 connections, with the CPU time that a request costs the server's processes, then the greatest
 rate of Poisson arrivals whose p99 is 25 ms at most, where a rate fails only when the median of three tries does.
 ``SLOTOOL_BENCH_SECONDS``: of each load (10); ``SLOTOOL_BENCH_ROUNDS`` (5); ``SLOTOOL_BENCH_PEERS``: beginnings of the
-names of those to measure beside slotool, separated by commas.
+names of those to measure beside slotool, separated by commas. ``SLOTOOL_BENCH_JOURNAL``: a file that keeps what is
+measured, where another run goes on; ``SLOTOOL_BENCH_LIMIT_S``: begin with no further server after so many seconds, of
+which each takes two to four minutes by the defaults.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -127,6 +131,15 @@ def _bentoml(programs: Path, port: int, folder: Path) -> list[str]:
     return [str(programs / "bentoml"), "serve", "bentoml_service:Digits", *where]
 
 
+def _triton(programs: Path, port: int, folder: Path) -> list[str]:
+    ports = [str(each) for each in (port, free_port(), free_port())]
+    return [str(programs / "python"), str(HERE / "triton_server.py"), *ports]
+
+
+def _triton_question(x: np.ndarray) -> Question:
+    return binary_question(x.reshape(1, -1), "digits")
+
+
 def _mlserver_question(x: np.ndarray) -> Question:
     return v2_json_question(x, "digits", (1, x.size))
 
@@ -142,6 +155,7 @@ PEERS = {
     "LitServe, fast queue": Peer((*TORCH, "litserve"), _litserve("--fast-queue"), plain_json_question),
     "MLServer": Peer((*TORCH, "mlserver"), _mlserver, _mlserver_question),
     "BentoML": Peer((*TORCH, "bentoml"), _bentoml, plain_json_question),
+    "Triton, Python backend": Peer((*TORCH, "nvidia-pytriton"), _triton, _triton_question),
     "Ray Serve": Peer(
         (*TORCH, "ray[serve]"), lambda bin, port, _: [f"{bin}/python", f"{HERE}/ray_server.py", str(port)],
         plain_json_question,
@@ -154,18 +168,52 @@ def main() -> None:
     names, order = _asked(), random.Random(0)
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     skipped: dict[str, str] = {}
+    journal, until_s = _journal(), time.monotonic() + float(os.environ.get("SLOTOOL_BENCH_LIMIT_S", "inf"))
+    known = {(line["round"], line["name"]): line for line in journal.read()}
     for number in range(int(os.environ.get("SLOTOOL_BENCH_ROUNDS", "5"))):
         for name in order.sample(names, len(names)):
-            if name in skipped:
+            if name in skipped or (time.monotonic() > until_s and (number, name) not in known):
                 continue
-            try:
-                rounds[name].append(_round(name, seconds, number))
-            except (RunError, subprocess.CalledProcessError) as error:
-                skipped[name] = " ".join(str(error).split())[:300]
+            line = known.get((number, name)) or journal.keep(_tried(name, seconds, number))
+            if "skipped" in line:
+                skipped[name] = line["skipped"]
+            else:
+                rounds[name].append(line["found"])
     found = {name: _summed_up(runs) for name, runs in rounds.items() if runs}
     _tell(found, skipped)
     print(json.dumps({"benchmark": "serving_peers", "p99_bound_s": P99_S, "seconds": seconds, "found": found,
                       "skipped": skipped}))  # fmt: skip
+
+
+class _Journal:
+    """A JSON line per server and round; nothing is kept without a file."""
+
+    def __init__(self, path: Path | None):
+        self._path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        if self._path is None or not self._path.exists():
+            return []
+        return [json.loads(line) for line in self._path.read_text().splitlines()]
+
+    def keep(self, line: dict[str, Any]) -> dict[str, Any]:
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        return line
+
+
+def _journal() -> _Journal:
+    path = os.environ.get("SLOTOOL_BENCH_JOURNAL")
+    return _Journal(Path(path) if path else None)
+
+
+def _tried(name: str, seconds: float, number: int) -> dict[str, Any]:
+    line = {"round": number, "name": name}
+    try:
+        return {**line, "found": _round(name, seconds, number)}
+    except (RunError, subprocess.CalledProcessError) as error:
+        return {**line, "skipped": " ".join(str(error).split())[:300]}
 
 
 def _asked() -> list[str]:

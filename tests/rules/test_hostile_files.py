@@ -184,6 +184,7 @@ def test_rules_that_are_wrong(tmp_path: Path) -> None:
         (lambda r: r["rules"][1].update(tolerance=0.01), "bound 0.1 is above its tolerance 0.01"),
         (lambda r: r["rules"][1].update(versions=["a"]), "versions is ['a'], but its point"),
         (lambda r: r["rules"][1].update(saves_at_least=2), "saves_at_least is 2"),
+        (lambda r: r["rules"][1].update(id=r["rules"][0]["id"]), "2 rules have the id"),
         (lambda r: r["config"].update(group="lang"), "group and groups of config do not fit"),
     ],
 )

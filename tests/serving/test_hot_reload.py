@@ -152,7 +152,6 @@ def test_what_cannot_be_served_leaves_the_old_model_and_says_why(folder: Path) -
             ("[[models", "cannot be read as TOML"),
             ("", "at least one [[models]] table is expected"),
             ("policy = 3\n[[models]]\nartifact = 'v1'", "policy: text is expected, this is a whole number"),
-            ("[[models]]\nartifact = 'v1'\nname = 'other'", "added, removed and named at the start only"),
         ):
             (folder / "service.toml").write_text(text)
             assert sentence in hang_up(process)
@@ -160,6 +159,35 @@ def test_what_cannot_be_served_leaves_the_old_model_and_says_why(folder: Path) -
         describe(folder, "v1")
         hang_up(process)
         assert answer_of(ready["url"]) == 1
+
+
+@pytest.mark.parametrize("engine", [(), ("--engine", "local")], ids=["inline", "local"])
+def test_a_model_that_the_file_comes_to_list_is_added_and_one_it_lists_no_more_is_drained(
+    folder: Path, engine: tuple[str, ...]
+) -> None:
+    wider = {"inputs": [{**INFER["inputs"][0], "shape": [1, INPUTS + 1], "data": [0.5] * (INPUTS + 1)}]}
+    added = '[[models]]\nartifact = "wider"\nname = "more"\n'
+    with serving(folder, "--config", "service.toml", *engine) as (process, ready):
+        url = ready["url"]
+        assert HTTP.post(f"{url}/v2/models/more/infer", json=wider).status_code == 404
+        with under_load(url) as answers:
+            describe(folder, "current", added)
+            assert "more, tables and rules reloaded" in hang_up(process)
+            assert label(HTTP.post(f"{url}/v2/models/more/infer", json=wider)) == 0
+            counts = [len(received) for received in answers]
+            until(lambda: all(len(r) > count + 10 for r, count in zip(answers, counts, strict=True)))
+            (folder / "service.toml").write_text(f'{added}[[models]]\nartifact = "current"\nname = "net"\n')
+            assert "not reloaded" not in hang_up(process)
+        assert {model["name"] for model in HTTP.post(f"{url}/v2/repository/index", json={}).json()} == {"more", "net"}
+        with under_load(url, path="/v2/models/more/infer", body=wider):
+            (folder / "service.toml").write_text(added)
+            assert "net, tables and rules reloaded" in hang_up(process)
+            gone = HTTP.post(url + PATH, json=INFER)
+            assert (gone.status_code, gone.json()["error"]) == (404, "no model is called 'net'; there are more")
+        # One that comes back, by another artifact, is a model of its own.
+        describe(folder, "v2", added)
+        hang_up(process)
+        assert answer_of(url) == 2
 
 
 def test_an_artifact_on_the_command_line_is_exchanged_in_place(folder: Path) -> None:

@@ -60,6 +60,9 @@ def ask(router: Router, count: int, options: RequestOptions) -> list[InferenceRe
 def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
     router: Router, engine: LocalInferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    losses: list[str] = []
+    router.events.listen(lambda kind, sentence, fields: losses.append(sentence) if kind == "worker-lost" else None)
+
     async def killed_under_them() -> list[InferenceResult]:
         await router.answer("family", X[:1], RequestOptions(), router.now_us(), HERE)
         stopped = [engine.pid(worker) for worker in range(2)]
@@ -93,6 +96,10 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
     np.testing.assert_allclose(logits, served.model.forward(X[:40], served.model.full), atol=1e-4)
     count = router.metrics.registry.get_sample_value
     assert count("slotool_worker_restarts_total") == 2
+    assert losses == [
+        "worker 0 ended in the middle of a call (exit code -9)",
+        "worker 1 took longer than 2 s over a call (--hang), and was ended",
+    ]
     assert (count("slotool_retries_total", {"model": "family"}) or 0) >= 2
 
 

@@ -121,6 +121,8 @@ def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_al
         assert told["labelled"] == 80
         assert told["groups"] == {"de": 16 + 4, "en": 16 + 4}
         assert told["other_groups"] == 16 + 4
+        # Requests, by the group that came with their labels.
+        assert told["unknown_groups"] == {"fr": 4 + 4}
         for wrong in (["de"] * 3, 1.5, ["de", None, "", ""], "x" * 101):
             assert asked(wrong).status_code == 400
         content = {"inputs": inputs, "parameters": {"group": 1.5}}
@@ -193,8 +195,8 @@ def test_a_group_that_the_rules_do_not_know_is_counted_and_told_once() -> None:
         for row in range(3):
             compute(live, row, Tolerance="0.3", Group="zz")
         compute(live, 3, Tolerance="0.3", Group="de")
-        told = HTTP.get(f"{live.url}/v2/models/three/feedback").json()
-        assert told["unknown_groups"] == {"zz": 3}
+        url = f"{live.url}/v2/models/three/feedback"
+        assert HTTP.get(url).json()["unknown_groups"] == {"zz": 3}
         assert live.count("slotool_unknown_group_requests_total", model="three") == 3
     sentences = [sentence for kind, sentence in events if kind == "group-unknown"]
     assert sentences == ["three: requests name group 'zz', which the rules do not know; they know de, en"]
@@ -210,6 +212,9 @@ def test_a_percentage_where_a_share_is_expected_is_refused(tmp_path: Path) -> No
         content = {"inputs": inputs, "parameters": {"tolerance": 5}}
         assert HTTP.post(f"{live.url}/v2/models/three/infer", json=content).json()["error"] == told
         assert HTTP.post(f"{live.url}/live", json={"tolerance": 5}).json()["error"] == told
+        either = HTTP.post(f"{live.url}/compute", content=X[0].tobytes(), headers={"Tolerance": "1"})
+        assert either.status_code == 400
+        assert either.json()["error"].endswith("the widest tier is 0.3; for 1 % give 0.01, for any answer 0.3")
         assert "label" in compute(live, 0, Tolerance="0.9")  # wider than every tier: the widest answers
         np.savez(tmp_path / "data.npz", x=X[:40].reshape(-1, 1, 2, 3), y=np.arange(40) % CLASSES)
         with pytest.raises(ArgumentError, match=r"tolerance: .*for 5 % give 0\.05"):

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -220,6 +221,19 @@ BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], dict[str, str], int]]
     "a page that is not": ("/v3", b"", {}, 404),
     "a method that is not": ("/v2", b"", {}, 405),
 }
+
+
+def test_a_header_of_an_option_that_is_given_twice_is_rejected(http: httpx.Client) -> None:
+    for name in ("Tolerance", "Deadline-Ms", "Priority", "Model"):
+        headers = [*THREE.items(), (name, "0.1"), (name, "three")]
+        answered = http.post("/compute", content=X.tobytes(), headers=headers)
+        assert answered.status_code == 400
+        assert re.fullmatch(f"header {name.lower()}: it is given [23] times, expected once", answered.json()["error"])
+    twice = [("Inference-Header-Content-Length", "9")] * 2
+    answered = http.post(INFER, content=json.dumps({"inputs": [ONE]}).encode(), headers=twice)
+    assert "inference-header-content-length: it is given 2 times" in answered.json()["error"]
+    # Of others several are the rule.
+    assert http.post("/compute", content=X.tobytes(), headers=[*THREE.items(), ("Via", "a"), ("Via", "b")]).is_success
 
 
 @pytest.mark.parametrize("what", BAD_REQUESTS)

@@ -241,6 +241,15 @@ def test_a_region_is_registered_once_and_its_file_closed() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_regions_name_may_hold_a_slash(client: Any) -> None:
+    with shared_object(64) as key:
+        for name in ("a/b", "/a", "a/register", "50%"):
+            client.register_system_shared_memory(name, key, 64)
+        assert set(regions_of(client)) == {"a/b", "/a", "a/register", "50%"}
+        client.unregister_system_shared_memory("a/b")
+        assert set(regions_of(client)) == {"/a", "a/register", "50%"}
+
+
 def test_each_client_sees_its_own_regions_only() -> None:
     entries = [ClientEntry(name=name, token="token-of-" + name * 8) for name in ("a", "b")]
     clients = Clients.of_entries(entries, "test")

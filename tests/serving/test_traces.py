@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -170,6 +171,23 @@ def test_a_collector_gets_them_over_http() -> None:
     spans = [span for scope in resource.scope_spans for span in scope.spans]
     assert [span.name for span in spans] == ["request", "queue", "call"]
     assert {span.trace_id.hex() for span in spans} == {TRACE}
+
+
+def test_a_collector_that_is_not_there_is_one_sentence_and_delays_no_end(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as unused:  # bound, and refusing connections
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        traces = Traces(otlp_exporter(url))
+        line = {"protocol": "http", "path": PATH, "model": "three", "status": 503, "total_us": 5.0, "bytes_in": 1,
+                "bytes_out": 2, "answer": {}}  # fmt: skip
+        traces.add(TraceContext(TRACE, PARENT, ""), **line)
+        ends = threading.Thread(target=traces.close, daemon=True)
+        ends.start()
+        # The library itself goes on for ten seconds and more: nothing here waits so long.
+        ends.join(8)
+        assert not ends.is_alive()
+    said = capfd.readouterr().err
+    assert said == f"slotool: spans do not reach the collector at {url}, and are lost: does one listen there?\n"
 
 
 def test_no_collector_and_no_package_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -354,7 +354,9 @@ class LocalInferenceEngine(InferenceEngine):
         else:
             self._replace_later(worker, process.pauses)
         if call is not None:
-            call.done(WorkerLost(f"worker {worker} ended in the middle of a call (exit code {code})"))
+            ended = f"worker {worker} ended in the middle of a call (exit code {code})"
+            hung = f"worker {worker} took longer than {self._hang_s:g} s over a call (--hang), and was ended"
+            call.done(WorkerLost(hung if process.has_hung else ended))
 
     def _replace_later(self, worker: int, pauses: int) -> None:
         assert self._loop is not None
@@ -382,6 +384,7 @@ class LocalInferenceEngine(InferenceEngine):
             if worker in self._removed:
                 continue
             if process.hangs(now_s, self._hang_s, max(START_FACTOR * self._start_took_s, MIN_START_LIMIT_S)):
+                process.has_hung = True
                 process.popen.kill()  # its socket closes, which is noticed
             elif not process.was_warm and now_s - process.started_s > LOW_PRIORITY_S:
                 process.raise_priority()

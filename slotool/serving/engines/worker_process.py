@@ -103,6 +103,8 @@ class WorkerProcess:
         self.pauses = 0
         # Seconds until it is replaced once it has ended, where a fault says so.
         self.stays_dead_s = 0.0
+        # It was ended because it took too long.
+        self.has_hung = False
         self._was_stopped = False
 
     @property

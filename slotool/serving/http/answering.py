@@ -97,7 +97,7 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
             exchange.scope,
             self._transport,
             self._flow,
-            body=exchange.take_body(),
+            body=bytes(exchange.take_body()),
             keep_alive=exchange.request.keep_alive and not (self._stops and not self._waiting),
             close=self._linger,
             on_response=self._answered,

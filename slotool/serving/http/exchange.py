@@ -59,9 +59,9 @@ class Exchange:
         self.received = b""
         self.finish_body()
 
-    def take_body(self) -> bytes:
-        """What has arrived of the body and is not taken yet."""
+    def take_body(self) -> bytes | bytearray:
+        """What has arrived of the body and is not taken yet; it is the caller's own."""
         if self.body is not None:
             self.finish_body()
         received, self.received = self.received, b""
-        return bytes(received)
+        return received

@@ -114,19 +114,24 @@ class FastPath:
         return self._front.rejected(rejection, head.model or head.headers.get("model"))
 
     def answer(
-        self, head: Head, body: bytes, is_disconnected: Callable[[], bool], done: Callable[[Reply], None]
+        self,
+        head: Head,
+        body: bytes | bytearray,
+        is_disconnected: Callable[[], bool],
+        done: Callable[[Reply], None],
     ) -> None:
-        """``done`` is called once, perhaps before this returns. Rejections are answers too; they are counted."""
+        """``done`` is called once, perhaps before this returns. Rejections are answers too; they are counted. A
+        ``bytearray`` then belongs to the request: its tensors may lie in it."""
         ended = partial(self._ended, head, done)
         try:
             if self._front.clients is not None:
                 self._front.let_in(head.headers.get("authorization"), True)
-            sent = head.headers, body, head.arrival_us, is_disconnected
             if head.model:
                 served = self._front.model(head.model, head.version)
+                sent = head.headers, body, head.arrival_us, is_disconnected
                 self._inference.submit(served, *sent, head.version, ended)
             else:
-                self._compute.submit(*sent, ended)
+                self._compute.submit(head.headers, bytes(body), head.arrival_us, is_disconnected, ended)
         except Exception as error:
             ended(error)
 

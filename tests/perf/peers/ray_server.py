@@ -1,10 +1,16 @@
-"""Ray Serve: a deployment with its defaults that reads Starlette's request. ``python ray_server.py PORT``."""
+"""Ray Serve: a deployment that reads Starlette's request, tuned for throughput as its documentation has it.
+
+``python ray_server.py PORT``."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
+
+# Before ray is imported, whose processes inherit it: user code runs in the replica's own event loop.
+os.environ["RAY_SERVE_THROUGHPUT_OPTIMIZED"] = "1"
 
 import ray
 from network import Network, label
@@ -12,7 +18,8 @@ from ray import serve
 from starlette.requests import Request
 
 
-@serve.deployment(logging_config={"enable_access_log": False})
+# By default five requests at a time are let through to a replica.
+@serve.deployment(max_ongoing_requests=100, logging_config={"enable_access_log": False})
 class Digits:
     def __init__(self) -> None:
         self.network = Network().eval()

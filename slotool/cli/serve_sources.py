@@ -1,0 +1,146 @@
+"""What ``slotool serve`` serves: the sources that its artifacts, options and file of a service describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from slotool.cli.commands import config_file, refuse_without_effect, stated_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from slotool.serving.sources import CombinedSources, Sources
+
+
+def devices_of(given: str, engine: str, max_replicas: int | None, switch_workers: bool) -> tuple[str, ...]:
+    """That workers compute on. Several GPUs have a worker each."""
+    from slotool import devices
+
+    on = devices.several(given)
+    if devices.is_cuda(on[0]) and engine not in ("inline", "local"):
+        raise typer.BadParameter(
+            f"workers of --engine {engine} compute on the CPU: leave it out", param_hint="--device"
+        )
+    if len(on) > 1 and (engine == "inline" or max_replicas is not None or switch_workers):
+        raise typer.BadParameter(
+            "several GPUs have a worker process each: --engine local, without --max-replicas and --switch-workers",
+            param_hint="--device",
+        )
+    return on
+
+
+def _with_a_worker_each(sources: Sources | CombinedSources, devices: tuple[str, ...]) -> Sources | CombinedSources:
+    """Of several GPUs."""
+    replicas, threads = sources.workers
+    if len(devices) == 1:
+        return sources
+    if replicas not in (1, len(devices)):
+        raise typer.BadParameter(
+            f"{replicas} workers for {len(devices)} GPUs, which have one each: leave it out", param_hint="--replicas"
+        )
+    return sources.with_workers(len(devices), threads)
+
+
+def reader(
+    given: Sources, lists_models: bool, candidates: Mapping[str, tuple[Path | None, float]]
+) -> Callable[[], Sources | CombinedSources]:
+    """What is served, whenever it is read: by the file that lists models, or by the command line."""
+    read = _described(given, candidates) if lists_models else _planned(_with_candidates(given, candidates))
+    return lambda: _with_a_worker_each(read(), given.devices)
+
+
+def _with_candidates(given: Sources, candidates: Mapping[str, tuple[Path | None, float]]) -> Sources | CombinedSources:
+    """The artifacts, and candidates for the place of the only one, by role: an artifact, and its share of requests."""
+    from dataclasses import replace
+
+    from slotool.serving.candidates import candidate_name
+    from slotool.serving.sources import CombinedSources
+
+    parts: list[Sources] = []
+    for role, (artifact, share) in candidates.items():
+        if artifact is None:
+            refuse_without_effect((f"{role}_share",), f"without --{role}")
+            continue
+        if len(given.artifacts) != 1 or len(given.names) > 1:
+            raise typer.BadParameter(
+                "a candidate is for the place of one artifact; those of several models are listed in a file:"
+                " --config service.toml",
+                param_hint=f"--{role}",
+            )
+        given = replace(given, names=given.names or (given.artifacts[0].resolve().name,))
+        named = (candidate_name(given.names[0], role),)
+        parts.append(replace(given, artifacts=(artifact,), names=named, role=role, share=share))
+    return CombinedSources((given, *parts)) if parts else given
+
+
+def _described(
+    given: Sources, candidates: Mapping[str, tuple[Path | None, float]]
+) -> Callable[[], Sources | CombinedSources]:
+    """Reads the models that the file lists; what the command line states goes before it."""
+    from slotool.serving.service_file import ServiceFile
+
+    file = config_file()
+    if file is None:
+        raise typer.BadParameter("models are listed in a file: --config service.toml", param_hint="--models")
+    if given.artifacts or given.names:
+        what = "ARTIFACTS" if given.artifacts else "--name"
+        raise typer.BadParameter(f"{file} lists the models: leave them out", param_hint=what)
+    for role, (artifact, _) in candidates.items():
+        if artifact is not None:
+            raise typer.BadParameter(f"{file} lists the models: name it in [models.{role}]", param_hint=f"--{role}")
+    if len(given.outcomes) > 1:
+        raise typer.BadParameter(f"one table for each of the models: name it in {file}", param_hint="--outcomes")
+    values = {
+        "rules": given.rules,
+        "latency": given.latency,
+        "outcomes": given.outcomes[0] if given.outcomes else None,
+        "plan": given.plan,
+        "policy": given.policy,
+        "deadline-ms": given.deadline_us * 1e-3,
+    }
+    overriding = {
+        key: value.absolute() if isinstance(value, Path) else value
+        for key, value in values.items()
+        if stated_in(key.replace("-", "_")) == "COMMANDLINE"
+    }
+    fixed = frozenset(key for key in ("replicas", "threads") if stated_in(key) == "COMMANDLINE")
+    workers = (given.replicas if "replicas" in fixed else 1, given.threads if "threads" in fixed else 1)
+    return ServiceFile(file, overriding, given.with_workers(*workers), fixed, follows_plan=given.mapped).read
+
+
+def _planned(given: Sources | CombinedSources) -> Callable[[], Sources | CombinedSources]:
+    """``given``, whose workers are those of the switching plan where nothing else says so."""
+    from slotool.serving.sources import Sources
+
+    silent = stated_in("replicas") == stated_in("threads") == "DEFAULT"
+    first = given if isinstance(given, Sources) else given.parts[0]
+    return given.as_planned if first.mapped and silent else lambda: given
+
+
+def first_read(read: Callable[[], Sources | CombinedSources], switch_workers: bool) -> Sources | CombinedSources:
+    """What is served. Refuses --switch-workers where no plan says what to change to."""
+    sources = read()
+    plan = sources.switching_plan if switch_workers else None
+    if switch_workers and (plan is None or len(plan.by_configuration) == 1):
+        made = "there is no --plan of a single model" if plan is None else "the plan is for one of them only"
+        raise typer.BadParameter(
+            f"nothing says which replicas x threads serve which load: {made} (slotool gen-switching-plan "
+            "--configurations 1x2,2x1)",
+            param_hint="--switch-workers",
+        )
+    return sources
+
+
+def beside_config(path: Path | None, option: str) -> Path | None:
+    """A path that the file of a service states is relative to that file. What is read must exist."""
+    file = config_file()
+    if path is None or file is None or stated_in(option) != "DEFAULT_MAP":
+        return path
+    found = file.parent / path
+    if option not in ("log", "access_log") and not found.is_file():
+        key = option.replace("_", "-")
+        raise typer.BadParameter(f"{file}: {key}: there is no file {found}", param_hint="--config")
+    return found
