@@ -142,8 +142,8 @@ class RulesVerdict(Result):
         if not ratios or max(ratios) <= MOST_COST_SPREAD * min(ratios):
             return []
         return [
-            f"tiers cost {min(ratios):.3g} to {max(ratios):.3g} times what the rules state: if these were made at other "
-            "prices, give --prices; cost saved is of the costs here"
+            f"tiers cost {min(ratios):.3g} to {max(ratios):.3g} times what the rules state: if these were made at "
+            "other prices, give --prices; cost saved is of the costs here"
         ]
 
     def findings(self) -> dict[str, Any]:
