@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # As a share of the greatest error: a violation of this size should be found.
 SMALL_EXCESS = 0.05
 # What one tier costs here over what its rule states may be so many times another's: beyond it the prices differ.
-MOST_COST_SPREAD = 2.0
+MAX_COST_SPREAD = 2.0
 
 
 @writes("plot")
@@ -139,7 +139,7 @@ class RulesVerdict(Result):
         """That some tiers cost more here than the rules state and others less: their prices were others."""
         pairs = [(tier["cost"], rule.cost) for tier, rule in zip(self._tiers, self.rules.rules, strict=True)]
         ratios = [here / stated for here, stated in pairs if here > 0 and stated > 0]
-        if not ratios or max(ratios) <= MOST_COST_SPREAD * min(ratios):
+        if not ratios or max(ratios) <= MAX_COST_SPREAD * min(ratios):
             return []
         return [
             f"tiers cost {min(ratios):.3g} to {max(ratios):.3g} times what the rules state: if these were made at "
