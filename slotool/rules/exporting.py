@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pprint
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,8 +26,8 @@ def routes(rules: RuleSet) -> dict[str, Any]:
 
     A tier's ``route`` has ``steps``, each a version to ``ask`` and, but for the last, the condition on which to
     ``accept`` without asking on; ``answer`` and ``worth`` as of ``Cascade``; ``at_once``: all are asked when the first
-    is. A threshold of null is never reached. ``largest_tolerance``: a tolerance above it is a percentage where a share
-    is meant; null where errors have a unit of their own.
+    is. A threshold of null is never reached. ``tolerances_are_shares``: one of 1 or more, above the widest tier, is a
+    percentage where a share is meant.
     """
     tiers = []
     for rule in rules.rules:
@@ -37,7 +36,7 @@ def routes(rules: RuleSet) -> dict[str, Any]:
         tiers.append({**facts, "route": route})
     named = ("method", "confidence", "tolerance_kind", "best_version")
     about: dict[str, Any] = {name: getattr(rules, name) for name in named}
-    about["largest_tolerance"] = None if rules.largest_tolerance == math.inf else rules.largest_tolerance
+    about["tolerances_are_shares"] = rules.are_shares
     if rules.tolerance_kind == "quantile":
         about["loss_limit"] = float(rules.config.get("loss_limit", 0.0))
     return {"schema": ROUTES_SCHEMA, "schema_version": ROUTES_VERSION, **about, "tiers": tiers}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -91,17 +90,21 @@ class RuleSet:
         return max(allowed, key=lambda rule: rule.tolerance)
 
     @cached_property
-    def largest_tolerance(self) -> float:
-        """What no request can mean a tolerance above: 1, or the widest tier; infinite where errors have a unit."""
-        return math.inf if self.unit is OWN else max(1.0, *(rule.tolerance for rule in self.rules))
+    def widest(self) -> float:
+        """The greatest tolerance of a tier."""
+        return max(rule.tolerance for rule in self.rules)
+
+    @property
+    def are_shares(self) -> bool:
+        """Whether tolerances are shares, of errors up to 1 or of another error; else they are in the errors' unit."""
+        return self.unit is not OWN
 
     def require_meant(self, tolerance: float) -> None:
-        """Raises ``InputError`` for a tolerance that is above ``largest_tolerance``: a percentage where a share is
+        """Raises ``InputError`` for a tolerance of 1 or more above the widest tier: a percentage where a share is
         expected. Others above the widest tier are answered by it."""
-        if tolerance > self.largest_tolerance:
-            widest = max(rule.tolerance for rule in self.rules)
+        if self.are_shares and tolerance >= 1 and tolerance > self.widest:
             raise InputError(
-                f"tolerance {tolerance:g}: tolerances are shares, and the widest tier is {widest:g}; "
+                f"tolerance {tolerance:g}: tolerances are shares, and the widest tier is {self.widest:g}; "
                 f"for {tolerance:g} % give {tolerance / 100:g}"
             )
 

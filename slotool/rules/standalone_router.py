@@ -59,8 +59,8 @@ def route(
 
 def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
     """The tier of the greatest tolerance that is not above ``tolerance``."""
-    most = ROUTES.get("largest_tolerance")
-    if most is not None and tolerance > most:
+    widest = max((tier["tolerance"] for tier in ROUTES["tiers"]), default=0.0)
+    if ROUTES.get("tolerances_are_shares") and tolerance >= 1 and tolerance > widest:
         raise ValueError(f"tolerance {tolerance}: tolerances are shares; for {tolerance} % give {tolerance / 100:g}")
     offered = [tier for tier in ROUTES["tiers"] if tier["objective"] == objective]
     allowed = [tier for tier in offered if tier["tolerance"] <= tolerance + 1e-12]

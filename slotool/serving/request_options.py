@@ -148,18 +148,11 @@ def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
 
 
 def require_meant(rules: RuleSet, tolerance: float) -> None:
-    """Raises ``Rejection`` (400) for a tolerance that is a percentage where a share is expected. A 1 may be either: it
-    is a share only where a tier is as wide."""
-    if tolerance == 1.0 == rules.largest_tolerance and (widest := max(rule.tolerance for rule in rules.rules)) < 1.0:
-        raise bad_request(
-            f"tolerance 1: tolerances are shares, and the widest tier is {widest:g}; for 1 % give 0.01, "
-            f"for any answer {widest:g}"
-        )
-    if tolerance > rules.largest_tolerance:
-        try:
-            rules.require_meant(tolerance)
-        except InputError as error:
-            raise bad_request(str(error)) from None
+    """Raises ``Rejection`` (400) for a tolerance that is a percentage where a share is expected."""
+    try:
+        rules.require_meant(tolerance)
+    except InputError as error:
+        raise bad_request(str(error)) from None
 
 
 def group_of(value: Any, where: str) -> str:

@@ -201,11 +201,11 @@ def test_a_deadline_that_no_ensemble_fits_into_is_kept_by_no_fleet(rules: RuleSe
 
 def test_a_tolerance_beyond_all_tiers_gets_the_widest_as_in_serve(rules: RuleSet, outcomes: OutcomeTable) -> None:
     common = {"outcomes": outcomes, "rules": rules, "objective": "cost", "rate": 50.0, "deadline_ms": 100}
-    with pytest.warns(SlotoolWarning, match=r"tolerance 1 is wider than every tier: .*, the widest answers, 0.2"):
-        far = api.plan(latencies(), tolerance=1.0, **common)
+    with pytest.warns(SlotoolWarning, match=r"tolerance 0.9 is wider than every tier: .*, the widest answers, 0.2"):
+        far = api.plan(latencies(), tolerance=0.9, **common)
     widest = api.plan(latencies(), tolerance=0.2, progress=None, **common)
     assert far.rows[0]["version_calls"] == widest.rows[0]["version_calls"]
-    assert "tolerance 1, answered by tier 0.2:" in repr(far)
+    assert "tolerance 0.9, answered by tier 0.2:" in repr(far)
     space = ControlSpace([OperatingPoint.of(version=name) for name in CALL_S])
     (served, _), *_ = ToleranceTiers(rules, space).choices(1.0, "cost")
     assert rules.rule_for(0.2, "cost").point == served
