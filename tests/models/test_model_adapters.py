@@ -112,6 +112,18 @@ def test_an_exported_program_of_two_integer_inputs(tmp_path: Path) -> None:
     np.testing.assert_allclose(model(TOKENS)["output"], expected_logits(), atol=1e-5)
 
 
+def test_an_exported_program_refuses_sizes_beyond_its_own(tmp_path: Path) -> None:
+    network, batch = torch.nn.Linear(3, 2), torch.export.Dim("batch", max=8)
+    program = torch.export.export(network, (torch.ones(2, 3),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "few.pt2")
+    model, x = load(tmp_path / "few.pt2"), RANDOM.random((9, 3), dtype=np.float32)
+    (name,) = (tensor.name for tensor in model.signature.inputs)
+    wanted = network(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(model({name: x[:8]})["output"], wanted[:8], atol=1e-5)
+    with pytest.raises(RunError, match="8"):
+        model({name: x})
+
+
 def test_a_torch_module_with_a_signature() -> None:
     ids = tuple(TensorSpec(name, "INT64", (-1, -1)) for name in TOKENS)
     model = TorchModuleModel(TwoTexts(), Signature(ids, (TensorSpec("logits", "FP32", (-1, 2)),)))
