@@ -103,8 +103,9 @@ class ReloadableSettings:
             read_workers = sources.workers
             sources = self._as_chosen(sources.with_corrections({}))
             models = await asyncio.to_thread(self._reloaded, sources, before)
-            changed = [name for name in models if name not in before or models[name].model is not before[name].model]
-            changed += before.keys() - models.keys()
+            added, removed = models.keys() - before.keys(), before.keys() - models.keys()
+            exchanged = [name for name in before.keys() & models.keys() if models[name].model is not before[name].model]
+            changed = sorted([*exchanged, *added, *removed])
             other_workers = sources.workers != self.workers
             if changed or other_workers:
                 await self._exchange(sources, models, "the files of the server ask for it")
@@ -113,7 +114,9 @@ class ReloadableSettings:
                 self._sources, self.reloads = sources, self.reloads + 1
             if read_workers != self._read_workers:
                 self._read_workers, self._chosen_workers = read_workers, None
-        what = ", ".join([*changed, *(["workers"] if other_workers else []), "tables and rules"])
+        reread = ", ".join([*sorted(exchanged), *(["workers"] if other_workers else []), "tables and rules"])
+        came = [f"{name} {how}" for names, how in ((added, "added"), (removed, "removed")) for name in sorted(names)]
+        what = "; ".join([*came, reread])
         self._router.events.emit("reload", f"{what} reloaded", models=changed)
         return what
 

@@ -214,6 +214,8 @@ class Server(uvicorn.Server):
         ending.cancel()
 
     def _hang_up(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
+        if len(self._hangups) > 1:
+            return  # The one that waits for the reload in progress will read the files as they are then.
         # Kept here, since the loop holds tasks by weak references only.
         task = asyncio.ensure_future(on_hangup())
         self._hangups.add(task)

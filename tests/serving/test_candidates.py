@@ -74,7 +74,7 @@ def test_a_canary_answers_its_share_and_its_version(folder: Path) -> None:
         with under_load(url) as answered:
             until(lambda: all(len(received) > 10 for received in answered))
             describe(folder, "v0")
-            assert "net/canary, tables and rules reloaded" in hang_up(process)
+            assert "net/canary removed; tables and rules reloaded" in hang_up(process)
             counts = [len(received) for received in answered]
             until(lambda: all(len(r) > count + 1 for r, count in zip(answered, counts, strict=True)))
         assert all(received[-1] == 0 for received in answered)

@@ -172,7 +172,7 @@ def test_a_model_that_the_file_comes_to_list_is_added_and_one_it_lists_no_more_i
         assert HTTP.post(f"{url}/v2/models/more/infer", json=wider).status_code == 404
         with under_load(url) as answers:
             describe(folder, "current", added)
-            assert "more, tables and rules reloaded" in hang_up(process)
+            assert "more added; tables and rules reloaded" in hang_up(process)
             assert label(HTTP.post(f"{url}/v2/models/more/infer", json=wider)) == 0
             counts = [len(received) for received in answers]
             until(lambda: all(len(r) > count + 10 for r, count in zip(answers, counts, strict=True)))
@@ -181,7 +181,7 @@ def test_a_model_that_the_file_comes_to_list_is_added_and_one_it_lists_no_more_i
         assert {model["name"] for model in HTTP.post(f"{url}/v2/repository/index", json={}).json()} == {"more", "net"}
         with under_load(url, path="/v2/models/more/infer", body=wider):
             (folder / "service.toml").write_text(added)
-            assert "net, tables and rules reloaded" in hang_up(process)
+            assert "net removed; tables and rules reloaded" in hang_up(process)
             gone = HTTP.post(url + PATH, json=INFER)
             assert (gone.status_code, gone.json()["error"]) == (404, "no model is called 'net'; there are more")
         # One that comes back, by another artifact, is a model of its own.
