@@ -280,6 +280,19 @@ def test_values_of_hindsight_fall_with_time_and_age_and_rise_with_what_waits() -
     assert values[0, 0, 0, 0, -1] > -0.1 > values[0, -1, 0, 0, -1]
 
 
+def test_hindsight_leaves_deadlines_of_many_calls_to_value_iteration() -> None:
+    """Its tables would be too coarse: of points of 1 and 30 ms at 400 ms every sixth request got the fast one."""
+    deadline_us, random = 10.0 * ControlGrid(three_versions()).latency_us.max(), np.random.default_rng(0)
+    hindsight, values = Hindsight(three_versions(), deadline_us), ValueIteration(three_versions(), deadline_us)
+    for waiting in random.integers(1, 40, 50).tolist():
+        slacks_us = np.sort(random.uniform(0.2, 1.0, waiting)) * deadline_us
+        queries = [Query(str(i), NOW_US + s - deadline_us, NOW_US + s) for i, s in enumerate(slacks_us.tolist())]
+        found, wanted = (policy.decide(NOW_US, queue_of(*queries)) for policy in (hindsight, values))
+        assert isinstance(found, Decision)
+        assert isinstance(wanted, Decision)
+        assert found[:2] == wanted[:2]
+
+
 def test_value_iteration_leaves_a_rest_at_moderate_load_only() -> None:
     times_us = np.geomspace(1_600.0, 8_000.0, 12)
     points = [OperatingPoint.of(depth=i) for i in range(12)]

@@ -15,8 +15,10 @@ from slotool.scheduling.batching.value_iteration import BUSY, ValueIteration, ch
 
 # Rows of a column that are as long within this share of a deadline count as the most accurate of them.
 _ALIKE = 1 / 96
-_DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES = 0, 1, 2, 3, 4, 5, 6
-_HEAD = 7
+# A deadline of more of the longest calls than this is too coarse in the tables to tell one queue from the next.
+_MAX_CALLS = 8.0
+_DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES, _MAX_LOAD = 0, 1, 2, 3, 4, 5, 6, 7
+_HEAD = 8
 
 
 @njit(cache=True)
@@ -93,7 +95,7 @@ def choose_by_hindsight(
     deadline_us, fastest = plan[_DEADLINE], int(plan[_COLUMN])
     load = plan[_UNIT] * arrival_rate_per_us(now_us, arrived_us, plan[_WINDOW], deadline_us)
     best, cell = -np.inf, REJECT
-    if working(free_us) == 1 and load <= BUSY:
+    if working(free_us) == 1 and load <= plan[_MAX_LOAD]:
         candidates, times = int(plan[_CANDIDATES]), int(plan[_TIMES])
         values = plan[_HEAD + columns * candidates : end]
         slack_us, spread = deadlines_us[0] - now_us + ROUNDING_US, 0
@@ -135,8 +137,9 @@ class Hindsight(ValueIteration):
 
     As the value-iteration policy, but the value of the state that a call leads to is what a worker that knew all later
     arrivals would bring from there on, on average (``hindsight_values``). Only where one worker works, below a load of
-    ``BUSY``: for several workers, and above, the value-iteration policy decides, which knows less than hindsight and
-    therefore keeps more time for what may come. Parameters and errors are those of ``ValueIteration``.
+    ``BUSY``, and where a deadline is at most eight of the longest calls: else the value-iteration policy decides, which
+    knows less than hindsight and therefore keeps more time for what may come. Parameters and errors are those of
+    ``ValueIteration``.
     """
 
     name: ClassVar[str] = "hindsight"
@@ -150,7 +153,8 @@ class Hindsight(ValueIteration):
         unit_us = float((grid.quickest_us / grid.sizes).min())
         fastest = int((grid.sizes / grid.latency_us[0]).argmax())
         times = tables.values.shape[-1]
-        head = [deadline_us, WINDOW * deadline_us, self.aversion, unit_us, fastest, rows.shape[1], times]
+        max_load = BUSY if float(grid.latency_us.max()) * _MAX_CALLS >= deadline_us else -1.0
+        head = [deadline_us, WINDOW * deadline_us, self.aversion, unit_us, fastest, rows.shape[1], times, max_load]
         return np.concatenate([head, rows.ravel(), tables.values.ravel(), super().prepare()])
 
 
