@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slotool.data.dataset import LabelSets, MultiLabelSplit
-from slotool.elastic.activators.alternatives import FixedList, least_popular, promised_loss
+from slotool.elastic.activators.alternatives import FixedList, promised_loss, shortest_popularity_list
 from slotool.elastic.activators.promises import Promise
 from tests.elastic.tiny_slo_nns import CLASSES, examples, sparse_model
 
@@ -31,11 +31,11 @@ def test_the_shortest_popular_list_keeps_the_loss() -> None:
     x = examples(True, 2_000, 7)
     labels = model.mlp.logits(x).argmax(axis=1).astype(np.int32)
     split = MultiLabelSplit(x, LabelSets(np.arange(len(labels) + 1), labels))
-    assert least_popular(model, split, 0.0) is None
-    everything = least_popular(model, split, 1.0)
+    assert shortest_popularity_list(model, split, 0.0) is None
+    everything = shortest_popularity_list(model, split, 1.0)
     assert everything is not None
     assert len(everything) == round(model.shares[0] * CLASSES)
-    some = least_popular(model, split, 0.5)
+    some = shortest_popularity_list(model, split, 0.5)
     assert some is not None
     np.testing.assert_array_equal(some[: len(everything)], everything)
     right = FixedList.of(model, some, int8=False).labels(x) == labels

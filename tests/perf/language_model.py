@@ -56,13 +56,13 @@ def main() -> None:
     )
 
 
-def split_text(count: int, most_words: int = TEXT_WORDS) -> dict[str, list[np.ndarray]]:
+def split_text(count: int, max_words: int = TEXT_WORDS) -> dict[str, list[np.ndarray]]:
     """Per split the files, as numbers of ``count`` words."""
     from tests.perf import language_network as network
 
     began = time.perf_counter()
     folders = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")]
-    files = network.numbered(list(network.texts(folders, most_words, seed=0)), count)
+    files = network.numbered(list(network.texts(folders, max_words, seed=0)), count)
     bounds = [int(share * len(files)) for share in (0.8, 0.9)]
     parts = dict(zip(EXAMPLES, (files[: bounds[0]], files[bounds[0] : bounds[1]], files[bounds[1] :]), strict=True))
     words = {name: sum(map(len, part)) for name, part in parts.items()}
@@ -131,10 +131,10 @@ def _top(model: Any, before: Any, **how: Any) -> Callable[[np.ndarray], int]:
 
 def _fixed_lists(head: Any, data: Any, features: Any, small: Any) -> dict[str, Callable[[np.ndarray], int]]:
     """The same words for every input by the compiled call: the most popular ones, and all of them as int8."""
-    from slotool.elastic.activators.alternatives import FixedList, least_popular
+    from slotool.elastic.activators.alternatives import FixedList, shortest_popularity_list
 
     popular = np.argsort(-np.bincount(data.train.y, minlength=data.classes), kind="stable")
-    counts, promised = [POPULAR], least_popular(head, data.validation, ALLOWED_LOSS)
+    counts, promised = [POPULAR], shortest_popularity_list(head, data.validation, ALLOWED_LOSS)
     if promised is None:
         print("popularity list: no k of the grid promises the allowed loss")
     elif len(promised) != POPULAR:

@@ -147,13 +147,13 @@ def add_model(bench: Bench, model: Any) -> None:
 def add_popular(bench: Bench, model: Any) -> None:
     """The most popular labels for every input, without tables or look-ups, by the same kernels in float32 and int8:
     ``POPULAR`` of them, and the fewest of the grid that promise the allowed loss."""
-    from slotool.elastic.activators.alternatives import FixedList, least_popular
+    from slotool.elastic.activators.alternatives import FixedList, shortest_popularity_list
 
     last = len(model.mlp.layers) - 1
     if last not in model.activators:
         return
     overall, row_bytes = model.activators[last].lists.overall.astype(np.int64), model.mlp.layers[last].inputs
-    counts, promised = [POPULAR], least_popular(model, bench.data.validation, ALLOWED_LOSS)
+    counts, promised = [POPULAR], shortest_popularity_list(model, bench.data.validation, ALLOWED_LOSS)
     if promised is None:
         print("popularity list: no k of the grid promises the allowed loss")
     elif len(promised) != POPULAR:

@@ -50,7 +50,7 @@ class FixedList:
         return best
 
 
-def least_popular(model: SloNN, validation: Any, allowed_loss: float) -> np.ndarray | None:
+def shortest_popularity_list(model: SloNN, validation: Any, allowed_loss: float) -> np.ndarray | None:
     """int64 [m]: the fewest of the most popular output nodes, of the k grid, which the split ``validation`` promises to
     lose at most ``allowed_loss`` with the confidence that ``model`` states; None where no k of the grid does."""
     last = len(model.mlp.layers) - 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.alternatives import FixedList, least_popular, promised_loss
+from slotool.elastic.activators.alternatives import FixedList, promised_loss, shortest_popularity_list
 from slotool.elastic.activators.build import right
 from slotool.elastic.activators.last_layer.cutting import BATCH, Features
 from slotool.elastic.activators.slo_nn import SloNN
@@ -54,7 +54,7 @@ def alternatives(
     """Those that can be had here. ``validation``: the split with features in place of inputs. ``whole_file``: the
     unmodified network as an ONNX file, None where it is of another library."""
     found = []
-    popular = least_popular(head, validation, allowed_loss)
+    popular = shortest_popularity_list(head, validation, allowed_loss)
     lists = [] if popular is None else [(popular, False), (popular, True)]
     for names, int8 in (*lists, (np.arange(head.classes), True)):
         listed = FixedList.of(head, names, int8=int8)
