@@ -29,11 +29,22 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 
 def limit_threads(threads: int) -> None:
     """Limit torch, and NumPy's linear algebra, to so many threads in this process."""
-    import torch
     from threadpoolctl import threadpool_limits
 
-    torch.set_num_threads(threads)
+    # A server of ONNX models never needs torch, which takes two seconds to load; it reads this when it is loaded.
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
     threadpool_limits(threads)
+
+
+def torch_threads() -> int:
+    """How many threads torch has in this process, or gets once it is loaded."""
+    if "torch" not in sys.modules and (limit := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
+        return int(limit)
+    import torch
+
+    return torch.get_num_threads()
 
 
 def thread_variables(threads: int) -> dict[str, str]:

@@ -115,8 +115,13 @@ def serve(
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
-    import math
     import signal
+
+    # What it would load again is not loaded yet; a terminal that closes ends a server as SIGTERM does, once it listens.
+    # Before the imports below, which take seconds.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    import math
     from functools import partial
 
     from slotool.cli.output import Output
@@ -128,8 +133,6 @@ def serve(
     from slotool.serving.server import bind, is_loopback, serve_until_signalled, url_of
     from slotool.serving.sources import Sources
 
-    # What it would load again is not loaded yet; a terminal that closes ends a server as SIGTERM does, once it listens.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     hang_s, drain_s = (parse_duration(text, option) for text, option in ((hang, "--hang"), (drain, "--drain")))
     assert hang_s is not None
     assert drain_s is not None

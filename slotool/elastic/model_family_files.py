@@ -25,6 +25,7 @@ from slotool.models.inference_messages import of_bytes, to_bytes
 from slotool.models.loading import is_code, load
 from slotool.models.tasks import task_of_document
 from slotool.models.wrapped import RenamedModel, Renames, batched, matching
+from slotool.process import torch_threads
 
 KIND = "model-family"
 VERSIONS_FILE = "versions.json"
@@ -138,13 +139,11 @@ def save_family(
 
 
 def load_family(artifact: Artifact) -> ModelFamily:
-    """Read it back; each model runs on as many threads as torch does here.
+    """Read it back; each model runs on as many threads as torch has here.
 
     Raises ``ArtifactError`` when a file that it refers to is missing or is not the one it was made of, and where it
     names code that may not be run (``factories.allow_code``).
     """
-    import torch
-
     stored = strict_json.convert(artifact.json(VERSIONS_FILE), _Stored)
     versions: list[tuple[ModelVersion, Model]] = []
     for version in stored.versions:
@@ -159,7 +158,7 @@ def load_family(artifact: Artifact) -> ModelFamily:
             # It may be gone for now: calls of it fail then, and the other versions serve.
             model: Model = open_remote(location, signature=Signature.of_document(known))
         else:
-            model = load(location, threads=torch.get_num_threads())
+            model = load(location, threads=torch_threads())
         model = batched(model)
         versions.append((version, RenamedModel(model, version.renames) if version.renames else model))
     made = {name: calibration_of_document(document) for name, document in stored.calibrations.items()}

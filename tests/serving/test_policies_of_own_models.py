@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,3 +92,16 @@ def test_slackfit_takes_the_most_accurate_version_that_the_slack_allows(
     arrays = {name: drawn[name] for name in ("input_ids", "attention_mask")}
     answer = asked(live, "slackfit", arrays, timeout_s)
     assert answer["parameters"]["operating_point"] == f"version={version}"
+
+
+def test_a_server_of_onnx_files_starts_without_torch(folder: Path) -> None:
+    # Which takes longer to load than all the rest.
+    tables = ["--latency", str(folder / "latency.parquet"), "--outcomes", str(folder / "outcomes.parquet")]
+    command = ["serve", str(folder / "texts"), *tables, "--threads", "1", "--port", "0", "--json"]
+    with subprocess.Popen([sys.executable, "-m", "slotool", *command], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert "texts" in json.loads(server.stdout.readline())["models"]
+            assert "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text()
+        finally:
+            server.terminate()

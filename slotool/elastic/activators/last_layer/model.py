@@ -17,6 +17,7 @@ from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, InputError
 from slotool.models.loading import load
+from slotool.process import torch_threads
 from slotool.tables import OperatingPoint
 
 KIND = "last-layer-slo-nn"
@@ -86,13 +87,11 @@ class LastLayerSloNN(ElasticModel):
 
     @classmethod
     def load(cls, artifact: Artifact) -> LastLayerSloNN:
-        """Read it back; its first layers run on as many threads as torch does here."""
-        import torch
-
+        """Read it back; its first layers run on as many threads as torch has here."""
         document, head = artifact.json(LAYERS_FILE), SloNN.load(artifact)
         front = artifact.file(document["front"])
         try:
-            features = Features(load(front, threads=torch.get_num_threads()), tuple(document["input_shape"]))
+            features = Features(load(front, threads=torch_threads()), tuple(document["input_shape"]))
         except InputError as error:
             raise ArtifactError(f"{artifact.path}: {error}") from error
         return cls(artifact.name, features, head, front)
