@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from slotool.compilation import njit
+from slotool.scheduling.batching.arrival_counts import arrival_counts
 from slotool.scheduling.batching.grid import ControlGrid
 
 # Loads, of what the fastest batches can serve, dispersions of arrivals (variance ÷ mean), and numbers of workers.
 LOADS = np.array([0.004, 0.015, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53, 0.65, 0.78, 0.92])
 DISPERSIONS = np.array([1.0, 3.0, 9.0])
 WORKER_COUNTS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-_LEVELS, _QUANTILES, _EXACT_QUEUE, _LONG_QUEUES = 36, 16, 25, 16
+_LEVELS, _EXACT_QUEUE, _LONG_QUEUES = 36, 25, 16
 _ROUNDS, _SWEEPS = 24, 10
 # Accuracies a call by which the average may still be wrong.
 _SETTLED = 2e-4
@@ -77,7 +78,7 @@ def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversio
     after = np.zeros((*shape, len(levels_us), queues.shape[1]))
     before = np.zeros_like(after)
     for f, dispersion in enumerate(DISPERSIONS):
-        coming = [_arrivals(load / unit_us * levels_us, dispersion) for load in LOADS]
+        coming = [arrival_counts(load / unit_us * levels_us, dispersion) for load in LOADS]
         for c, workers in enumerate(WORKER_COUNTS):
             values, average = np.zeros((len(levels_us), queues.shape[1])), float(accuracies[-1])
             for r, load in enumerate(LOADS):
@@ -96,19 +97,6 @@ def _queues(most: float, largest: int) -> np.ndarray:
     long = np.geomspace(_EXACT_QUEUE, max(most, 2.0 * largest, 2.0 * _EXACT_QUEUE), _LONG_QUEUES)
     lengths: np.ndarray = np.r_[np.arange(float(_EXACT_QUEUE)), long]
     return lengths
-
-
-def _arrivals(mean: np.ndarray, dispersion: float) -> np.ndarray:
-    """float64 [J, Q]: equally likely numbers of arrivals with these means and variance ÷ mean."""
-    from scipy.stats import nbinom, poisson
-
-    at = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-    if dispersion <= 1.0:
-        drawn = poisson.ppf(at, mean[:, None])
-    else:
-        drawn = nbinom.ppf(at, mean[:, None] / (dispersion - 1.0), 1.0 / dispersion)
-    found = drawn.mean(axis=1, keepdims=True)
-    return np.where(found > 0, drawn * mean[:, None] / np.maximum(found, 1e-12), mean[:, None])
 
 
 @njit(cache=True)
