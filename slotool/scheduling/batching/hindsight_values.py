@@ -5,7 +5,6 @@ They are computed once, when the policy is made."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from slotool.compilation import njit
 from slotool.scheduling.batching.clairvoyant import BETWEEN, look_back, useful_calls, value_at
 from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.table_cache import remembered
 
 # Loads, of what the fastest batches can serve; squared coefficients of variation of gaps between arrivals.
 LOADS = np.array([0.004, 0.015, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53])
@@ -45,6 +45,7 @@ class HindsightValues:
     values: np.ndarray
 
 
+@remembered
 def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> HindsightValues:
     """Values of hindsight optimisation (Chong, Givan and Chang 2000, "A framework for simulation-based network control
     via hindsight optimization"): the mean over sampled arrivals of the offline optimum's value.
@@ -52,17 +53,8 @@ def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> 
     Gaps between arrivals are gamma distributed, and the queue that waits has arrived evenly spaced. ``aversion``: cost
     of a lost query, in accuracies beyond its own.
     """
-    arrays = grid.latency_us, grid.accuracy, grid.sizes
-    return _values(*((array.tobytes(), array.dtype.str, array.shape) for array in arrays), deadline_us, aversion)
-
-
-@lru_cache(maxsize=32)
-def _values(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversion: float) -> HindsightValues:
-    latency_us, accuracies, batch_sizes = (
-        np.frombuffer(raw, dtype=kind).reshape(shape) for raw, kind, shape in (latency, accuracy, sizes)
-    )
-    unit_us = float((latency_us.min(axis=0) / batch_sizes).min())
-    calls = useful_calls(latency_us, accuracies, batch_sizes, deadline_us)
+    unit_us = float((grid.quickest_us / grid.sizes).min())
+    calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, deadline_us)
     counts, gains, times_us = _thinned(*calls, _ALIKE * deadline_us / _STEPS)
     values = np.zeros((len(GAP_CV2), len(LOADS), len(WAITING), len(AGES), _STEPS + 1))
     for f, cv2 in enumerate(GAP_CV2):

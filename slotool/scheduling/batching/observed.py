@@ -54,6 +54,26 @@ def dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) 
     return (squares / bins - mean * mean) / mean if mean > 0 else 1.0
 
 
+@njit(cache=True, inline="always")
+def nearest(axis: Any, value: float) -> int:
+    """The place of the number closest to ``value`` by ratio on an ascending ``axis``."""
+    at = 0
+    while at + 1 < len(axis) and value * value >= axis[at] * axis[at + 1]:
+        at += 1
+    return at
+
+
+@njit(cache=True, inline="always")
+def between(axis: Any, value: float) -> tuple[int, float]:
+    """The place on an ascending ``axis`` of the number below ``value``, and the share by ratio of the next above it."""
+    below, share = 0, 0.0
+    while below + 2 < len(axis) and value >= axis[below + 1]:
+        below += 1
+    if value > axis[below]:
+        share = min(1.0, np.log(value / axis[below]) / np.log(axis[below + 1] / axis[below]))
+    return below, share
+
+
 @njit(cache=True)
 def working(free_us: Any) -> int:
     workers = 0
