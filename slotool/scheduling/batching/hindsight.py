@@ -181,8 +181,8 @@ class Hindsight(ValueIteration):
     """Of the calls that make no other query late, the call of the greatest value in hindsight.
 
     As the value-iteration policy, but the value of the state that a call leads to is what a worker that knew all later
-    arrivals would bring from there on, on average (``hindsight_values``). Where several workers work the value-iteration
-    policy decides. So do this one or SlackFit at loads where they bring clearly more on drawn arrivals, which is tried
+    arrivals would bring from there on, on average (``hindsight_values``). Where several workers work value iteration
+    decides. So does it, or SlackFit, at loads where they bring clearly more on drawn arrivals, which is tried
     when the policy is made (``rehearsal``). Parameters and errors are those of ``ValueIteration``.
     """
 
