@@ -22,7 +22,7 @@ from slotool.scheduling.batching.observed import (
 )
 from slotool.scheduling.batching.rehearsal import GAP_CV2 as REHEARSED_CV2
 from slotool.scheduling.batching.rehearsal import LOADS as REHEARSED_LOADS
-from slotool.scheduling.batching.rehearsal import WORKERS, rehearsed
+from slotool.scheduling.batching.rehearsal import WORKERS, Candidate, rehearsed
 from slotool.scheduling.batching.slack_fit import SlackFit, choose_slack_fit
 from slotool.scheduling.batching.table_cache import remembered
 from slotool.scheduling.batching.value_iteration import ValueIteration, choose_by_value
@@ -207,8 +207,13 @@ def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
     head = [deadline_us, WINDOW * deadline_us, aversion, unit_us, fastest, rows.shape[1], tables.shape[-1]]
     own = np.concatenate([head, rows.ravel(), tables.ravel(), values])
     slack_fit = SlackFit(grid).plan
-    policies = (choose_by_hindsight, own), (choose_by_value, values), (choose_slack_fit, slack_fit)
-    deciding = rehearsed(grid, policies, deadline_us, aversion)
+    # In the order of ``choose_as_rehearsed``. Beyond its tables' loads hindsight may fall into losing every query.
+    candidates = (
+        Candidate(choose_by_hindsight, own, float(LOADS[-1])),
+        Candidate(choose_by_value, values),
+        Candidate(choose_slack_fit, slack_fit),
+    )
+    deciding = rehearsed(grid, candidates, deadline_us, aversion)
     return np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own])
 
 

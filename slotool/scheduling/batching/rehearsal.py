@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -30,13 +30,20 @@ _RUN = types.float64(
 )  # fmt: skip
 
 
-def rehearsed(
-    grid: ControlGrid, candidates: Sequence[tuple[Any, np.ndarray]], deadline_us: float, aversion: float
-) -> np.ndarray:
-    """int64 [workers, GAP_CV2, LOADS]: which of ``candidates``, pairs of a chooser and its plan, is to decide there.
+class Candidate(NamedTuple):
+    """A compiled chooser with its plan, and the highest load for which it is made."""
+
+    choose: Any
+    plan: np.ndarray
+    max_load: float = np.inf
+
+
+def rehearsed(grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: float, aversion: float) -> np.ndarray:
+    """int64 [workers, GAP_CV2, LOADS]: which of ``candidates`` is to decide there.
 
     Each serves the same arrivals with gamma distributed gaps, calls taking as long as planned. Counted are the
-    accuracies in time less ``aversion`` for each query lost. The first decides unless another is clearly better.
+    accuracies in time less ``aversion`` for each query lost. The first that is made for the load decides unless another
+    is clearly better.
     """
     unit_us = float((grid.quickest_us / grid.sizes).min())
     found = np.zeros((len(WORKERS), len(GAP_CV2), len(LOADS)), dtype=np.int64)
@@ -48,12 +55,12 @@ def rehearsed(
                 gaps = np.random.default_rng(r).gamma(1.0 / cv2, cv2, queries)
                 arrival_us = np.cumsum(gaps) * mean_us
                 brought = np.array([
-                    _brought(choose, grid.latency_us, grid.accuracy, grid.sizes, plan, arrival_us, deadline_us, workers,
-                             aversion) / queries
-                    for choose, plan in candidates
+                    _brought(each.choose, grid.latency_us, grid.accuracy, grid.sizes, each.plan, arrival_us,
+                             deadline_us, workers, aversion) / queries if load <= each.max_load else -np.inf
+                    for each in candidates
                 ])  # fmt: skip
-                best = int(brought.argmax())
-                found[w, f, r] = best if brought[best] > brought[0] + _CLEAR else 0
+                first, best = int(np.isfinite(brought).argmax()), int(brought.argmax())
+                found[w, f, r] = best if brought[best] > brought[first] + _CLEAR else first
     return found
 
 
