@@ -15,7 +15,9 @@ from slotool.scheduling.edf import RECENT
 
 # Loads, of what the fastest batches of all workers can serve, squared coefficients of variation of the gaps between
 # arrivals, and numbers of workers.
-LOADS = np.array([0.002, 0.004, 0.009, 0.018, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53, 0.65, 0.78, 0.92, 1.1])
+LOADS = np.array(
+    [0.0005, 0.001, 0.002, 0.004, 0.009, 0.018, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53, 0.65, 0.78, 0.92, 1.1]
+)
 GAP_CV2 = np.array([1.0, 4.0, 12.0])
 WORKERS = np.array([1, 4])
 # A trace lasts so many deadlines, within these numbers of queries.
@@ -31,7 +33,7 @@ _RUN = types.float64(
 
 
 class Candidate(NamedTuple):
-    """A compiled chooser with its plan, and the highest load for which it is made."""
+    """A compiled chooser with its plan, and the highest load for which it is made: none of the last."""
 
     choose: Any
     plan: np.ndarray
@@ -45,23 +47,39 @@ def rehearsed(grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: f
     accuracies in time less ``aversion`` for each query lost. The first that is made for the load decides unless another
     is clearly better.
     """
-    unit_us = float((grid.quickest_us / grid.sizes).min())
     found = np.zeros((len(WORKERS), len(GAP_CV2), len(LOADS)), dtype=np.int64)
     for w, workers in enumerate(WORKERS.tolist()):
-        for f, cv2 in enumerate(GAP_CV2):
+        for f, cv2 in enumerate(GAP_CV2.tolist()):
+            brought = _by_load(grid, candidates, deadline_us, aversion, workers, cv2)
+            # A load is measured with an error: what happens at the loads beside it counts too.
+            beside = np.pad(brought, ((0, 0), (1, 1)), mode="edge")
+            brought = (beside[:, :-2] + 2.0 * brought + beside[:, 2:]) / 4.0
             for r, load in enumerate(LOADS):
-                mean_us = unit_us / load / workers
-                queries = int(np.clip(_DEADLINES * deadline_us / mean_us, _MIN_QUERIES, _MAX_QUERIES))
-                gaps = np.random.default_rng(r).gamma(1.0 / cv2, cv2, queries)
-                arrival_us = np.cumsum(gaps) * mean_us
-                brought = np.array([
-                    _brought(each.choose, grid.latency_us, grid.accuracy, grid.sizes, each.plan, arrival_us,
-                             deadline_us, workers, aversion) / queries if load <= each.max_load else -np.inf
-                    for each in candidates
-                ])  # fmt: skip
-                first, best = int(np.isfinite(brought).argmax()), int(brought.argmax())
-                found[w, f, r] = best if brought[best] > brought[first] + _CLEAR else first
+                first = next(c for c, each in enumerate(candidates) if load <= each.max_load)
+                best = first + int(brought[first:, r].argmax())
+                found[w, f, r] = best if brought[best, r] > brought[first, r] + _CLEAR else first
     return found
+
+
+def _by_load(
+    grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: float, aversion: float, workers: int, cv2: float
+) -> np.ndarray:
+    """float64 [candidates, LOADS], a query. Who is not made for a load leaves it to the next."""
+    unit_us, brought = float((grid.quickest_us / grid.sizes).min()), np.empty((len(candidates), len(LOADS)))
+    for r, load in enumerate(LOADS):
+        mean_us = unit_us / load / workers
+        queries = int(np.clip(_DEADLINES * deadline_us / mean_us, _MIN_QUERIES, _MAX_QUERIES))
+        arrival_us = np.cumsum(np.random.default_rng(r).gamma(1.0 / cv2, cv2, queries)) * mean_us
+        for c in range(len(candidates) - 1, -1, -1):
+            each = candidates[c]
+            if load > each.max_load:
+                brought[c, r] = brought[c + 1, r]
+                continue
+            brought[c, r] = _brought(
+                each.choose, grid.latency_us, grid.accuracy, grid.sizes, each.plan, arrival_us, deadline_us, workers,
+                aversion,
+            ) / queries  # fmt: skip
+    return brought
 
 
 @njit(_RUN, cache=True)
