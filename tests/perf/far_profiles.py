@@ -64,7 +64,8 @@ def case(seed: int) -> dict[str, Any]:
     best = optimum_of_one_worker(grid, scenario, STEPS).reached
     row: dict[str, Any] = {
         "seed": seed, "ms": (1e-3 * grid.latency_us[:, 0]).round(2).tolist(),
-        "accuracy": grid.accuracy.round(2).tolist(), "sizes": grid.sizes.tolist(), "deadline_ms": round(1e3 * deadline_s, 1), "arrivals": process.name,
+        "accuracy": grid.accuracy.round(2).tolist(),
+        "sizes": grid.sizes.tolist(), "deadline_ms": round(1e3 * deadline_s, 1), "arrivals": process.name,
         "load": round(rate / float(grid.best_rate_per_s.max()), 4), "requests": len(scenario),
     }  # fmt: skip
     for name in POLICIES:
