@@ -139,6 +139,8 @@ def plan(
     accuracies = None if accuracies is None else _of_shares(accuracies, rule_set, reporter)
     conditions: dict[str, Any] = {"subject": subject, "quantile": quantile, "devices": devices_of(device)}
     workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, **conditions)
+    if verify_s is not None:
+        _require_any_here(workers, reporter)
     if mixed and len(workers) == 1:
         raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
     arrival_s = _arrivals(arrivals, rate, seed)
@@ -182,9 +184,35 @@ def plan(
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
-    if verify_s is not None:
+    missing = [pool.worker.device for pool in best.tried.pools if _why_not_here(pool.worker)]
+    if verify_s is not None and missing:
+        verdict = f"not verified: the plan needs {missing[0]}, which is not here"
+    elif verify_s is not None:
         verified, (kept, verdict) = verified_plan(services, search, best.tried, verify_s, data, reporter)
     return Plan(fleets, facts, explanation, written, drawn, verified, services, kept, verdict, scaling)
+
+
+def _why_not_here(worker: WorkerType) -> str:
+    """Why this machine cannot serve on the worker's device; empty where it can."""
+    from slotool import devices
+    from slotool.planning.service_text import is_gpu
+
+    try:
+        if is_gpu(worker):
+            devices.required(worker.device)
+    except ArgumentError as error:
+        return error.problem
+    return ""
+
+
+def _require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
+    """Warns of workers that could not be verified on this machine. Raises ``ArgumentError`` when none could: at once,
+    and not when the plan is made."""
+    missing = {worker.name: why for worker in workers if (why := _why_not_here(worker))}
+    if len(missing) == len(workers):
+        raise ArgumentError("verify_s", f"no plan could be served here: {next(iter(missing.values()))}; leave it out")
+    for name, why in missing.items():
+        reporter.warn(f"a plan with {name} will not be verified: {why}")
 
 
 def _of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
@@ -319,7 +347,7 @@ def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
 
     pool = fleet.pools[0]
     # Each worker has a GPU of its own: there are no others to come.
-    if len(fleet.pools) > 1 or is_gpu(pool) or not runs_here(pool) or search.requests > MAX_CONFIRMED:
+    if len(fleet.pools) > 1 or is_gpu(pool.worker) or not runs_here(pool) or search.requests > MAX_CONFIRMED:
         return None
     return limits_of(search, fleet, search.whole)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slotool.planning.fleet import Pool
+from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.scaling import ScalingLimits
 
@@ -28,7 +28,7 @@ def service_text(
     named then. ``max_queue``: what the workers can answer at their fastest point, or by the requests' own tiers, within
     a deadline: more could not be in time. ``limits``: of workers that come with the load.
     """
-    here, on_gpus = runs_here(pool), is_gpu(pool)
+    here, on_gpus = runs_here(pool), is_gpu(pool.worker)
     deadline_ms = promise.deadline_us / 1e3
     policy = [f"policy = {_quoted(pool.policy)}", f"deadline-ms = {deadline_ms!r}"]
     asked = " and ".join(f"{name} {_stated(value)}" for name, value in terms.items())
@@ -80,15 +80,15 @@ def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:
     ]
 
 
-def is_gpu(pool: Pool) -> bool:
+def is_gpu(worker: WorkerType) -> bool:
     """Of a name that ``serve --device`` takes; tables may have others, such as a maker's."""
-    return pool.worker.device.startswith("cuda")
+    return worker.device.startswith("cuda")
 
 
 def _device(pool: Pool) -> list[str]:
     """GPUs, one for each worker."""
     device = pool.worker.device
-    if not is_gpu(pool):
+    if not is_gpu(pool.worker):
         return []
     named = [device] if pool.replicas == 1 else [f"cuda:{number}" for number in range(pool.replicas)]
     return [f"device = {_quoted(','.join(named))}"]

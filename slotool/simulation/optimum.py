@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.scheduling.batching import ControlGrid
-from slotool.scheduling.batching.clairvoyant import look_back, useful_calls
+from slotool.scheduling.batching.clairvoyant import AFTER, BEFORE, look_back, useful_calls
 from slotool.simulation.scenario import Scenario
 
 STEPS = 512
@@ -43,8 +43,8 @@ def optimum_of_one_worker(
         raise InputError("the dynamic program is for one worker that lives, equal deadlines and no minimum accuracy")
     calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, float(deadlines[0]))
     both = [
-        _brought(scenario.arrival_us, float(deadlines[0]), calls, steps, up, advance) if len(scenario) else 0.0
-        for up in (True, False)
+        _brought(scenario.arrival_us, float(deadlines[0]), calls, steps, rounding, advance) if len(scenario) else 0.0
+        for rounding in (AFTER, BEFORE)
     ]
     return Optimum(both[0], both[1], "dynamic program")
 
@@ -54,7 +54,7 @@ def _brought(
     deadline_us: float,
     calls: tuple[np.ndarray, np.ndarray, np.ndarray],
     steps: int,
-    up: bool,
+    rounding: int,
     advance: Callable[[int], None],
 ) -> float:
     """What all queries can bring, found from the last of them to the first."""
@@ -62,6 +62,6 @@ def _brought(
     best = np.zeros((int(calls[0].max()) + 1, steps + 1))
     for end in range(len(arrival_us), 0, -AT_ONCE):
         first = max(0, end - AT_ONCE)
-        look_back(arrival_us, deadline_us, *calls, steps, up, best, first, end)
+        look_back(arrival_us, deadline_us, *calls, steps, rounding, best, first, end)
         advance(end - first)
     return float(best[0, 0])

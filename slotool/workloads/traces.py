@@ -15,6 +15,8 @@ from slotool.workloads.arrivals import ArrivalProcess
 from slotool.workloads.gaps import gamma_arrivals, positive_rate, stretched
 
 _MINUTE = re.compile(r"(?:minute_)?(\d+)")
+# How long a burst lasts, whose requests all come at once: it has a rate then.
+BURST_S = 1.0
 
 
 class RateTrace(ArrivalProcess):
@@ -48,20 +50,24 @@ class RateTrace(ArrivalProcess):
 class RecordedInstants(ArrivalProcess):
     """Instants as recorded, from the first one on; ``mean_rate_per_s`` plays them faster or slower, to that rate.
 
-    ``times_s``: float64 [n], ascending. ``from_start``: time 0 is the start, and not the first instant.
-    Raises ``InputError`` when fewer than two are given, or they descend.
+    ``times_s``: float64 [n], ascending. ``from_start``: time 0 is the start, and not the first instant. A burst, all at
+    one instant, lasts for ``BURST_S`` from then on and has no other rate.
+    Raises ``InputError`` when fewer than two are given, they descend, or a rate is asked for of a burst.
     """
 
     name: ClassVar[str] = "recorded"
 
     def __init__(self, times_s: np.ndarray, mean_rate_per_s: float | None = None, *, from_start: bool = False):
         times_s = np.asarray(times_s, dtype=np.float64)
-        if len(times_s) < 2 or not np.isfinite(times_s).all() or times_s[-1] == times_s[0]:
-            raise InputError("a recording needs at least two different, finite instants")
+        if len(times_s) < 2 or not np.isfinite(times_s).all():
+            raise InputError("a recording needs at least two finite instants")
         wrong = np.flatnonzero(np.diff(times_s) < 0)
         if len(wrong):
             raise InputError(f"instant {wrong[0] + 2} of the recording lies before the one it follows")
-        own = (len(times_s) - 1) / (times_s[-1] - times_s[0])
+        self._at_once = bool(times_s[-1] == times_s[0])
+        if self._at_once and mean_rate_per_s is not None:
+            raise InputError("all instants of the recording are one: no rate makes them faster or slower")
+        own = len(times_s) / BURST_S if self._at_once else (len(times_s) - 1) / (times_s[-1] - times_s[0])
         self._mean = own if mean_rate_per_s is None else positive_rate(mean_rate_per_s)
         self._times_s = (times_s - (0.0 if from_start else times_s[0])) * (own / self._mean)
 
@@ -71,7 +77,9 @@ class RecordedInstants(ArrivalProcess):
 
     @property
     def duration_s(self) -> float:
-        """Until just after the last instant."""
+        """Until just after the last instant; of a burst ``BURST_S`` longer."""
+        if self._at_once:
+            return float(self._times_s[-1]) + BURST_S
         return math.nextafter(float(self._times_s[-1]), math.inf)
 
     def draw(self, duration_s: float, generator: np.random.Generator) -> np.ndarray:

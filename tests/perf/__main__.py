@@ -29,6 +29,7 @@ BENCHMARKS = (
     "promises",
     "kernel_checks",
     "scheduling",
+    "far_profiles",
     "traces",
     "planned_served",
     "planned_predicted",

@@ -13,7 +13,7 @@ import numpy as np
 
 from slotool.compilation import njit
 from slotool.scheduling.batching import ControlGrid
-from slotool.scheduling.batching.clairvoyant import look_back, useful_calls
+from slotool.scheduling.batching.clairvoyant import BETWEEN, look_back, useful_calls, value_at
 from slotool.scheduling.batching.observed import WINDOW, arrival_rate_per_us
 from slotool.scheduling.edf import RECENT
 from slotool.simulation import Scenario
@@ -68,7 +68,7 @@ def _values(
     for coming_us in futures_us:
         arrival_us = np.concatenate((known_us, coming_us[coming_us < np.inf]))
         best = np.zeros((len(arrival_us) + int(counts.max()) + 1, STEPS + 1))
-        look_back(arrival_us, deadline_us, counts, accuracies, times_us, STEPS, True, best, 1, len(arrival_us))
+        look_back(arrival_us, deadline_us, counts, accuracies, times_us, STEPS, BETWEEN, best, 1, len(arrival_us))
         for c in range(len(counts) + 1):
             taken = counts[c] if c < len(counts) else 1
             ends_us = now_us + (times_us[c] if c < len(counts) else 0.0)
@@ -77,6 +77,5 @@ def _values(
                 continue
             values[c] += taken * accuracies[c] if c < len(counts) else 0.0
             if taken < len(arrival_us):
-                step = int(np.ceil((ends_us - arrival_us[taken]) / step_us - 1e-6))
-                values[c] += best[taken, min(max(step, 0), STEPS)]
+                values[c] += value_at(best[taken], (ends_us - arrival_us[taken]) / step_us)
     return values

@@ -362,6 +362,17 @@ def test_what_cannot_be_planned_is_one_sentence(other: dict[str, object], error:
         api.plan(LATENCY, **{"outcomes": OUTCOMES, "deadline_ms": 20.0, **other})
 
 
+def test_a_device_that_is_not_here_is_said_before_anything_is_planned(tmp_path: Path) -> None:
+    latency = LatencyTable(LatencyTable.load(LATENCY).rows.assign(device="cuda:9999"))
+    latency.save(tmp_path / "gpu.parquet")
+    artifact = DATASETS.parent / "models" / "supernet"
+    with pytest.raises(ArgumentError, match=r"verify_s: no plan could be served here: .*cuda:9999"):
+        api.plan(
+            tmp_path / "gpu.parquet", outcomes=OUTCOMES, rate=100.0, deadline_ms=20, artifact=artifact,
+            out=tmp_path / "s.toml", verify_s=1.0,
+        )  # fmt: skip
+
+
 def test_a_service_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text("port = 1\n")
     artifact = DATASETS.parent / "models" / "supernet"

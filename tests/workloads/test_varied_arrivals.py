@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import slotool
 from slotool.errors import InputError, TableError
 from slotool.testing.workloads import ArrivalConformance
 from slotool.workloads import (
@@ -109,6 +110,15 @@ def test_bad_traces_are_rejected_by_row(tmp_path: Path, text: str, sentence: str
     assert str(path) in str(caught.value)
 
 
+def test_a_recorded_burst_arrives_at_once(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("TIMESTAMP\n" + "7.5\n" * 40)
+    burst = slotool.generate_arrivals(trace=tmp_path / "trace.csv", out=tmp_path / "burst.parquet")
+    assert (burst.times_s == np.zeros(40)).all()
+    assert burst.facts["mean_rate_per_s"] == burst.busiest_second == 40
+    again = RecordedInstants(ArrivalTable.load(tmp_path / "burst.parquet").times_s, from_start=True)
+    assert len(again.times(again.duration_s, seed=0)) == 40
+
+
 def test_arrivals_go_to_a_file_and_back(tmp_path: Path) -> None:
     times_s = Bursty(50, 50, 2.0).times(2.0, seed=4)
     table = ArrivalTable.of([{"arrival_s": time} for time in times_s], {"seed": 4})
@@ -128,7 +138,8 @@ def test_impossible_processes_are_rejected() -> None:
         (lambda: TimeVarying(1, 2, 0), "is no ramp"),
         (lambda: MarkovModulated([1.0], 1), "two or more"),
         (lambda: RateTrace(np.array([0.0, -1.0]), 1.0), "not negative"),
-        (lambda: RecordedInstants(np.array([1.0, 1.0])), "two different"),
+        (lambda: RecordedInstants(np.array([1.0])), "two finite instants"),
+        (lambda: RecordedInstants(np.array([1.0, 1.0]), 5.0), "no rate makes them faster"),
     ):
         with pytest.raises(InputError, match=sentence):
             make()

@@ -10,15 +10,29 @@ from slotool.compilation import njit
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.hindsight_values import AGES, GAP_CV2, LOADS, WAITING, hindsight_values
 from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits
-from slotool.scheduling.batching.observed import BIN, WINDOW, arrival_rate_per_us, dispersion, max_call_us, working
-from slotool.scheduling.batching.value_iteration import BUSY, ValueIteration, choose_by_value
+from slotool.scheduling.batching.observed import (
+    BIN,
+    WINDOW,
+    arrival_rate_per_us,
+    between,
+    dispersion,
+    max_call_us,
+    nearest,
+    working,
+)
+from slotool.scheduling.batching.rehearsal import GAP_CV2 as REHEARSED_CV2
+from slotool.scheduling.batching.rehearsal import LOADS as REHEARSED_LOADS
+from slotool.scheduling.batching.rehearsal import WORKERS, Candidate, rehearsed
+from slotool.scheduling.batching.slack_fit import SlackFit, choose_slack_fit
+from slotool.scheduling.batching.table_cache import remembered
+from slotool.scheduling.batching.value_iteration import ValueIteration, choose_by_value
 
 # Rows of a column that are as long within this share of a deadline count as the most accurate of them.
 _ALIKE = 1 / 96
-# A deadline of more of the longest calls than this is too coarse in the tables to tell one queue from the next.
-_MAX_CALLS = 8.0
-_DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES, _MAX_LOAD = 0, 1, 2, 3, 4, 5, 6, 7
-_HEAD = 8
+_DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES = 0, 1, 2, 3, 4, 5, 6
+_HEAD = 7
+# In front of it: how long the plan of SlackFit is, and which policy decides where.
+_SLACK_FIT, _DECIDING = 0, 1
 
 
 @njit(cache=True)
@@ -30,12 +44,7 @@ def _corners(
     ``spread``: which of ``GAP_CV2``.
     ``later``: by how many deadlines later the worker is free there, as the first query has as much time left.
     """
-    below = n = 0
-    while below + 2 < len(LOADS) and load >= LOADS[below + 1]:
-        below += 1
-    share = 0.0
-    if load > LOADS[below]:
-        share = min(1.0, np.log(load / LOADS[below]) / np.log(LOADS[below + 1] / LOADS[below]))
+    n, (below, share) = 0, between(LOADS, load)
     while n + 2 < len(WAITING) and stay >= WAITING[n + 1]:
         n += 1
     # Beyond the longest queue the values go on in a straight line.
@@ -95,14 +104,11 @@ def choose_by_hindsight(
     deadline_us, fastest = plan[_DEADLINE], int(plan[_COLUMN])
     load = plan[_UNIT] * arrival_rate_per_us(now_us, arrived_us, plan[_WINDOW], deadline_us)
     best, cell = -np.inf, REJECT
-    if working(free_us) == 1 and load <= plan[_MAX_LOAD]:
+    if working(free_us) == 1:
         candidates, times = int(plan[_CANDIDATES]), int(plan[_TIMES])
         values = plan[_HEAD + columns * candidates : end]
-        slack_us, spread = deadlines_us[0] - now_us + ROUNDING_US, 0
-        varying = dispersion(now_us, arrived_us, plan[_WINDOW], BIN * deadline_us)
-        # To the nearer one, by ratio.
-        while spread + 1 < len(GAP_CV2) and varying * varying >= GAP_CV2[spread] * GAP_CV2[spread + 1]:
-            spread += 1
+        slack_us = deadlines_us[0] - now_us + ROUNDING_US
+        spread = nearest(GAP_CV2, dispersion(now_us, arrived_us, plan[_WINDOW], BIN * deadline_us))
         offsets, weights, later = np.empty(8, np.int64), np.empty(8), np.empty(8)
         for column in range(narrowest, columns):
             if latency_us[lowest, column] > slack_us:
@@ -132,30 +138,83 @@ def choose_by_hindsight(
     return other
 
 
+@chooser
+def choose_as_rehearsed(
+    latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
+    narrowest: int, arrived_us: Any, free_us: Any,
+) -> int:  # fmt: skip
+    fit = fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest)
+    slack_fit = _DECIDING + len(WORKERS) * len(REHEARSED_CV2) * len(REHEARSED_LOADS)
+    if not fit or len(plan) <= slack_fit:
+        return REJECT
+    hindsight = slack_fit + int(plan[_SLACK_FIT])
+    if not slack_fit <= hindsight <= len(plan):
+        return REJECT
+    end = _tables_end(plan[hindsight:], latency_us.shape[1])
+    if end < 0:
+        return REJECT
+    deadline_us, window_us = plan[hindsight + _DEADLINE], plan[hindsight + _WINDOW]
+    workers = working(free_us)
+    load = plan[hindsight + _UNIT] * arrival_rate_per_us(now_us, arrived_us, window_us, deadline_us) / workers
+    spread = nearest(REHEARSED_CV2, dispersion(now_us, arrived_us, window_us, BIN * deadline_us))
+    cell = (int(workers > 1) * len(REHEARSED_CV2) + spread) * len(REHEARSED_LOADS) + nearest(REHEARSED_LOADS, load)
+    which = plan[_DECIDING + cell]
+    found: int = REJECT
+    if which == 1.0:
+        found = choose_by_value(
+            latency_us, accuracy, sizes, plan[hindsight + end :], now_us, deadlines_us, lowest, narrowest, arrived_us,
+            free_us,
+        )  # fmt: skip
+    elif which == 2.0:
+        found = choose_slack_fit(
+            latency_us, accuracy, sizes, plan[slack_fit:hindsight], now_us, deadlines_us, lowest, narrowest, arrived_us,
+            free_us,
+        )  # fmt: skip
+    else:
+        found = choose_by_hindsight(
+            latency_us, accuracy, sizes, plan[hindsight:], now_us, deadlines_us, lowest, narrowest, arrived_us, free_us
+        )  # fmt: skip
+    return found
+
+
 class Hindsight(ValueIteration):
     """Of the calls that make no other query late, the call of the greatest value in hindsight.
 
     As the value-iteration policy, but the value of the state that a call leads to is what a worker that knew all later
-    arrivals would bring from there on, on average (``hindsight_values``). Only where one worker works, below a load of
-    ``BUSY``, and where a deadline is at most eight of the longest calls: else the value-iteration policy decides, which
-    knows less than hindsight and therefore keeps more time for what may come. Parameters and errors are those of
-    ``ValueIteration``.
+    arrivals would bring from there on, on average (``hindsight_values``). Where several workers work value iteration
+    decides. So does it, or SlackFit, at loads where they bring clearly more on drawn arrivals, which is tried
+    when the policy is made (``rehearsal``). Parameters and errors are those of ``ValueIteration``.
     """
 
     name: ClassVar[str] = "hindsight"
-    choose = choose_by_hindsight
+    choose = choose_as_rehearsed
 
     def prepare(self) -> np.ndarray:
-        grid, deadline_us = self.grid, self.usual_deadline_us
         # A call longer than the usual deadline is still one for a query that has more.
-        tables = hindsight_values(grid, max(deadline_us, float(grid.latency_us.min())), self.aversion)
-        rows = _candidates(grid, _ALIKE * deadline_us)
-        unit_us = float((grid.quickest_us / grid.sizes).min())
-        fastest = int((grid.sizes / grid.latency_us[0]).argmax())
-        times = tables.values.shape[-1]
-        max_load = BUSY if float(grid.latency_us.max()) * _MAX_CALLS >= deadline_us else -1.0
-        head = [deadline_us, WINDOW * deadline_us, self.aversion, unit_us, fastest, rows.shape[1], times, max_load]
-        return np.concatenate([head, rows.ravel(), tables.values.ravel(), super().prepare()])
+        deadline_us = max(self.usual_deadline_us, self.grid.fastest_us)
+        return _plan(self.grid, deadline_us, self.aversion)
+
+
+@remembered
+def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
+    """Which policy decides where, the plan of SlackFit, and that of hindsight, which ends with that of value
+    iteration."""
+    values = ValueIteration(grid, deadline_us, aversion).plan
+    tables = hindsight_values(grid, deadline_us, aversion).values
+    rows = _candidates(grid, _ALIKE * deadline_us)
+    unit_us = float((grid.quickest_us / grid.sizes).min())
+    fastest = int((grid.sizes / grid.latency_us[0]).argmax())
+    head = [deadline_us, WINDOW * deadline_us, aversion, unit_us, fastest, rows.shape[1], tables.shape[-1]]
+    own = np.concatenate([head, rows.ravel(), tables.ravel(), values])
+    slack_fit = SlackFit(grid).plan
+    # In the order of ``choose_as_rehearsed``. Beyond its tables' loads hindsight may fall into losing every query.
+    candidates = (
+        Candidate(choose_by_hindsight, own, float(LOADS[-1])),
+        Candidate(choose_by_value, values),
+        Candidate(choose_slack_fit, slack_fit),
+    )
+    deciding = rehearsed(grid, candidates, deadline_us, aversion)
+    return np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own])
 
 
 def _candidates(grid: ControlGrid, alike_us: float) -> np.ndarray:

@@ -5,14 +5,14 @@ They are computed once, when the policy is made."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from slotool.compilation import njit
-from slotool.scheduling.batching.clairvoyant import look_back, useful_calls
+from slotool.scheduling.batching.clairvoyant import BETWEEN, look_back, useful_calls, value_at
 from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.table_cache import remembered
 
 # Loads, of what the fastest batches can serve; squared coefficients of variation of gaps between arrivals.
 LOADS = np.array([0.004, 0.015, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53])
@@ -45,6 +45,7 @@ class HindsightValues:
     values: np.ndarray
 
 
+@remembered
 def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> HindsightValues:
     """Values of hindsight optimisation (Chong, Givan and Chang 2000, "A framework for simulation-based network control
     via hindsight optimization"): the mean over sampled arrivals of the offline optimum's value.
@@ -52,17 +53,8 @@ def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> 
     Gaps between arrivals are gamma distributed, and the queue that waits has arrived evenly spaced. ``aversion``: cost
     of a lost query, in accuracies beyond its own.
     """
-    arrays = grid.latency_us, grid.accuracy, grid.sizes
-    return _values(*((array.tobytes(), array.dtype.str, array.shape) for array in arrays), deadline_us, aversion)
-
-
-@lru_cache(maxsize=32)
-def _values(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversion: float) -> HindsightValues:
-    latency_us, accuracies, batch_sizes = (
-        np.frombuffer(raw, dtype=kind).reshape(shape) for raw, kind, shape in (latency, accuracy, sizes)
-    )
-    unit_us = float((latency_us.min(axis=0) / batch_sizes).min())
-    calls = useful_calls(latency_us, accuracies, batch_sizes, deadline_us)
+    unit_us = float((grid.quickest_us / grid.sizes).min())
+    calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, deadline_us)
     counts, gains, times_us = _thinned(*calls, _ALIKE * deadline_us / _STEPS)
     values = np.zeros((len(GAP_CV2), len(LOADS), len(WAITING), len(AGES), _STEPS + 1))
     for f, cv2 in enumerate(GAP_CV2):
@@ -103,7 +95,7 @@ def _look(
     end = len(arrival_us)
     for instant_us in instants_us[::-1]:
         first = int(np.searchsorted(arrival_us, instant_us, side="right"))
-        look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, True, ring, first, end)
+        look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, BETWEEN, ring, first, end)
         end = first
         for f in range(reach - 1):
             coming[f], comes_us[f] = ring[(first + f) % reach], arrival_us[first + f] - instant_us
@@ -124,12 +116,12 @@ def _wait(
     rows[queued:], arrival_us[queued:] = coming, comes_us
     for k in range(queued):
         arrival_us[k] = -(queued - k) * gap_us
-    look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, True, rows, 0, queued)
+    look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, BETWEEN, rows, 0, queued)
     step_us = deadline_us / _STEPS
     for n in range(queued + 1):
-        shift = int(np.ceil(-arrival_us[queued - n] / step_us - 1e-6))
+        shift = -arrival_us[queued - n] / step_us
         for t in range(_STEPS + 1):
-            found[n, t] = rows[queued - n, min(max(t + shift, 0), _STEPS)]
+            found[n, t] = value_at(rows[queued - n], t + shift)
 
 
 @njit(cache=True)
@@ -143,9 +135,8 @@ def _add(waiting: Any, reference: float, values: Any) -> None:
                 below += 1
             if n > 0 and n * _GAPS[below + 1] <= 1.0:
                 share = min(max((gap - _GAPS[below]) / (_GAPS[below + 1] - _GAPS[below]), 0.0), 1.0)
-            older = round(n * (gap - _GAPS[below]) * _STEPS) if n > 0 else 0
-            younger = round(n * (_GAPS[below + 1] - gap) * _STEPS) if n > 0 else 0
+            older, younger = n * (gap - _GAPS[below]) * _STEPS, n * (_GAPS[below + 1] - gap) * _STEPS
             for t in range(_STEPS + 1):
-                low = waiting[below, n, min(max(t + older, 0), _STEPS)]
-                high = waiting[below + 1, n, min(max(t - younger, 0), _STEPS)] if share > 0 else low
+                low = value_at(waiting[below, n], t + older)
+                high = value_at(waiting[below + 1, n], t - younger) if share > 0 else low
                 values[q, a, t] += low + (high - low) * share - reference

@@ -36,12 +36,15 @@ def arrival_rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadli
 def dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) -> float:
     """Variance ÷ mean of how many arrive in a bin, within the window."""
     first = int(np.searchsorted(arrived_us, now_us - window_us, side="right"))
-    first = max(first, len(arrived_us) - _REMEMBERED)
     if first >= len(arrived_us):
         return _UNKNOWN_DISPERSION
-    bins = int((now_us - arrived_us[first]) / bin_us)
-    if bins < _MIN_BINS:
+    if first < len(arrived_us) - _REMEMBERED:
+        first = len(arrived_us) - _REMEMBERED
+        # So many arrive that few bins are remembered: shorter ones tell as much.
+        bin_us = min(bin_us, (now_us - arrived_us[first]) / (_MIN_BINS + 0.5))
+    if not now_us - arrived_us[first] >= _MIN_BINS * bin_us > 0.0:
         return _UNKNOWN_DISPERSION
+    bins = int((now_us - arrived_us[first]) / bin_us)
     total, squares, there, current = 0.0, 0.0, 0.0, 0
     for i in range(first, len(arrived_us)):
         at = int((arrived_us[i] - arrived_us[first]) / bin_us)
@@ -52,6 +55,26 @@ def dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) 
         total, squares = total + there, squares + there * there
     mean = total / bins
     return (squares / bins - mean * mean) / mean if mean > 0 else 1.0
+
+
+@njit(cache=True, inline="always")
+def nearest(axis: Any, value: float) -> int:
+    """The place of the number closest to ``value`` by ratio on an ascending ``axis``."""
+    at = 0
+    while at + 1 < len(axis) and value * value >= axis[at] * axis[at + 1]:
+        at += 1
+    return at
+
+
+@njit(cache=True, inline="always")
+def between(axis: Any, value: float) -> tuple[int, float]:
+    """The place on an ascending ``axis`` of the number below ``value``, and the share by ratio of the next above it."""
+    below, share = 0, 0.0
+    while below + 2 < len(axis) and value >= axis[below + 1]:
+        below += 1
+    if value > axis[below]:
+        share = min(1.0, np.log(value / axis[below]) / np.log(axis[below + 1] / axis[below]))
+    return below, share
 
 
 @njit(cache=True)

@@ -14,9 +14,11 @@ from slotool.scheduling.batching.observed import (
     BIN,
     WINDOW,
     arrival_rate_per_us,
+    between,
     deadline_infeasible,
     dispersion,
     max_call_us,
+    nearest,
     working,
 )
 from slotool.scheduling.batching.policy import BatchingPolicy
@@ -43,17 +45,10 @@ def _tables_of(plan: Any, rows: int, load: float, dispersion: float, workers: in
     ``rows``: numbers in the table of rows. A table: the gain, then ``after``, then ``before``.
     """
     levels, count = int(plan[_LEVELS]), int(plan[_QUEUES])
-    row = spread = 0
+    row = 0
     while row + 1 < len(WORKER_COUNTS) and workers >= WORKER_COUNTS[row + 1]:
         row += 1
-    # To the nearer one, by ratio.
-    while spread + 1 < len(DISPERSIONS) and dispersion * dispersion >= DISPERSIONS[spread] * DISPERSIONS[spread + 1]:
-        spread += 1
-    below, share = 0, 0.0
-    while below + 2 < len(LOADS) and load >= LOADS[below + 1]:
-        below += 1
-    if load > LOADS[below]:
-        share = min(1.0, np.log(load / LOADS[below]) / np.log(LOADS[below + 1] / LOADS[below]))
+    spread, (below, share) = nearest(DISPERSIONS, dispersion), between(LOADS, load)
     queues = _HEAD + levels + rows
     size = 1 + 2 * levels * count
     table = queues + len(WORKER_COUNTS) * count + ((row * len(DISPERSIONS) + spread) * len(LOADS) + below) * size

@@ -5,7 +5,6 @@ They are computed once, when the policy is made."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from slotool.compilation import njit
 from slotool.scheduling.batching.arrival_counts import arrival_counts
 from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.table_cache import remembered
 
 # Loads, of what the fastest batches can serve, dispersions of arrivals (variance ÷ mean), and numbers of workers.
 LOADS = np.array([0.004, 0.015, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53, 0.65, 0.78, 0.92])
@@ -44,6 +44,7 @@ class ValueTables:
     before: np.ndarray
 
 
+@remembered
 def value_tables(grid: ControlGrid, deadline_us: float, aversion: float) -> ValueTables:
     """Relative values of a semi-Markov decision process, by value iteration (Puterman 1994, §11.4).
 
@@ -53,15 +54,7 @@ def value_tables(grid: ControlGrid, deadline_us: float, aversion: float) -> Valu
     has waited in proportion. With several workers the next worker becomes idle after that part of the call. A query
     that even the fastest batches cannot serve is lost: it costs an average answer and ``aversion`` more.
     """
-    arrays = grid.latency_us, grid.accuracy, grid.sizes
-    return _tables(*((array.tobytes(), array.dtype.str, array.shape) for array in arrays), deadline_us, aversion)
-
-
-@lru_cache(maxsize=32)
-def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversion: float) -> ValueTables:
-    latency_us, accuracies, batch_sizes = (
-        np.frombuffer(raw, dtype=kind).reshape(shape) for raw, kind, shape in (latency, accuracy, sizes)
-    )
+    latency_us, accuracies, batch_sizes = grid.latency_us, grid.accuracy, grid.sizes
     rising_us = np.maximum.accumulate(latency_us, axis=0)
     min_us = float(latency_us.min())
     longest_us = max(min(float(latency_us.max()), deadline_us), min_us)
