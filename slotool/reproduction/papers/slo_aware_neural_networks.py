@@ -129,7 +129,7 @@ def _full(workspace: Workspace) -> Found:
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.activators.stage_times import StageTimes
 
-    rows, ratios, shares = [], [], []
+    rows, ratios, said = [], [], []
     for network in _networks(workspace):
         document = _built(workspace, network)
         model = SloNN.load(open_artifact(workspace.path(f"{network.name}-auto"))).reference_model
@@ -138,16 +138,16 @@ def _full(workspace: Workspace) -> Found:
         every, few = StageTimes.of(model, x), StageTimes.of(model, x, promised)
         full_us = document["points"][-1]["latency_us"]
         ratios.append(full_us / document["torch_us"])
-        shares.append(every.hash_us / every.total_us)
-        for nodes, stages, call_us in (
-            ("all", every, full_us),
-            (promised.key, few, next(p["latency_us"] for p in document["points"] if p["point"] == promised.key)),
-        ):
-            parts = (stages.read_us, stages.hash_us, stages.list_us, stages.compute_us, call_us, document["torch_us"])
-            rows.append((network.shown, nodes, *(f"{us:.2f}" for us in parts)))
+        said.append(f"{ratios[-1]:.2f} ({network.shown}; {percent(every.hash_us / every.total_us)} of it in the LSH)")
+        call_us = {point["point"]: point["latency_us"] for point in document["points"]}
+        ways = [("all", every, full_us)]
+        if promised != model.full:
+            ways.append((f"{promised.key:.9}", few, call_us[promised.key]))
+        for nodes, stages, us in ways:
+            parts = (stages.read_us, stages.hash_us, stages.list_us, stages.compute_us, us, document["torch_us"])
+            rows.append((network.shown, nodes, *(f"{part:.2f}" for part in parts)))
     return Found(
-        says=f"with all nodes the SLO-NN takes {', '.join(f'{ratio:.2f}' for ratio in ratios)} of PyTorch's time, "
-        f"{', '.join(percent(share, 1) for share in shares)} of it in the LSH",
+        says=f"with all nodes the SLO-NN takes {', '.join(said)} of PyTorch's time",
         agrees=max(ratios) < 1.2,
         columns=("network", "nodes", "reading the input, µs", "LSH: keys and look-ups, µs", "listing nodes, µs",
                  "computing, µs", "a call from Python, µs", "PyTorch, µs"),
@@ -323,7 +323,8 @@ def _or_dash(value: float | None) -> str:
 
 
 def _points(value: float | None) -> str:
-    return "–" if value is None else f"{-100 * value:+.2f}"
+    # Without the sign of a zero.
+    return "–" if value is None else f"{round(-100 * value, 2) + 0.0:+.2f}"
 
 
 PAPER = Paper(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slotool.reports.text import duration, percent
+from slotool.reproduction.actuation_delay import COARSE, actuation_delay
 from slotool.reproduction.commands import Document
 from slotool.reproduction.faults import served_deaths
 from slotool.reproduction.paper import Figure, Found, Paper
@@ -306,6 +307,13 @@ PAPER = Paper(
             "loading from host to GPU memory takes many times the inference; actuation is orders of magnitude faster",
             "loading takes more than ten times the actuation",
             "weights go from a file in the page cache to CPU memory, not over PCIe", loading,
+        ),
+        Figure(
+            "1b", "Actuation delay (1b, 1c)",
+            "a policy whose models take a while to switch misses deadlines as the rate rises and wastes resources as "
+            "it falls; one that switches at once does neither",
+            f"a delay of {COARSE} deadlines misses more and leaves more capacity unused than none",
+            f"{_SMALLER}; a fluid of queries instead of single ones", actuation_delay,
         ),
         Figure(
             "2", "Accuracy of subnets by FLOPs",

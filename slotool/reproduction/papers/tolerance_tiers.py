@@ -309,6 +309,7 @@ PAPER = Paper(
         ),
     ),
     missing=(
+        ("2a to 2d", "one request each, picked by hand as an example of its category"),
         ("4, 6, 7", "drawings and code, no measurements"),
         ("1a to 10a on VoxForge", "the recordings are not shipped: put them in the folder voxforge of --data, in "
          "VoxForge's own layout, and install 'slotool[speech]'; or give your own recogniser's outcome table as "
