@@ -23,8 +23,8 @@ _SETS = {
     "cnns": ("cnn", (200, 100_000), "--depth 2:4 --channels 2:5 --input-shape 3,32,32"),
 }
 # Of co-located networks, which take milliseconds each: shorter ones fit between two turns of a core's processes, and
-# are not slowed down. Of their pairs so many are measured.
-_MEMBERS, _PAIRS = 9, 36
+# are not slowed down. Of their pairs and trios so many are measured: train-colocation-predictor wants 120 rows.
+_MEMBERS, _OF_EACH_SIZE = 9, 27
 COLOCATION_PREDICTORS = ("linear", "dnn", "ridge", "sharing")
 
 
@@ -75,7 +75,7 @@ def _predicted(workspace: Workspace, names: Sequence[str], papers: tuple[float, 
 
 
 def _colocated(workspace: Workspace) -> Found:
-    """Pairs, at the paper's scale trios too, in several settings of this machine, each with predictors of its own."""
+    """Pairs and trios in several settings of this machine, each with predictors of its own."""
     documents = _by_setting(workspace)
     names = [name for name in next(iter(documents.values()))["predictors"] if name in COLOCATION_PREDICTORS]
     counts = {setting: document["rows"]["test"] for setting, document in documents.items()}
@@ -108,7 +108,7 @@ def _by_setting(workspace: Workspace) -> dict[str, Document]:
         size = "2,3"
     else:
         members = graphs = "members.parquet"
-        size = f"2 --limit {_PAIRS}"
+        size = f"2,3 --limit {_OF_EACH_SIZE}"
         workspace.slotool(
             f"generate cnn --count {_MEMBERS} --depth 3:5 --channels 4:6 --input-shape 3,96,96 -o {graphs} "
             f"--seed {workspace.seed}"
@@ -117,7 +117,7 @@ def _by_setting(workspace: Workspace) -> dict[str, Document]:
     for number, (setting, options) in enumerate(_settings().items()):
         workspace.slotool(
             f"profile colocated {members} -o colocated-{number}.parquet --size {size} --with-itself {options} "
-            f"--max-seconds-per-item {workspace.pick('0.6', '30')} --seed {workspace.seed}"
+            f"--max-seconds-per-item {workspace.pick('0.3', '30')} --seed {workspace.seed}"
         )
         found[setting] = workspace.slotool(
             f"train-colocation-predictor colocated-{number}.parquet --graphs {graphs} -o predictor-colocated-{number} "
