@@ -127,6 +127,7 @@ def _dynamics(workspace: Workspace, service: Service, loads: Mapping[str, str], 
             ("seconds", "linear"),
             ("accuracy", "share"),
             {name: _known(course) for name, course in courses.items()},
+            style="line",
         ),
     )  # fmt: skip
 

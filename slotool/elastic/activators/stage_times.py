@@ -23,7 +23,7 @@ QUERIES, CALL_S, ROUNDS = 2_000, 0.05, 15
 
 @dataclass(frozen=True)
 class StageTimes:
-    """µs of one query within compiled code, caches warm, median of ``ROUNDS`` means.
+    """µs of one query within compiled code, caches warm: of ``ROUNDS`` means the least, to which other work adds least.
 
     ``read_us``: its values are brought in. ``hash_us``: keys, their buckets, and k where it is chosen per input.
     ``list_us``: the nodes to compute are taken from the lists. ``compute_us``: products, and the best of them.
@@ -77,7 +77,7 @@ def _few(answer: Callable[[Any], Any], rows: Any) -> Any:
 
 
 def _by_stop(answer: Callable[[int], Any], stops: list[int]) -> np.ndarray:
-    """Median µs of a call for each of ``stops``, which take turns, because drift then affects all alike."""
+    """Least µs of a call for each of ``stops``, which take turns, because drift then affects all alike."""
     taken_us = np.empty((ROUNDS, len(stops)))
     with collector_off():
         for turn in range(-1, ROUNDS):
@@ -86,5 +86,5 @@ def _by_stop(answer: Callable[[int], Any], stops: list[int]) -> np.ndarray:
                 answer(stop)
                 if turn >= 0:
                     taken_us[turn, at] = 1e6 * (time.perf_counter() - started)
-    medians: np.ndarray = np.median(taken_us, axis=0)
-    return medians
+    least: np.ndarray = taken_us.min(axis=0)
+    return least

@@ -153,8 +153,8 @@ def _full(workspace: Workspace) -> Found:
                  "computing, µs", "a call from Python, µs", "PyTorch, µs"),
         rows=rows,
         data="; ".join(network.shown for network in _networks(workspace)) + ": one thread, one query at a time. Stages "
-        "by queries broken off after each within one compiled call, medians, caches warm; so short ones have an error "
-        "of some 0.1 µs. Calls from Python and PyTorch's alternate with others",
+        "by queries broken off after each within one compiled call, the least of 15 means, caches warm; short ones "
+        "have an error of some 0.1 µs. Calls from Python and PyTorch's alternate with others",
     )  # fmt: skip
 
 
