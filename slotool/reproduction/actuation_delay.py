@@ -65,7 +65,7 @@ def actuation_delay(workspace: Workspace) -> Found:
 
 
 def served_after(service: Service, times_s: np.ndarray, delay: int) -> Served:
-    """The most accurate subnet whose capacity is the load of a bin, in place ``delay`` deadlines later.
+    """The most accurate subnet whose capacity is the load of the last deadline, in place ``delay`` deadlines later.
 
     Queries wait in one queue, as a fluid; of those that wait as long as the deadline the surplus is missed.
     """
@@ -73,7 +73,8 @@ def served_after(service: Service, times_s: np.ndarray, delay: int) -> Served:
     width_s = deadline_s / BINS_PER_DEADLINE
     arrived = np.histogram(times_s, np.arange(0.0, float(times_s[-1]) + width_s, width_s))[0].astype(float)
     per_bin = np.array([service.capacity(at) * width_s for at in range(len(service.points))])
-    wanted = np.array([max(np.flatnonzero(per_bin >= load), default=0) for load in arrived])
+    recent = np.convolve(arrived, np.full(BINS_PER_DEADLINE, 1 / BINS_PER_DEADLINE))[: len(arrived)]
+    wanted = np.array([max(np.flatnonzero(per_bin >= load), default=0) for load in recent])
     late = delay * BINS_PER_DEADLINE
     active = np.concatenate([np.full(late, len(per_bin) - 1), wanted])[: len(wanted)]
     waiting = missed = taken = right = 0.0
