@@ -427,6 +427,7 @@ promised_us     number          latency at that point, µs
 per_input_us    number?         latency with k chosen per input, µs; null where that promises no less than all nodes
 promise         object          loss promised with which confidence, and by which point
 alternatives    list            other ways to answer: accuracy, loss promised, latency in µs, speed-up
+longest_list_tried integer      nodes of the longest list of popular nodes that was tried
 points          list            per operating point: nodes, accuracy, latency in µs, speed-up over the whole network
 accuracy_targets list           k chosen per input, by accuracy target
 ideal_mean_k    number          mean share of nodes if each input's need were known

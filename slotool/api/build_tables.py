@@ -62,8 +62,8 @@ def build_tables(
         tables: Hash tables per layer (L).
         bits: Bits per key (K); None: by size and data.
         k: Shares of a layer's nodes; None: by size.
-        weight_dtype: ``"float32"``; ``"int8"``: weights of a large output layer at each k, else of all at 100 %;
-            ``"auto"``: int8 where accuracy holds and fewer bytes are read.
+        weight_dtype: ``"float32"``; ``"int8"``: weights of a large output layer at each k below 100 %, which stays
+            exact, else of all layers at 100 %; ``"auto"``: int8 where accuracy holds and fewer bytes are read.
         allowed_loss: Accuracy that may be lost against the full network. Ranker and confidence measure are chosen for
             it.
         confidence: Confidence of that promise.

@@ -181,8 +181,20 @@ class LastLayerBuilt(Result):
             loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", assessed["accuracy_targets"]),
             *self.promise.sentences,
             _alternatives(assessed, sure),
+            *self._without_list,
             *self._conclusion,
             *([] if self.out is None else [f"wrote {self.out}"]),
+        ]
+
+    @property
+    def _without_list(self) -> list[str]:
+        """Why no list of popular nodes is among the alternatives, where there is none."""
+        if any("most popular" in row["way"] for row in self.measured["alternatives"]):
+            return []
+        longest, allowed = self.measured["longest_list_tried"], self.promise.allowed_loss
+        return [
+            f"left out: a list of the most popular nodes for every input; none of up to {longest:,} nodes loses at "
+            f"most {allowed:g} with {100 * self.promise.confidence:g} % confidence"
         ]
 
     @property

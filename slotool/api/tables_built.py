@@ -212,7 +212,8 @@ def _of_pruning(pruned: dict[str, Any]) -> str:
 
 def _of_rows(document: dict[str, Any]) -> str:
     if not document["all_int8"]:
-        return f"weights of a large output layer are read as {document['weight_dtype']}"
+        exact = "; k=full reads float32 ones" if document["weight_dtype"] == "int8" else ""
+        return f"weights of a large output layer are read as {document['weight_dtype']}{exact}"
     return (
         f"at 100 % all layers are int8 (in float32 the accuracy is {document['float32_accuracy']:.4f}); accuracy "
         "targets are met so, which is quicker than choosing among float32 rows"

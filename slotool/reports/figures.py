@@ -43,7 +43,9 @@ def _figures(found: Collected) -> Iterator[Figure]:
         sources = ", ".join(str(path) for path, _ in tables)
         yield accuracy_against_latency(name, _distinct_names(tables), sources)
     for path, latency in found.latency:
-        yield from latency_figures(path.stem, latency, str(path))
+        # One median among other tables is a number, not a plot.
+        if len(latency.rows) > 1 or len(found.latency) == 1:
+            yield from latency_figures(path.stem, latency, str(path))
     for path, measured in found.interference:
         yield from colocation_figures(str(measured.provenance.get("subject") or path.stem), measured, str(path))
     for path, rules in found.rules:

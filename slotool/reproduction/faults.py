@@ -22,7 +22,7 @@ def served_deaths(workspace: Workspace) -> Found:
     supernet = str(shipped_artifact("supernet").path)
     workspace.slotool(
         f"profile points {supernet} -o served-latency.parquet --co-runners 0 --batch-size 1,2,4,8 --threads 1 "
-        f"--max-seconds-per-item {workspace.pick('0.3', '10')}"
+        f"--max-seconds-per-item {workspace.pick('1', '10')}"
     )
     points = workspace.slotool(f"evaluate {supernet} -o served-outcomes.parquet --data digits --repeats 1")["points"]
     best = max(points, key=lambda point: point["accuracy"])["version"]

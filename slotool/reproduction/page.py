@@ -14,7 +14,9 @@ def page(document: Mapping[str, Any]) -> str:
     """Markdown of the document that ``slotool reproduce`` writes for one paper."""
     figures = [figure for figure in document["figures"] if not figure["not_here"]]
     elsewhere = [(figure["number"], figure["not_here"]) for figure in document["figures"] if figure["not_here"]]
-    elsewhere += [(number, "not asked for yet") for number in document["not_made"]]
+    elsewhere += [
+        (number, f"not made yet: `slotool reproduce {document['paper']}:{number}`") for number in document["not_made"]
+    ]
     elsewhere += [(row["number"], row["why"]) for row in document["missing"]]
     parts = [_head(document), _summary(figures), *map(_section, figures)]
     if elsewhere:
@@ -55,7 +57,8 @@ def _section(figure: Mapping[str, Any]) -> str:
         parts.append(f"Agrees: {_AGREES[figure['agrees']]} (criterion: {figure['agrees_if']}).\n")
     if figure["plot"]:
         parts.append(f"![{figure['title']}]({figure['plot']})\n")
-    parts += [_table(figure["columns"], figure["rows"]), f"Measured on {figure['data']}.\n"]
+    made = f" Made on {figure['date']}." if figure.get("date") else ""
+    parts += [_table(figure["columns"], figure["rows"]), f"Data: {figure['data']}.{made}\n"]
     parts.append(f"**Why the numbers differ**: {figure['differs']}\n")
     parts.append(_commands(figure["commands"]))
     return "\n".join(parts)

@@ -120,7 +120,11 @@ def _made(figure: Figure, workspace: Workspace, out: Path) -> dict[str, Any]:
         if found.plot is not None:
             plot_file = f"{workspace.folder.name}-{figure.number}.png"
             save_png(found.plot, out / plot_file)
-    return {**result, "plot": plot_file, "commands": [asdict(ran) for ran in workspace.ran]}
+    return {**result, "date": _today(), "plot": plot_file, "commands": [asdict(ran) for ran in workspace.ran]}
+
+
+def _today() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d")
 
 
 def _document(paper: Paper, setting: Mapping[str, Any], found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -135,7 +139,7 @@ def _document(paper: Paper, setting: Mapping[str, Any], found: Mapping[str, dict
         "setting": dict(setting),
         "machine": {"id": machine_id(facts), **facts},
         "slotool": __version__,
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "date": _today(),
         "figures": [{**found[figure.number], **_about(figure)} for figure in paper.figures if figure.number in found],
         "not_made": [figure.number for figure in paper.figures if figure.number not in found],
         "missing": [{"number": number, "why": why} for number, why in paper.missing],

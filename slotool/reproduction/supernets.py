@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 DEADLINE_BY_LARGEST = 1.2
 # The paper's, of which the small scale takes two where a load has to be as great.
 WORKERS = 8
+# Mean load by what the largest subnet can serve; and squared variations of the gaps.
+LOADS, CV2 = (0.7, 1.2, 2.0), (2, 4, 8)
+# Fixed points, as many as the paper's Clipper+.
+CLIPPERS = 6
+TRACE = "azure_functions_2019_1000.csv"
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,36 @@ def service_of(workspace: Workspace) -> Service:
         f"{files[0]} --outcomes {files[1]}", what, points, [float(a) for a in chosen.accuracy], latency_s.to_numpy(),
         [int(size) for size in latency_s.columns], deadline_ms, workspace.pick(2, WORKERS),
     )  # fmt: skip
+
+
+def arrivals_file(workspace: Workspace, options: str) -> str:
+    """The file of the arrivals that ``generate arrivals`` draws by these options."""
+    words = options.replace(str(workspace.data), "").replace("--", "")
+    name = f"arrivals-{'-'.join(re.findall('[a-z0-9.]+', words))}.parquet"
+    workspace.slotool(f"generate arrivals -o {name} {options} --seed {workspace.seed}")
+    return name
+
+
+def lasting(workspace: Workspace, rate_per_s: float) -> str:
+    """How long arrivals of this rate last, for as many queries as the scale takes."""
+    return f"{workspace.pick(10_000, 300_000) / rate_per_s:.3g}s"
+
+
+def ramp(workspace: Workspace, service: Service, share: float, cv2: int) -> str:
+    """Arrivals that rise from half the largest's capacity to twice, within ``share`` of the load's length."""
+    most = service.capacity(len(service.points) - 1)
+    low, high = 0.5 * most, 2.0 * most
+    seconds = workspace.pick(10_000, 300_000) / high
+    return (
+        f"--kind time-varying --from-rate {low:.0f} --rate {high:.0f} --cv2 {cv2} --acceleration "
+        f"{(high - low) / (share * seconds):.0f} --duration {seconds:g}s"
+    )
+
+
+def clippers(service: Service) -> list[str]:
+    """Fixed points evenly over the range of accuracy."""
+    at = np.unique(np.linspace(0, len(service.points) - 1, CLIPPERS).round().astype(int))
+    return [f"fixed@{service.points[i]}" for i in at]
 
 
 def _supernet(workspace: Workspace) -> tuple[Supernet, str, str]:

@@ -52,6 +52,9 @@ def test_all_nodes_give_what_the_network_gives(
     assert all(document[key] > 0 for key in ("whole_us", "front_us", "full_us", "promised_us"))
     others = {row["way"]: row for row in document["alternatives"]}
     assert "all nodes, int8" in others
+    # Labels are drawn evenly, so that no short list keeps the loss: how long a one was tried is said.
+    assert not any("most popular" in way for way in others)
+    assert document["longest_list_tried"] == max(point["nodes"] for point in document["points"][:-1])
     assert any("ONNX Runtime int8" in way for way in others) == (kind == "onnx")
     for row in others.values():
         assert row["latency_us"] > 0

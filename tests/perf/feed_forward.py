@@ -7,7 +7,8 @@ same ones for every token and without a look-up; this is the least that any way 
 
 Then it says how many nodes are needed, by two decoders of 4,096 words that it trains for ``$SLOTOOL_BENCH_TRAIN_S``
 seconds each, with ReLU and with GELU: each token keeps the nodes that matter most for it, as if a look-up knew them.
-Points lost are of files that were not trained on.
+Points lost are of files that were not trained on. ``$SLOTOOL_NETWORKS`` names a folder that keeps the decoders for a
+later run.
 """
 
 from __future__ import annotations
@@ -158,9 +159,26 @@ def _needed() -> list[dict[str, Any]]:
     seconds, parts = float(os.environ.get("SLOTOOL_BENCH_TRAIN_S", TRAIN_S)), split_text(WORDS, TEXT_WORDS)
     rows: list[dict[str, Any]] = []
     for name, activation in (("ReLU", functional.relu), ("GELU", functional.gelu)):
-        decoder = network.trained(parts["train"], WORDS, seconds, seed=0, activation=activation)
+        decoder = _decoder(name, activation, parts["train"], seconds)
         rows += _kept(name, decoder, *network.examples(parts["test"], SCORED, seed=2))
     return rows
+
+
+def _decoder(name: str, activation: Any, files: list[np.ndarray], seconds: float) -> Any:
+    """Trained now; or by a run before, where there is a place for it."""
+    from safetensors.torch import load_file, save_file
+
+    from tests.perf import language_network as network
+
+    place = os.environ.get("SLOTOOL_NETWORKS")
+    if place is None:
+        return network.trained(files, WORDS, seconds, seed=0, activation=activation)
+    file = Path(place) / f"decoder-{WORDS}-{name}.safetensors"
+    if not file.is_file():
+        save_file(network.trained(files, WORDS, seconds, seed=0, activation=activation).state_dict(), file)
+    decoder = network.Decoder(WORDS, activation)
+    decoder.load_state_dict(load_file(file))
+    return decoder.eval()
 
 
 def _kept(name: str, decoder: Any, x: np.ndarray, y: np.ndarray) -> list[dict[str, Any]]:

@@ -7,7 +7,9 @@ names some of the sets only. Every row: accuracy lost against the full network o
 standard error, latency, and measured ÷ bound, the bound being the bytes the answer must read over the
 bandwidth of reading as many. k is chosen on the validation split alone, with the loss promised by it. Means, medians
 and 99th percentiles are of all samples, cold ones of calls whose weights no cache held. ``$SLOTOOL_TABLES_CACHE`` names
-a folder for tables built before (a build takes minutes, and timing may come in a run of its own).
+a folder for tables built before (a build takes minutes, and timing may come in a run of its own); rows of a set that
+were measured before on this machine at this commit are kept there too, and printed again: so each set may be timed by
+itself, and all recorded by a last run.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from slotool.elastic.activators.kernels.int8 import FAST
 from slotool.elastic.activators.kernels.layer import confidence, find_buckets, hash_nodes, pick
 from slotool.elastic.activators.kernels.records import header_of, layer_of
 from tests.perf.slo_nn_baselines import add_hnsw, add_ivf, add_onnx, add_torch
-from tests.perf.slo_nn_rows import Bench, caches
+from tests.perf.slo_nn_rows import Bench, caches, print_rows
 
 FASHION = "fashion-mnist"
 SETS = (FASHION, "tate-16k", "tibkat-35k", "tibkat-words-196k")
@@ -47,10 +49,29 @@ def main() -> None:
     results = {}
     print(f"caches: {caches()}")
     for name in os.environ.get("SLOTOOL_BENCH_SETS", ",".join(SETS)).split(","):
+        kept = _kept_rows(name)
+        if kept is not None and kept.is_file():
+            print(f"\n{name}: as measured before, {kept.name}")
+            results[name] = json.loads(kept.read_text())
+            print_rows(results[name]["rows"])
+            continue
         subject = load_set(name)
         if subject is not None:
             results[name] = _one_set(name, *subject)
+            if kept is not None:
+                kept.write_text(json.dumps(results[name]))
     print(json.dumps({"benchmark": "slo_nn", "sets": results}))
+
+
+def _kept_rows(name: str) -> Path | None:
+    """Where the rows of a set are kept; nowhere without a place, or with changes that no commit names."""
+    from slotool.machine import machine_id
+    from tests.perf.record import commit
+
+    place, made_at = os.environ.get("SLOTOOL_TABLES_CACHE"), commit()
+    if place is None or not made_at or made_at.endswith("+"):
+        return None
+    return Path(place) / f"{name}-rows-{machine_id()}-{made_at}.json"
 
 
 def load_set(name: str) -> tuple[Any, Any] | None:

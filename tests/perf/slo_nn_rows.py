@@ -161,7 +161,7 @@ class Bench:
                     "over_bound": median / (read / _bandwidth(read) * 1e6) if row.read_bytes else None,
                 }
             )
-        _print(found)
+        print_rows(found)
         return found
 
     def _truth(self, labels: np.ndarray) -> np.ndarray:
@@ -173,7 +173,8 @@ def _pairs(x: Any) -> list[tuple[np.ndarray, ...]]:
     return [(x.indices[a:b], x.data[a:b]) for a, b in zip(x.indptr[:-1], x.indptr[1:], strict=True)]
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    """Prints what ``Bench.report`` found."""
     baselines = {"torch": "PyTorch", "dense": "our fused dense", "ORT int8": "ONNX Runtime int8"}
     heads = ("lost", "± SE", "nodes", "median", "mean", "p99", "cold", "÷ bound", *(f"× {head}" for head in baselines))
     print("µs, all samples; × and cold: medians" + " " * 9 + " ".join(f"{head:>9}" for head in heads))

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.reports.axes import Unit, log_axis, share_axis, spaced_labels
+from slotool.reports.axes import Unit, log_axis, log_share_axis, share_axis, spaced_labels
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import duration, percent
 from slotool.tables import OperatingPoint, OutcomeTable
 
 # A cheaper point that gives up no more than this is worth pointing out.
 WORTH_IT = 0.01
+# Where the least k is less, shares of nodes are drawn on a logarithmic axis.
+FEW_NODES = 0.02
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ class Scored:
         except InputError:
             return None
         return 1.0 if self.version == "full" else float(k) if isinstance(k, int | float) else None
+
+    @property
+    def label(self) -> str:
+        """The version as a plot has room for: k to three digits."""
+        k = self.share_of_nodes
+        return self.version if k is None or k == 1 else f"k={k:.3g}"
 
     def cells(self, best_latency_s: float) -> tuple[str, ...]:
         faster = f"{best_latency_s / self.latency_s:.2f} ×" if self.latency_s > 0 else "–"
@@ -78,7 +86,8 @@ def accuracy_against_k(name: str, table: OutcomeTable, source: str) -> Figure:
     share = np.array([point.share_of_nodes for point in points], dtype=np.float64)
     accuracy, error = (np.array([getattr(p, f) for p in points]) for f in ("accuracy", "standard_error"))
     full = points[-1]
-    x = share_axis("share of each layer's nodes computed (k)", np.append(share, 0.0))
+    what = "share of each layer's nodes computed (k)"
+    x = log_share_axis(what, share[0]) if share[0] < FEW_NODES else share_axis(what, np.append(share, 0.0))
     y = share_axis("accuracy", np.concatenate([accuracy - error, accuracy + error]))
     least = next(p for p in points if p.accuracy >= full.accuracy - WORTH_IT)
     curve = Curve(name, share, accuracy, "dots and line", error=error, hover=tuple(_hover(p) for p in points))
@@ -111,7 +120,7 @@ def accuracy_against_latency(name: str, tables: Sequence[tuple[str, OutcomeTable
     x = log_axis(f"median latency of one answer, {unit.name}", unit.of(latency_s), air=0.1)
     y = share_axis("accuracy", bounds)
     accuracy = np.array([point.accuracy for _, point in every])
-    labels = spaced_labels(unit.of(latency_s), accuracy, [point.version for _, point in every], x, y)
+    labels = spaced_labels(unit.of(latency_s), accuracy, [point.label for _, point in every], x, y)
     front = pareto(latency_s, accuracy)
     frontier = Curve("Pareto front", unit.of(latency_s[front]), accuracy[front], "steps", colour=5)
     dots, at = [], 0
@@ -156,7 +165,8 @@ def _enough(points: list[Scored], least: Scored) -> str:
     full = points[-1]
     if least is full:
         return f"No k below {full.version} comes within one point of its {percent(full.accuracy)}"
-    share = percent(least.share_of_nodes, 0)
+    k = least.share_of_nodes or 0.0
+    share = percent(k, 0) if k >= FEW_NODES else f"{100 * k:.2g} %"
     return f"{share} of the nodes suffice to stay within one point of the {percent(full.accuracy)} of {full.version}"
 
 

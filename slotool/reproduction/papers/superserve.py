@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from slotool.reports.text import duration, percent
+from slotool.reproduction.actuation_delay import COARSE, actuation_delay
 from slotool.reproduction.commands import Document
 from slotool.reproduction.faults import served_deaths
 from slotool.reproduction.paper import Figure, Found, Paper
 from slotool.reproduction.plots import curves
-from slotool.reproduction.supernets import WORKERS, Service, accuracy_by_flops, loading, memory, service_of
+from slotool.reproduction.supernets import (
+    CV2,
+    LOADS,
+    TRACE,
+    WORKERS,
+    Service,
+    accuracy_by_flops,
+    arrivals_file,
+    clippers,
+    lasting,
+    loading,
+    memory,
+    ramp,
+    service_of,
+)
+from slotool.reproduction.time_courses import (
+    bursts_over_time,
+    control_choices,
+    ramps_over_time,
+    slack_left,
+    trace_over_time,
+)
 from slotool.reproduction.workspace import Workspace
 
-# Mean load by what the largest subnet can serve; and squared variations of the gaps.
-LOADS, CV2 = (0.7, 1.2, 2.0), (2, 4, 8)
-# Fixed points, as many as the paper's Clipper+.
-CLIPPERS = 6
 HELD = 0.999
 _SIMULATED = "simulated on a virtual clock with measured latencies, not served by eight GPUs"
+_FOLLOWS = "in the busiest quarter of the time accuracy is no higher and batches are no smaller than in the calmest"
 _SMALLER = "a supernet of 2 ms at most on a CPU, not OFA-ResNet on an RTX 2080 Ti"
 
 
@@ -33,26 +51,13 @@ def _simulated(
     workers: int | None = None,
 ) -> dict[str, Document]:
     """Rows of ``simulate`` by policy, for the arrivals that ``generate arrivals`` draws by these options."""
-    words = arrivals.replace(str(workspace.data), "").replace("--", "")
-    name = f"arrivals-{'-'.join(re.findall('[a-z0-9.]+', words))}.parquet"
-    workspace.slotool(f"generate arrivals -o {name} {arrivals} --seed {workspace.seed}")
+    name = arrivals_file(workspace, arrivals)
     document = workspace.slotool(
         f"simulate {service.tables} --arrivals {name} --deadline-ms {service.deadline_ms:g} --workers "
         f"{workers or service.workers} "
         f"--policies {','.join(policies)} --optimum bound --seed {workspace.seed}{more}"
     )
     return {row["policy"]: row for row in document["policies"]}
-
-
-def _seconds(workspace: Workspace, rate_per_s: float) -> str:
-    """How long arrivals of this rate last, for as many queries as the scale takes."""
-    return f"{workspace.pick(10_000, 300_000) / rate_per_s:.3g}s"
-
-
-def _clippers(service: Service) -> list[str]:
-    """Fixed points evenly over the range of accuracy."""
-    at = np.unique(np.linspace(0, len(service.points) - 1, CLIPPERS).round().astype(int))
-    return [f"fixed@{service.points[i]}" for i in at]
 
 
 def _against(rows: dict[str, Document]) -> tuple[float, float]:
@@ -71,7 +76,7 @@ def _against(rows: dict[str, Document]) -> tuple[float, float]:
 def _grid(workspace: Workspace, loads: dict[str, str], title: str) -> Found:
     """SlackFit, the value-iteration policy, INFaaS's least cost and the fixed points, by named arrivals."""
     service = service_of(workspace)
-    policies = ["slackfit", "value-iteration", "mincost", *_clippers(service)]
+    policies = ["slackfit", "value-iteration", "mincost", *clippers(service)]
     found = {name: _simulated(workspace, service, arrivals, policies) for name, arrivals in loads.items()}
     against = {name: _against(rows) for name, rows in found.items()}
     gains = [gain for gain, _ in against.values()]
@@ -117,7 +122,7 @@ def _bursty(workspace: Workspace) -> Found:
         workspace,
         {
             f"{load:g} × the largest's capacity, CV² {cv2}":
-                f"--kind bursty --rate {load * most:.0f} --cv2 {cv2} --duration {_seconds(workspace, load * most)}"
+                f"--kind bursty --rate {load * most:.0f} --cv2 {cv2} --duration {lasting(workspace, load * most)}"
             for load in LOADS for cv2 in CV2
         },
         "Bursty loads",
@@ -125,17 +130,11 @@ def _bursty(workspace: Workspace) -> Found:
 
 
 def _ramps(workspace: Workspace) -> Found:
-    """From half the largest's capacity to twice, in as many seconds as the acceleration takes."""
     service = service_of(workspace)
-    most = service.capacity(len(service.points) - 1)
-    low, high = 0.5 * most, 2.0 * most
-    seconds = workspace.pick(10_000, 300_000) / high
     return _grid(
         workspace,
         {
-            f"ramp of {share:g} of the load's length, CV² {cv2}":
-                f"--kind time-varying --from-rate {low:.0f} --rate {high:.0f} --cv2 {cv2} --acceleration "
-                f"{(high - low) / (share * seconds):.0f} --duration {seconds:g}s"
+            f"ramp of {share:g} of the load's length, CV² {cv2}": ramp(workspace, service, share, cv2)
             for share in (0.5, 0.2, 0.05) for cv2 in (2, 8)
         },
         "Loads that rise",
@@ -143,14 +142,14 @@ def _ramps(workspace: Workspace) -> Found:
 
 
 def _recorded(workspace: Workspace) -> Found:
-    trace = workspace.data_set(["azure_functions_2019_1000.csv"])
+    trace = workspace.data_set([TRACE])
     service = service_of(workspace)
     most = service.capacity(len(service.points) - 1)
     return _grid(
         workspace,
         {
             f"mean of {load:g} × the largest's capacity":
-                f"--trace {trace} --rate {load * most:.0f} --duration {_seconds(workspace, load * most)}"
+                f"--trace {trace} --rate {load * most:.0f} --duration {lasting(workspace, load * most)}"
             for load in LOADS
         },
         "Microsoft Azure Functions, 2019",
@@ -161,7 +160,7 @@ def _policies(workspace: Workspace) -> Found:
     service = service_of(workspace)
     most = service.capacity(len(service.points) - 1)
     names = ["slackfit", "maxacc", "maxbatch", "value-iteration"]
-    seconds = _seconds(workspace, 1.5 * most)
+    seconds = lasting(workspace, 1.5 * most)
     found = {
         cv2: _simulated(
             workspace, service, f"--kind bursty --rate {1.5 * most:.0f} --cv2 {cv2} --duration {seconds}", names
@@ -193,7 +192,7 @@ def _deaths(workspace: Workspace) -> Found:
     """Half the workers die, one after the other, under a load that all serve at the most accurate point."""
     service = service_of(workspace)
     most = service.capacity(len(service.points) - 1, WORKERS)
-    seconds = float(_seconds(workspace, 0.8 * most).removesuffix("s"))
+    seconds = float(lasting(workspace, 0.8 * most).removesuffix("s"))
     deaths = [seconds * (i + 1) / (WORKERS / 2 + 1) for i in range(WORKERS // 2)]
     names = ["slackfit", "value-iteration", f"fixed@{service.points[-1]}"]
     rows = _simulated(
@@ -310,6 +309,13 @@ PAPER = Paper(
             "weights go from a file in the page cache to CPU memory, not over PCIe", loading,
         ),
         Figure(
+            "1b", "Actuation delay (1b, 1c)",
+            "a policy whose models take a while to switch misses deadlines as the rate rises and wastes resources as "
+            "it falls; one that switches at once does neither",
+            f"a delay of {COARSE} deadlines misses more and leaves more capacity unused than none",
+            f"{_SMALLER}; a fluid of queries instead of single ones", actuation_delay,
+        ),
+        Figure(
             "2", "Accuracy of subnets by FLOPs",
             "subnets are more accurate than hand-tuned ResNets of the same FLOPs",
             "within the FLOPs of each network trained alone some subnet is as accurate",
@@ -344,6 +350,11 @@ PAPER = Paper(
             "as of Figure 8", f"1,000 functions of the trace, compressed; {_SMALLER}; {_SIMULATED}", _recorded,
         ),
         Figure(
+            "10b", "The recorded day over time",
+            "within spikes SlackFit takes smaller subnets and larger batches, and larger subnets where the load is low",
+            _FOLLOWS, f"1,000 functions of the trace, compressed; {_SMALLER}; {_SIMULATED}", trace_over_time,
+        ),
+        Figure(
             "11a", "Workers die", "attainment stays .999 with half the workers dead, by less accurate subnets",
             f"attainment of at least {HELD}", f"{_SMALLER}; {_SIMULATED}", _deaths,
         ),
@@ -368,11 +379,31 @@ PAPER = Paper(
             f"than "
             "one example, and the medians are noisy", _profile,
         ),
+        Figure(
+            "12b", "Choices by latency", "the number of choices of subnet and batch size falls as the latency rises",
+            "more choices in the lower half of the latencies than in the upper", _SMALLER,
+            control_choices,
+        ),
+        Figure(
+            "13a", "Bursty loads over time", "SlackFit takes less accurate subnets more often as CV² grows, and within "
+            "spikes smaller subnets with larger batches",
+            f"{_FOLLOWS}; and the mean accuracy falls with CV²", f"{_SMALLER}; {_SIMULATED}", bursts_over_time,
+        ),
+        Figure(
+            "13b", "Rising loads over time", "a faster rise makes SlackFit jump to smaller subnets and larger batches, "
+            "a slower one passes by those in between; the mean accuracy falls with the acceleration",
+            f"{_FOLLOWS}; and the mean accuracy falls with the acceleration", f"{_SMALLER}; {_SIMULATED}",
+            ramps_over_time,
+        ),
+        Figure(
+            "14", "Slack left to queries (appendix B)",
+            "under the largest fixed subnets queries have less slack than any call takes; with SlackFit they keep it",
+            "with SlackFit fewer than 1 % have none left, and no more than under the largest subnet",
+            f"Poisson arrivals, as the trace is said to have; {_SMALLER}; {_SIMULATED}", slack_left,
+        ),
     ),
     missing=(
         ("3, 5, 6, 7", "drawings, no measurements"),
-        ("13 (appendix)", "time courses of Figures 8 and 9: `slotool simulate --plots` draws them of the commands "
-        "above"),
         ("all on GPUs", "needs eight RTX 2080 Ti; `slotool profile points --device cuda:0` measures a supernet on "
         "yours"),
         ("2 and 4 on OFA-ResNet, DynaBERT", "their weights are not shipped; `slotool train supernet --from` takes "

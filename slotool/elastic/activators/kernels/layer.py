@@ -51,7 +51,7 @@ def compute_all(row: Layer, active: int, keep: int, numbers: np.ndarray, ints: n
     units: int = row.units
     inputs, output = row.inputs, header.output_at
     if row.columns_at >= 0:
-        _columns(row, active if active >= 0 else list_inputs(inputs, numbers, ints), output, numbers, ints)
+        columns_of(row, active if active >= 0 else list_inputs(inputs, numbers, ints), output, numbers, ints)
     else:
         x = numbers[header.input_at : header.input_at + inputs]
         weights = numbers[row.rows_at : row.rows_at + units * inputs].reshape(units, inputs)
@@ -85,7 +85,7 @@ def compute_some(
     least = ints[row.counts_at + max(point, 0)]
     by_columns = active >= 0 and reads_columns(row, point, ints) and active * units <= least * inputs
     if by_columns:
-        _columns(row, active, header.all_at, numbers, ints)
+        columns_of(row, active, header.all_at, numbers, ints)
     hash_nodes(row, by_columns, numbers, ints, ids)
     find_buckets(row, numbers, ints, ids, bytes_)
     if point < 0:
@@ -204,7 +204,7 @@ def reads_columns(row: Layer, point: int, ints: np.ndarray) -> bool:
 
 
 @njit(cache=True, fastmath=FAST)
-def _columns(row: Layer, active: int, target: int, numbers: np.ndarray, ints: np.ndarray) -> None:
+def columns_of(row: Layer, active: int, target: int, numbers: np.ndarray, ints: np.ndarray) -> None:
     """All nodes at once from the columns of the active inputs, four columns a pass to spare the running sums."""
     header = header_of(ints)
     units, bias, start = row.units, row.bias_at, row.columns_at

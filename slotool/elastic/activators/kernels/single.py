@@ -69,7 +69,7 @@ def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = _arrays(handle)
     if len(x) != header_of(ints).query_inputs:
         return WRONG_LENGTH
-    active = _load_dense(x, numbers, ints)
+    active = load_dense(x, numbers, ints)
     return _top(active, handle, threshold, numbers, ints, ids, bytes_)
 
 
@@ -129,7 +129,7 @@ def logits(
     for query in range(len(out)):
         part = slice(0, 0)
         if dense:
-            active = _load_dense(x[query], numbers, ints)
+            active = load_dense(x[query], numbers, ints)
         else:
             require(0 <= indptr[query] <= indptr[query + 1] <= len(indices))
             part = slice(indptr[query], indptr[query + 1])
@@ -152,7 +152,7 @@ def require(fits: bool) -> None:
 
 
 @njit(cache=True, fastmath=FAST)
-def _load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
+def load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """Copy a query in and list its inputs that are not zero; returns how many."""
     header = header_of(ints)
     inputs, values, actives = numbers[header.input_at :], numbers[header.values_at :], ints[header.active_at :]
@@ -231,7 +231,7 @@ def _top(
         return taken
     row = layer_of(ints, header.layers - 1)
     if row.int8_at >= 0 and taken < header.shares:
-        _score_again(row, kept, best, nodes, numbers, ints)
+        score_again(row, kept, best, nodes, numbers, ints)
     for i in range(wanted):
         labels[i] = nodes[i]
         scores[i] = best[i]
@@ -239,7 +239,7 @@ def _top(
 
 
 @njit(cache=True, fastmath=FAST)
-def _score_again(
+def score_again(
     row: Layer, kept: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
 ) -> None:
     """Score the best from their float32 rows and put them in order again."""

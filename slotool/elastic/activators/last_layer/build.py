@@ -144,6 +144,7 @@ class LastLayerSource:
             "promised_us": promised_us,
             "per_input_us": per_input_us if promise.target_saves else None,
             "alternatives": self._scored(head, others, other_us, whole_us, answers.correct[:, -1]),
+            "longest_list_tried": max(point["nodes"] for point in points[:-1]),
             "points": points,
             "accuracy_targets": aclo_sweep(head, test.x, answers.correct),
             "ideal_mean_k": ideal_k(head, answers.correct),

@@ -1,0 +1,90 @@
+"""Where the time of a query goes: reading it, hashing it and choosing k, listing nodes, computing them.
+
+Source: slo-aware-neural-networks, Figure 3.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotool.elastic.activators.slo_nn import SloNN
+from slotool.errors import InputError
+from slotool.process import collector_off
+from slotool.tables import OperatingPoint
+
+# Queries that are broken off in one compiled call, which takes about so long; and how often each stage has its turn.
+QUERIES, CALL_S, ROUNDS = 2_000, 0.05, 15
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """µs of one query within compiled code, caches warm: of ``ROUNDS`` means the least, to which other work adds least.
+
+    ``read_us``: its values are brought in. ``hash_us``: keys, their buckets, and k where it is chosen per input.
+    ``list_us``: the nodes to compute are taken from the lists. ``compute_us``: products, and the best of them.
+    """
+
+    read_us: float
+    hash_us: float
+    list_us: float
+    compute_us: float
+
+    @property
+    def total_us(self) -> float:
+        return self.read_us + self.hash_us + self.list_us + self.compute_us
+
+    @classmethod
+    def of(
+        cls, model: SloNN, x: Any, point: OperatingPoint | None = None, threshold: float = float("inf")
+    ) -> StageTimes:
+        """Of the rows of ``x``, float32 [n, *input_shape] or CSR, answered by ``model`` at ``point``; None: with k
+        chosen per input by ``threshold``, and no less than all nodes where that is infinite.
+
+        Raises ``InputError`` for networks with convolutions, whose stages have pieces of another kind.
+        """
+        from slotool.elastic.activators.kernels import layout, single, stages
+
+        if not model.mlp.dense:
+            raise InputError(f"{model.name} has convolutions; its stages cannot be told apart")
+        at = layout.BY_CONFIDENCE if point is None else model.points.index(point)
+        flat = model.flat(x)[:QUERIES]
+        rest: tuple[Any, ...] = (at, threshold, *model.compiled.state)
+        layers = len(model.mlp.layers)
+        stops = [0, *(1 + stages.STAGES * layer + stage for layer in range(layers) for stage in range(stages.STAGES))]
+        few = _few(lambda rows: stages.until(stops[-1], *single.batch(rows), *rest), flat)
+        taken_us = _by_stop(lambda stop: stages.until(stop, *single.batch(few), *rest), stops) / few.shape[0]
+        parts = np.diff(taken_us)[: stages.STAGES * layers].reshape(layers, stages.STAGES).sum(axis=0)
+        return cls(
+            read_us=float(taken_us[0]),
+            hash_us=float(parts[stages.HASH]),
+            list_us=float(parts[stages.LIST]),
+            compute_us=float(parts[stages.COLUMNS] + parts[stages.COMPUTE]),
+        )
+
+
+def _few(answer: Callable[[Any], Any], rows: Any) -> Any:
+    """So many of ``rows`` that answering them takes about ``CALL_S``."""
+    answer(rows[:1])
+    started = time.perf_counter()
+    answer(rows[:4])
+    each_s = (time.perf_counter() - started) / 4
+    return rows[: max(4, int(CALL_S / each_s))]
+
+
+def _by_stop(answer: Callable[[int], Any], stops: list[int]) -> np.ndarray:
+    """Least µs of a call for each of ``stops``, which take turns, because drift then affects all alike."""
+    taken_us = np.empty((ROUNDS, len(stops)))
+    with collector_off():
+        for turn in range(-1, ROUNDS):
+            for at, stop in enumerate(stops):
+                started = time.perf_counter()
+                answer(stop)
+                if turn >= 0:
+                    taken_us[turn, at] = 1e6 * (time.perf_counter() - started)
+    least: np.ndarray = taken_us.min(axis=0)
+    return least
