@@ -209,6 +209,24 @@ class FrontEnd:
             self.admission.end(options.timeout_us, answered=False)
             raise
 
+    def answer_alone(
+        self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
+    ) -> InferenceResult | None:
+        """The answer of ``submit``, as ``Router.answer_alone`` has it; ``settle_alone`` must follow. ``options``:
+        without a tolerance or a minimum of accuracy, to a model that checks no inputs and is named without a version.
+
+        None: nothing has happened, and ``submit`` is asked."""
+        others = self._has_candidates or self.default_tolerance is not None or self.has_records
+        if others or self.clients is not None or self.admission.in_progress or not self._arrives_alone():
+            return None
+        return self.router.answer_alone(served, x, options, arrival_us)
+
+    def settle_alone(self, asked: Asked, answer: InferenceResult) -> None:
+        """Count it, once it is on its way."""
+        self.admission.answered_alone(asked.options.timeout_us)
+        self.accounts.answered(asked, answer)
+        self.router.settle_alone()
+
     def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
         served = asked.served
         self.admission.end(asked.options.timeout_us, answered=not isinstance(outcome, Rejection))

@@ -108,6 +108,8 @@ class Router:
         self.arrived = 0
         self._numbered = 0
         self._scheduled = self._is_dispatching = False
+        # Of the last answer of ``answer_alone``: its queue, query, worker and point, when it began and when it ended.
+        self._unsettled: tuple[ModelQueue, Query, int, OperatingPoint, float, float] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
@@ -349,6 +351,66 @@ class Router:
         elif self.now_us() - now_us > LONG_US:
             self._wake(READING_ITERATIONS)
 
+    def answer_alone(
+        self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
+    ) -> InferenceResult | None:
+        """The answer of ``submit`` to a request that is the only one, where it would be there before ``submit`` returns
+        and nothing goes wrong. ``settle_alone`` must follow, once it is on its way: nothing that its client waits for.
+
+        ``options``: without a tolerance or a minimum of accuracy. None: nothing has happened, and ``submit`` is asked.
+        """
+        model_queue = self._queues.get(served.name)
+        if model_queue is None or model_queue.served is not served or model_queue.is_closing:
+            return None
+        if self._ended is not None or self._max_queue < 1 or not self._is_free():
+            return None
+        headroom_us = self.headroom.of(options.timeout_us, arrival_us)
+        deadline_us = arrival_us + options.timeout_us - headroom_us
+        query = Query(
+            str(self._numbered + 1), arrival_us, deadline_us, None, options.objective, None, options.priority, len(x)
+        )
+        begun_us = self.now_us()
+        decided = model_queue.dispatcher.decide_alone(query, begun_us)
+        if decided is None or decided[1].switches:
+            return None
+        worker, decision = decided
+        try:
+            scored = self.engine.compute(served.name, decision.point, x)
+        except Exception:
+            return None  # ``submit`` has it fail again, and finds out whose fault it is
+        done_us = self.now_us()
+        sure = None if scored.confidence is None else lowest(scored.confidence)
+        if sure is not None and math.isnan(sure):
+            return None
+        self._unsettled = model_queue, query, worker, decision.point, begun_us, done_us
+        timing = begun_us - arrival_us, done_us - begun_us, query.deadline_us - done_us + headroom_us
+        return InferenceResult(scored, decision, *timing, len(scored), query.id, "", served.version, sure)
+
+    def settle_alone(self) -> None:
+        """Note what follows of the last answer of ``answer_alone``."""
+        assert self._unsettled is not None
+        (model_queue, query, worker, point, begun_us, done_us), self._unsettled = self._unsettled, None
+        self.arrived += 1
+        self._numbered += 1
+        served, took_us, examples = model_queue.served, done_us - begun_us, query.examples
+        model_queue.dispatcher.answered_alone(query, worker, done_us)
+        planned_us = served.policy.planned_us(point, examples)
+        self._note_call(model_queue, point, examples, begun_us, done_us)
+        self.batch_listener()
+        now_us = self.now_us()
+        self.headroom.observe(now_us - done_us + (took_us - planned_us if planned_us else 0.0), now_us)
+        if now_us - begun_us > LONG_US:
+            self._wake(READING_ITERATIONS)
+
+    def _note_call(
+        self, model_queue: ModelQueue, point: OperatingPoint, examples: int, begun_us: float, done_us: float
+    ) -> None:
+        """What a call took that was answered by the point which was chosen."""
+        model_queue.served.policy.observe(point, examples, done_us - begun_us)
+        if self.call_listener is not None and begun_us >= model_queue.changed_us:
+            self.call_listener(model_queue.served.name, point, examples, done_us - begun_us, done_us)
+        self.metrics.computed(model_queue.served.name, examples)
+
     def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""
         if self._ended is not None:
@@ -483,11 +545,10 @@ class Router:
         took_us, examples, version = done_us - batch.begun_us, len(scored), model_queue.served.version
         # Nothing is to be learnt of a call that another point answered.
         planned_us = 0.0 if fallback else batch.planned_us
-        if not fallback:
-            model_queue.served.policy.observe(batch.decision.point, examples, took_us)
-            if self.call_listener is not None and batch.begun_us >= model_queue.changed_us:
-                self.call_listener(model_queue.served.name, batch.decision.point, examples, took_us, done_us)
-        self.metrics.computed(model_queue.served.name, examples)
+        if fallback:
+            self.metrics.computed(model_queue.served.name, examples)
+        else:
+            self._note_call(model_queue, batch.decision.point, examples, batch.begun_us, done_us)
         for query in batch.queries:
             del model_queue.pending[query.id]
         first, answered, shared = 0, 0, len(wanted) > 1

@@ -12,6 +12,7 @@ from slotool.devices import CPU
 from slotool.errors import RunError
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
 from slotool.serving.ensemble import PointRunner
+from slotool.serving.outputs import Computed
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -45,6 +46,9 @@ class InlineInferenceEngine(InferenceEngine):
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         self._runners[model].add(points)
+
+    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Computed:
+        return self._runners[model].run(x, point)
 
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         runner = self._runners[model]

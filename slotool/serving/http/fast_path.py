@@ -13,6 +13,7 @@ from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.bulk_rejection import INFERENCE, BulkRejector
 from slotool.serving.http.requests import Request
+from slotool.serving.http.straight_path import StraightPath
 from slotool.serving.http.transport import Outbox
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
@@ -53,6 +54,7 @@ class FastPath:
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
         self._front, self._inference, self._compute = front, inference, compute
         self.bulk_rejector = BulkRejector(front)
+        self.straight = StraightPath(front, inference)
         # Answers of one call leave together.
         self.outbox = Outbox()
         front.router.batch_listener = self._call_answered
