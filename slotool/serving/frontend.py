@@ -98,6 +98,10 @@ class FrontEnd:
         self._selector = selector
         self.admission.listen_to(lambda: selector.idle_s)
 
+    def is_idle(self) -> bool:
+        """Whether a request that arrives now is the only one, in this iteration of the event loop and in progress."""
+        return self.admission.in_progress == 0 and self._arrives_alone()
+
     def _arrives_alone(self) -> bool:
         """Whether no other request arrived in this iteration of the event loop: one that might be more urgent, or share
         a call."""
@@ -217,7 +221,7 @@ class FrontEnd:
 
         None: nothing has happened, and ``submit`` is asked."""
         others = self._has_candidates or self.default_tolerance is not None or self.has_records
-        if others or self.clients is not None or self.admission.in_progress or not self._arrives_alone():
+        if others or self.clients is not None:
             return None
         return self.router.answer_alone(served, x, options, arrival_us)
 

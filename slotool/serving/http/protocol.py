@@ -219,7 +219,7 @@ class HttpProtocol(AnsweringProtocol):
         sent, request, head = self._last_head
         if len(data) - len(sent) != request.body_bytes or not data.startswith(sent):
             return False
-        if not overloaded and self._answers_known(data, sent, head):
+        if not overloaded and self._front.is_idle() and self._answers_known(data, sent, head):
             return True
         exchange = Exchange(request, head=self._fast_path.again(head))
         exchange.received = data[len(sent) :]
