@@ -65,6 +65,10 @@ class ElasticModel(ABC):
     checks_inputs = False
     # Whether ``expected_accuracy`` tells named inputs apart.
     estimates_each = False
+    # Whether its first calls compile machine code, which takes seconds where the cache on disk lacks it.
+    compiles = False
+    # Whether scores may be minus infinity: of classes that were not computed.
+    leaves_out = False
     # Whole numbers that a request may state of each example, with the greatest: further columns of ``respond``.
     parameters: Mapping[str, int] = MappingProxyType({})
     name: str

@@ -72,8 +72,8 @@ class StraightPath:
         return known
 
     def answer(self, known: KnownRequest, data: bytes) -> bytes | None:
-        """The answer to ``data``, a whole request that is ``known``, while ``FrontEnd.is_idle``; ``settle`` must follow,
-        once it is written. None: nothing has happened."""
+        """The answer to ``data``, a whole request that is ``known``, while ``FrontEnd.is_idle``; ``settle`` must
+        follow, once it is written. None: nothing has happened."""
         front = self._front
         arrival_us = front.router.now_us()
         if not self._is_current(known):
