@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.serving import ServedModel
+    from slotool.serving.addresses import AddressRates
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import SecondaryFrontEnd
     from slotool.serving.tls import Certificate
@@ -66,6 +67,12 @@ def serve(
             help="Token to send, or .toml of clients.",
             show_default="$SLOTOOL_TOKEN",
         ),
+    ] = None,
+    address_rate: Annotated[
+        float | None, _network("--address-rate", min=1e-3, help="Inferences/s of each client address.")
+    ] = None,
+    trusted_proxies: Annotated[
+        str | None, _network("--trusted-proxies", help="Addresses whose X-Forwarded-For is believed, by commas.")
     ] = None,
     tls_certificate: Annotated[
         Path | None, _network("--tls-certificate", help="PEM file: speak TLS, and show this.")
@@ -148,7 +155,7 @@ def serve(
              "tls_clients": tls_clients}  # fmt: skip
     token_file, log, *tls = (beside_config(path, key) if models else path for key, path in files.items())
     certificate = _certificate(*tls)
-    clients = read_clients(token_file)
+    clients, addresses = read_clients(token_file), _address_rates(address_rate, trusted_proxies)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read its tokens")
     # Before the models are loaded: a port in use should be known at once.
@@ -175,6 +182,7 @@ def serve(
             router,
             limits=Limits(batch=max_batch),
             clients=clients,
+            addresses=addresses,
             runtime_settings=runtime_settings,
             access_log=accesses,
             traces=spans,
@@ -259,6 +267,14 @@ def _certificate(file: Path | None = None, key: Path | None = None, clients: Pat
         if path is not None and file is None:
             raise typer.BadParameter("without --tls-certificate the server does not speak TLS", param_hint=option)
     return None if file is None else Certificate(file, key, clients)
+
+
+def _address_rates(rate: float | None, proxies: str | None) -> AddressRates | None:
+    from slotool.serving.addresses import AddressRates
+
+    if rate is None and proxies is not None:
+        raise typer.BadParameter("without --address-rate nobody asks for addresses", param_hint="--trusted-proxies")
+    return None if rate is None else AddressRates(rate, proxies.split(",") if proxies else ())
 
 
 async def _reload(

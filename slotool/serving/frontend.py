@@ -21,6 +21,7 @@ from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections, trace_context
 from slotool.serving.access_log import AccessLog
 from slotool.serving.accounts import Accounts, Asked
+from slotool.serving.addresses import AddressRates
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
 from slotool.serving.candidates import CANARY, SHADOW, VERSION, candidate_name, public
 from slotool.serving.clients import Clients, read_clients
@@ -69,6 +70,8 @@ class FrontEnd:
         self.router = router
         self.limits = limits
         self.clients = clients
+        # Rates by the address that requests come from; None where there are none.
+        self.addresses: AddressRates | None = None
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
         self.shared_memory: SharedMemory | None = None
@@ -221,7 +224,7 @@ class FrontEnd:
 
         None: nothing has happened, and ``submit`` is asked."""
         others = self._has_candidates or self.default_tolerance is not None or self.has_records
-        if others or self.clients is not None:
+        if others or self.clients is not None or self.addresses is not None:
             return None
         return self.router.answer_alone(served, x, options, arrival_us)
 
@@ -276,6 +279,12 @@ class FrontEnd:
             self.router.metrics.client_asked(client.name, within_rate=False)
             raise
         self.router.metrics.client_asked(client.name, within_rate=True)
+
+    def let_address_in(self, peer: str | None, forwarded_for: str | None) -> None:
+        """Raises ``Rejection`` (429) for an inference beyond the rate of the address that asks for it: ``peer``, or
+        what a trusted proxy says in ``X-Forwarded-For``."""
+        if self.addresses is not None:
+            self.addresses.spend(peer, forwarded_for)
 
     def client_name(self, authorization: str | None) -> str | None:
         """Of whoever shows this header; None where nobody needs a token, or it is none of the clients'."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from slotool.serving import bounds, trace_context
 from slotool.serving.access_log import facts_of
+from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.bulk_rejection import INFERENCE, BulkRejector
@@ -121,13 +122,16 @@ class FastPath:
         body: bytes | bytearray,
         is_disconnected: Callable[[], bool],
         done: Callable[[Reply], None],
+        peer: str | None = None,
     ) -> None:
         """``done`` is called once, perhaps before this returns. Rejections are answers too; they are counted. A
-        ``bytearray`` then belongs to the request: its tensors may lie in it."""
+        ``bytearray`` then belongs to the request: its tensors may lie in it. ``peer``: the address it came from."""
         ended = partial(self._ended, head, done)
         try:
             if self._front.clients is not None:
                 self._front.let_in(head.headers.get("authorization"), True)
+            if self._front.addresses is not None:
+                self._front.let_address_in(peer, head.headers.get(FORWARDED_FOR))
             if head.model:
                 served = self._front.model(head.model, head.version)
                 sent = head.headers, body, head.arrival_us, is_disconnected
