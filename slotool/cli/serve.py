@@ -68,12 +68,6 @@ def serve(
             show_default="$SLOTOOL_TOKEN",
         ),
     ] = None,
-    address_rate: Annotated[
-        float | None, _network("--address-rate", min=1e-3, help="Inferences/s of each client address.")
-    ] = None,
-    trusted_proxies: Annotated[
-        str | None, _network("--trusted-proxies", help="Addresses whose X-Forwarded-For is believed, by commas.")
-    ] = None,
     tls_certificate: Annotated[
         Path | None, _network("--tls-certificate", help="PEM file: speak TLS, and show this.")
     ] = None,
@@ -103,6 +97,8 @@ def serve(
     traces: Annotated[str | None, typer.Option("--traces", hidden=True)] = None,
     traces_share: Annotated[float, typer.Option("--traces-share", min=0, max=1, hidden=True)] = 1.0,
     shared_memory: Annotated[bool, typer.Option("--shared-memory", hidden=True)] = False,
+    address_rate: Annotated[float | None, typer.Option("--address-rate", min=1e-3, hidden=True)] = None,
+    trusted_proxies: Annotated[str | None, typer.Option("--trusted-proxies", hidden=True)] = None,
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
     switch_workers: Annotated[bool, typer.Option("--switch-workers", hidden=True)] = False,
@@ -118,7 +114,7 @@ def serve(
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
     /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
-    Further ones: docs/reference/service-file.md (--device, --shared-memory, --traces, --canary …).
+    Further ones: docs/reference/service-file.md (--device, --address-rate, --traces, --canary …).
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
