@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive
 
 from slotool.data.columns import Inputs
 from slotool.errors import InputError
@@ -23,6 +21,7 @@ from slotool.serving.access_log import AccessLog
 from slotool.serving.accounts import Accounts, Asked
 from slotool.serving.addresses import AddressRates
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
+from slotool.serving.bodies import decompressed, read_body
 from slotool.serving.candidates import CANARY, SHADOW, VERSION, candidate_name, public
 from slotool.serving.clients import Clients, read_clients
 from slotool.serving.intake import Intake
@@ -37,8 +36,6 @@ from slotool.serving.shadow import Shadows
 from slotool.serving.shared_memory import Regions, SharedMemory
 from slotool.serving.trace_context import TraceContext
 from slotool.serving.traces import Traces, headers_with
-
-_WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 
 @dataclass(frozen=True)
@@ -355,82 +352,15 @@ class FrontEnd:
         length = request.headers.get("content-length")
         if length is not None and length.isdigit() and int(length[:18]) > max_bytes:
             raise bounds.too_large(max_bytes)
-        body = await self._read(request.receive, max_bytes)
+        body = await read_body(request.receive, max_bytes, self.intake)
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         return body if encoding == "identity" else decompressed(body, encoding, max_bytes, inflated_anyway_bytes)
-
-    async def _read(self, receive: Receive, max_bytes: int) -> bytes:
-        message = receive_nowait(receive)
-        if message is not None and message["type"] == "http.request" and not message.get("more_body"):
-            return _within(message.get("body", b""), 0, max_bytes)
-        # In one piece, of which this is the only copy: clients may send two bytes at a time, and an object for each
-        # would take 18 times the memory that is counted.
-        received = bytearray()
-        async with self.intake.body() as body:
-            while True:
-                if message is None:
-                    message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise rejections.client_gone()
-                received += _within(message.get("body", b""), body.size, max_bytes)
-                body.grow(len(received) - body.size)
-                if not message.get("more_body"):
-                    return bytes(received)
-                message = None
-
-
-def _within(chunk: bytes, before: int, max_bytes: int) -> bytes:
-    if before + len(chunk) > max_bytes:
-        raise bounds.too_large(max_bytes)
-    return chunk
-
-
-def decompressed(
-    body: bytes, encoding: str, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
-) -> bytes:
-    """``body`` inflated, no further than a bound that ``max_bytes`` and its own length give.
-
-    Raises ``Rejection``: 413 beyond the bound, 415 for another encoding than gzip and deflate, 400 for damaged data.
-    """
-    if encoding not in _WINDOW_BITS:
-        raise Rejection(415, "bad-request", f"Content-Encoding {encoding[:40]!r} is neither gzip nor deflate")
-    bound = bounds.inflated_bytes(len(body), max_bytes, inflated_anyway_bytes)
-    inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
-    try:
-        # One byte more than is allowed, so that data of exactly the bound comes to its end.
-        plain = inflate.decompress(body, bound + 1)
-    except zlib.error:
-        raise rejections.bad_request(f"the body is not {encoding} data") from None
-    if len(plain) > bound:
-        sentence = f"the decompressed body is longer than {bound} bytes, the most that one of {len(body)} may become"
-        raise rejections.too_large(f"{sentence}; send it uncompressed, or in smaller batches")
-    if not inflate.eof or inflate.unused_data:
-        raise rejections.bad_request(f"the {encoding} data is cut short, or something follows it")
-    return plain
 
 
 def _with_default(options: RequestOptions, tolerance: float, served: ServedModel) -> RequestOptions:
     """With the server's tolerance, where the model has tiers and the request says nothing about accuracy."""
     silent = options.tolerance is None and options.min_accuracy is None
     return replace(options, tolerance=tolerance) if silent and served.rules is not None else options
-
-
-def receive_nowait(receive: Receive) -> Message | None:
-    """What ``receive`` has to give without waiting, and without a task; None when it would wait."""
-    step = receive().__await__()
-    try:
-        next(step)
-    except StopIteration as received:
-        message: Message = received.value
-        return message
-    step.close()
-    return None
-
-
-def client_disconnected(receive: Receive) -> bool:
-    """Whether the client has closed the connection: once the body is read, nothing else can come."""
-    message = receive_nowait(receive)
-    return message is not None and message["type"] == "http.disconnect"
 
 
 def json_response(

@@ -11,10 +11,10 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import bounds, rejections, request_options, tensors
+from slotool.serving.bodies import client_disconnected
 from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import (
     FrontEnd,
-    client_disconnected,
     explanation,
     json_response,
 )

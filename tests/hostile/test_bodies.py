@@ -15,7 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool.serving import Limits, Router, create_app
-from slotool.serving.frontend import decompressed
+from slotool.serving.bodies import decompressed
 from slotool.serving.rejections import Rejection
 from tests.hostile.hostile_bodies import INFER, MAX_BODY_BYTES, Hostile, honest, hostile_bodies, jpeg, png
 from tests.hostile.hostile_files import seed
