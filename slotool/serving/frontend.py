@@ -98,9 +98,13 @@ class FrontEnd:
         self._selector = selector
         self.admission.listen_to(lambda: selector.idle_s)
 
-    def is_idle(self) -> bool:
-        """Whether a request that arrives now is the only one, in this iteration of the event loop and in progress."""
-        return self.admission.in_progress == 0 and self._arrives_alone()
+    def may_answer_alone(self) -> bool:
+        """Whether ``answer_alone`` is worth asking: a request that arrives now is the only one, in this iteration of
+        the event loop and in progress, and it is computed without asking who sent it or writing down what."""
+        if self.admission.in_progress or not self.router.engine.in_loop or not self._arrives_alone():
+            return False
+        others = self._has_candidates or self.default_tolerance is not None or self.has_records
+        return not others and self.clients is None and self.addresses is None
 
     def _arrives_alone(self) -> bool:
         """Whether no other request arrived in this iteration of the event loop: one that might be more urgent, or share
@@ -216,13 +220,9 @@ class FrontEnd:
     def answer_alone(
         self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
     ) -> InferenceResult | None:
-        """The answer of ``submit``, as ``Router.answer_alone`` has it; ``settle_alone`` must follow. ``options``:
-        without a tolerance or a minimum of accuracy, to a model that checks no inputs and is named without a version.
-
-        None: nothing has happened, and ``submit`` is asked."""
-        others = self._has_candidates or self.default_tolerance is not None or self.has_records
-        if others or self.clients is not None or self.addresses is not None:
-            return None
+        """The answer of ``submit`` where ``may_answer_alone``, as ``Router.answer_alone`` has it; ``settle_alone`` must
+        follow. ``options``: without a tolerance or a minimum of accuracy, to a model that checks no inputs and is named
+        without a version. None: nothing has happened, and ``submit`` is asked."""
         return self.router.answer_alone(served, x, options, arrival_us)
 
     def settle_alone(self, asked: Asked, answer: InferenceResult) -> None:

@@ -133,7 +133,8 @@ def test_a_known_request_follows_a_change_of_policy(servers: list[LiveServer]) -
         live.router.replace(replace(before, policy=FixedPoint(space(), POINTS[0])))
         points += [point_of(connection, live, head) for _ in range(3)]
         live.router.replace(before)
-    assert points == 3 * [POINTS[-1].label] + 3 * [POINTS[0].label]
+        points += [point_of(connection, live, head) for _ in range(2)]
+    assert points == 3 * [POINTS[-1].label] + 3 * [POINTS[0].label] + 2 * [POINTS[-1].label]
 
 
 def test_repeated_requests_go_straight(servers: list[LiveServer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ class HttpProtocol(AnsweringProtocol):
         sent, request, head = self._last_head
         if len(data) - len(sent) != request.body_bytes or not data.startswith(sent):
             return False
-        if not overloaded and self._front.is_idle() and self._answers_known(data, sent, head):
+        if not overloaded and self._front.may_answer_alone() and self._answers_known(data, sent, head):
             return True
         exchange = Exchange(request, head=self._fast_path.again(head))
         exchange.received = data[len(sent) :]
@@ -234,7 +234,7 @@ class HttpProtocol(AnsweringProtocol):
     def _answers_known(self, data: bytes, sent: bytes, head: Head) -> bool:
         """Whether ``data`` differs from the request before in nothing but its values, and was answered at once."""
         straight, known = self._fast_path.straight, self._known
-        if known is None or not data.startswith(known.prefix):
+        if known is None or not data.startswith(known.prefix) or not straight.is_current(known):
             if not self._looks or not head.model or head.version is not None:
                 return False
             self._looks -= 1

@@ -20,11 +20,10 @@ MAX_KNOWN = 256
 
 
 class KnownRequest(NamedTuple):
-    """What requests have in common that begin with the same bytes, ``prefix``: a head and the JSON of binary tensors,
-    and are as long. ``reader``: whose interface was read."""
+    """What requests have in common that begin with the same bytes, ``prefix``: a head, which says how long they are,
+    and the JSON of binary tensors. ``reader``: whose interface was read."""
 
     prefix: bytes
-    request_bytes: int
     served: ServedModel
     reader: RequestReader
     json: Repeatable
@@ -52,7 +51,8 @@ class StraightPath:
         served = self._front.router.model(model)
         if served is None or HEADER_LENGTH not in headers or trace_context.HEADER in headers:
             return None
-        if served.model.checks_inputs or served.model.remote_points or len(body) > self._front.tensor_bytes(served):
+        usual = served.policy.decides_alone and not (served.model.checks_inputs or served.model.remote_points)
+        if not usual or len(body) > self._front.tensor_bytes(served):
             return None
         reader = self._inference.reader(model)
         try:
@@ -64,30 +64,26 @@ class StraightPath:
             return None
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        known = KnownRequest(sent + json.head, len(sent) + len(body), served, reader, json, options)
+        known = KnownRequest(sent + json.head, served, reader, json, options)
         before = self._known.get(known.prefix)
-        if before is not None and self._is_current(before):
+        if before is not None and self.is_current(before):
             return before  # connections whose clients send the same share one
         self._known[known.prefix] = known
         return known
 
     def answer(self, known: KnownRequest, data: bytes) -> bytes | None:
-        """The answer to ``data``, a whole request that is ``known``, while ``FrontEnd.is_idle``; ``settle`` must
-        follow, once it is written. None: nothing has happened."""
-        front = self._front
+        """The answer to ``data``, a whole request that is ``known`` and current, while ``FrontEnd.may_answer_alone``;
+        ``settle`` must follow, once it is written. None: nothing has happened."""
+        front, served, options = self._front, known.served, known.options
         arrival_us = front.router.now_us()
-        if not self._is_current(known):
-            self._known.pop(known.prefix, None)
-            return None
-        served, options = known.served, known.options
         try:
             x = known.json.x(bytearray(memoryview(data)[len(known.prefix) :]))
             answer = front.answer_alone(served, x, options, arrival_us)
             if answer is None:
                 return None
             reply = self._inference.reply(served, known.json.request, answer)
-        except Rejection:
-            return None
+        except Exception:
+            return None  # the fast path says what is wrong
         self._uncounted = Asked(served, x, options, arrival_us, answer.queue_us), answer
         return reply.http()
 
@@ -97,7 +93,7 @@ class StraightPath:
         uncounted, self._uncounted = self._uncounted, None
         self._front.settle_alone(*uncounted)
 
-    def _is_current(self, known: KnownRequest) -> bool:
+    def is_current(self, known: KnownRequest) -> bool:
         """Whether the model is still the one, with the same tensors."""
         served, front = known.served, self._front
         return front.router.model(served.name) is served and front.interfaces.get(served.name) is known.reader.interface
