@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.serving import ServedModel
+    from slotool.serving.addresses import AddressRates
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import SecondaryFrontEnd
     from slotool.serving.tls import Certificate
@@ -96,6 +97,8 @@ def serve(
     traces: Annotated[str | None, typer.Option("--traces", hidden=True)] = None,
     traces_share: Annotated[float, typer.Option("--traces-share", min=0, max=1, hidden=True)] = 1.0,
     shared_memory: Annotated[bool, typer.Option("--shared-memory", hidden=True)] = False,
+    address_rate: Annotated[float | None, typer.Option("--address-rate", min=1e-3, hidden=True)] = None,
+    trusted_proxies: Annotated[str | None, typer.Option("--trusted-proxies", hidden=True)] = None,
     max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
     switch_workers: Annotated[bool, typer.Option("--switch-workers", hidden=True)] = False,
@@ -111,7 +114,7 @@ def serve(
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
     /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
-    Further ones: docs/reference/service-file.md (--device, --shared-memory, --traces, --canary …).
+    Further ones: docs/reference/service-file.md (--device, --address-rate, --traces, --canary …).
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
@@ -151,7 +154,7 @@ def serve(
              "tls_clients": tls_clients}  # fmt: skip
     token_file, log, *tls = (beside_config(path, key) if models else path for key, path in files.items())
     certificate = _certificate(*tls)
-    clients = read_clients(token_file)
+    clients, addresses = read_clients(token_file), _address_rates(address_rate, trusted_proxies)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read its tokens")
     # Before the models are loaded: a port in use should be known at once.
@@ -178,6 +181,7 @@ def serve(
             router,
             limits=Limits(batch=max_batch),
             clients=clients,
+            addresses=addresses,
             runtime_settings=runtime_settings,
             access_log=accesses,
             traces=spans,
@@ -262,6 +266,14 @@ def _certificate(file: Path | None = None, key: Path | None = None, clients: Pat
         if path is not None and file is None:
             raise typer.BadParameter("without --tls-certificate the server does not speak TLS", param_hint=option)
     return None if file is None else Certificate(file, key, clients)
+
+
+def _address_rates(rate: float | None, proxies: str | None) -> AddressRates | None:
+    from slotool.serving.addresses import AddressRates
+
+    if rate is None and proxies is not None:
+        raise typer.BadParameter("without --address-rate nobody asks for addresses", param_hint="--trusted-proxies")
+    return None if rate is None else AddressRates(rate, proxies.split(",") if proxies else ())
 
 
 async def _reload(

@@ -37,6 +37,7 @@ class BestLabels(ElasticModel):
 
     checks_inputs = True
     estimates_each = True
+    leaves_out = True
     parameters: Mapping[str, int] = {TOP: MAX_TOP}
     signature = Signature(
         (TensorSpec(INDICES, "INT32", (FREE, FREE)), TensorSpec(VALUES, "FP32", (FREE, FREE))),
@@ -50,7 +51,7 @@ class BestLabels(ElasticModel):
         self._features = int(model.input_shape[0])
         self._local = threading.local()
 
-        self.device = model.device
+        self.device, self.compiles = model.device, model.compiles
 
     def on(self, device: str) -> ElasticModel:
         placed = self.model.on(device)

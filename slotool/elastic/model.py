@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -16,6 +17,9 @@ from slotool.errors import InputError
 from slotool.models.signature import Signature
 from slotool.models.tasks import Task
 from slotool.tables import OperatingPoint
+
+# Of so many scores the confidence is computed one by one.
+FEW_SCORES = 32
 
 
 class InferenceSession(Protocol):
@@ -61,6 +65,10 @@ class ElasticModel(ABC):
     checks_inputs = False
     # Whether ``expected_accuracy`` tells named inputs apart.
     estimates_each = False
+    # Whether its first calls compile machine code, which takes seconds where the cache on disk lacks it.
+    compiles = False
+    # Whether scores may be minus infinity: of classes that were not computed.
+    leaves_out = False
     # Whole numbers that a request may state of each example, with the greatest: further columns of ``respond``.
     parameters: Mapping[str, int] = MappingProxyType({})
     name: str
@@ -207,7 +215,12 @@ class _TopSession:
 
 def confidence(logits: np.ndarray) -> np.ndarray:
     """Largest softmax probability per row: float64 [batch] from float [batch, classes]; a −inf score counts nothing."""
-    # A served request waits for this: no ``max`` and ``sum``, which are Python functions around these.
+    # A served request waits for this. Of a few numbers Python's own functions take a quarter of the time of NumPy's.
+    if len(logits) == 1 and 0 < logits.size <= FEW_SCORES:
+        scores = logits[0].tolist()
+        greatest = max(scores)
+        return np.array([1.0 / sum([math.exp(score - greatest) for score in scores])])
+    # No ``max`` and ``sum``, which are Python functions around these.
     shifted = np.subtract(logits, np.maximum.reduce(logits, axis=1, keepdims=True), dtype=np.float64)
     confidence: np.ndarray = 1.0 / np.add.reduce(np.exp(shifted, out=shifted), axis=1)
     return confidence

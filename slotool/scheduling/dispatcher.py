@@ -129,6 +129,24 @@ class Dispatcher:
         self.workers.begins(batch)
         return batch
 
+    def decide_alone(self, query: Query, now_us: float) -> tuple[int, Decision] | None:
+        """The worker and the decision of ``begin_alone`` where it begins a call on that worker only, and by the policy
+        alone; None otherwise. Nothing changes: ``answered_alone`` says that the call was made and has ended."""
+        policy, worker = self.policy, self.workers.idle()
+        if worker is None or not policy.decides_alone or query.deadline_us <= now_us:
+            return None
+        try:
+            decision = policy.decide_alone(now_us, query, self.workers)
+        except Exception:
+            return None  # ``begin_alone`` says why
+        return (worker, decision) if isinstance(decision, Decision) and not decision.concurrent else None
+
+    def answered_alone(self, query: Query, worker: int, now_us: float) -> None:
+        """A call decided by ``decide_alone`` has ended with an answer; nothing else has happened since."""
+        self.queue.note_arrival(query)
+        self.workers.becomes_idle(worker, now_us)
+        self.outcomes[RequestOutcome.IN_TIME if now_us <= query.deadline_us else RequestOutcome.LATE] += 1
+
     def finished(self, worker: int, now_us: float) -> Batch:
         """The answers of ``worker`` are there; it is idle again. The batch they are of."""
         batch = self.ended(worker, now_us)

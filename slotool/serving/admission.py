@@ -87,6 +87,11 @@ class Admission:
         self._answered += answered
         self._mean_timeout_us += (min(timeout_us, MAX_TIMEOUT_US) - self._mean_timeout_us) / REMEMBERED
 
+    def answered_alone(self, timeout_us: float) -> None:
+        """A request was answered while no other was in progress; it had so long."""
+        self.in_progress += 1
+        self.end(timeout_us, answered=True)
+
     def rejection(self) -> Rejection | None:
         """Why one more request is not admitted; None when it is."""
         now_s = self._clock_s()

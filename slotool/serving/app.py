@@ -17,13 +17,14 @@ from slotool import __version__
 from slotool.serving import openapi
 from slotool.serving.access_log import AccessLog
 from slotool.serving.access_middleware import AccessMiddleware
+from slotool.serving.addresses import AddressRates
 from slotool.serving.autoscaling import Autoscaling
 from slotool.serving.clients import Clients
 from slotool.serving.compute import Compute
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.faults import Faults
 from slotool.serving.frontend import FrontEnd, Limits, json_response
-from slotool.serving.guard import BearerGuard
+from slotool.serving.guard import AddressGuard, BearerGuard
 from slotool.serving.http import FastPath
 from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.live_page import LivePage, RuntimeSettings
@@ -52,6 +53,7 @@ def create_app(
     *,
     limits: Limits | None = None,
     clients: Clients | None = None,
+    addresses: AddressRates | None = None,
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | None = None,
@@ -64,13 +66,14 @@ def create_app(
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
-    are. ``runtime_settings``: lets the live page change the policy. ``access_log``: gets a line for
-    every answered request. ``faults``: the engine whose workers clients may kill, stop and slow.
-    ``reprofiling``: corrects latencies by those seen. ``worker_changes``: adds, removes or
+    are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
+    the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
+    kill, stop and slow. ``reprofiling``: corrects latencies by those seen. ``worker_changes``: adds, removes or
     exchanges workers with the load. ``shared_memory``: clients may send and get tensors in memory that they share with
     the server. ``traces``: gets the spans of inferences. The router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
+    front.addresses = addresses
     front.access_log = access_log
     front.traces = traces
     front.shared_memory = SharedMemory() if shared_memory else None
@@ -101,6 +104,7 @@ def create_app(
         middleware=[
             Middleware(AccessMiddleware, front=front),
             *([Middleware(BearerGuard, let_in=front.let_in, rejected=pages.turned_away)] if clients else []),
+            *([Middleware(AddressGuard, let_in=front.let_address_in, rejected=pages.turned_away)] if addresses else []),
         ],
         lifespan=lifespan,
     )

@@ -14,8 +14,9 @@ from starlette.routing import Route
 
 from slotool.data.columns import Columns, Inputs
 from slotool.serving import bounds, rejections, request_options
+from slotool.serving.bodies import client_disconnected
 from slotool.serving.candidates import VERSION
-from slotool.serving.frontend import FrontEnd, client_disconnected, explanation
+from slotool.serving.frontend import FrontEnd, explanation
 from slotool.serving.interface import LABEL
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.payloads import parse_example, parse_tensor, takes_long

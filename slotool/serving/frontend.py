@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive
 
 from slotool.data.columns import Inputs
 from slotool.errors import InputError
@@ -21,7 +19,9 @@ from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections, trace_context
 from slotool.serving.access_log import AccessLog
 from slotool.serving.accounts import Accounts, Asked
+from slotool.serving.addresses import AddressRates
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
+from slotool.serving.bodies import decompressed, read_body
 from slotool.serving.candidates import CANARY, SHADOW, VERSION, candidate_name, public
 from slotool.serving.clients import Clients, read_clients
 from slotool.serving.intake import Intake
@@ -36,8 +36,6 @@ from slotool.serving.shadow import Shadows
 from slotool.serving.shared_memory import Regions, SharedMemory
 from slotool.serving.trace_context import TraceContext
 from slotool.serving.traces import Traces, headers_with
-
-_WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,8 @@ class FrontEnd:
         self.router = router
         self.limits = limits
         self.clients = clients
+        # Rates by the address that requests come from; None where there are none.
+        self.addresses: AddressRates | None = None
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
         self.shared_memory: SharedMemory | None = None
@@ -97,6 +97,14 @@ class FrontEnd:
         """Measure the load of the event loop that ``selector`` serves, from now on."""
         self._selector = selector
         self.admission.listen_to(lambda: selector.idle_s)
+
+    def may_answer_alone(self) -> bool:
+        """Whether ``answer_alone`` is worth asking: a request that arrives now is the only one, in this iteration of
+        the event loop and in progress, and it is computed without asking who sent it or writing down what."""
+        if self.admission.in_progress or not self.router.engine.in_loop or not self._arrives_alone():
+            return False
+        others = self._has_candidates or self.default_tolerance is not None or self.has_records
+        return not others and self.clients is None and self.addresses is None
 
     def _arrives_alone(self) -> bool:
         """Whether no other request arrived in this iteration of the event loop: one that might be more urgent, or share
@@ -209,6 +217,20 @@ class FrontEnd:
             self.admission.end(options.timeout_us, answered=False)
             raise
 
+    def answer_alone(
+        self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
+    ) -> InferenceResult | None:
+        """The answer of ``submit`` where ``may_answer_alone``, as ``Router.answer_alone`` has it; ``settle_alone`` must
+        follow. ``options``: without a tolerance or a minimum of accuracy, to a model that checks no inputs and is named
+        without a version. None: nothing has happened, and ``submit`` is asked."""
+        return self.router.answer_alone(served, x, options, arrival_us)
+
+    def settle_alone(self, asked: Asked, answer: InferenceResult) -> None:
+        """Count it, once it is on its way."""
+        self.admission.answered_alone(asked.options.timeout_us)
+        self.accounts.answered(asked, answer)
+        self.router.settle_alone()
+
     def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
         served = asked.served
         self.admission.end(asked.options.timeout_us, answered=not isinstance(outcome, Rejection))
@@ -254,6 +276,12 @@ class FrontEnd:
             self.router.metrics.client_asked(client.name, within_rate=False)
             raise
         self.router.metrics.client_asked(client.name, within_rate=True)
+
+    def let_address_in(self, peer: str | None, forwarded_for: str | None) -> None:
+        """Raises ``Rejection`` (429) for an inference beyond the rate of the address that asks for it: ``peer``, or
+        what a trusted proxy says in ``X-Forwarded-For``."""
+        if self.addresses is not None:
+            self.addresses.spend(peer, forwarded_for)
 
     def client_name(self, authorization: str | None) -> str | None:
         """Of whoever shows this header; None where nobody needs a token, or it is none of the clients'."""
@@ -324,82 +352,15 @@ class FrontEnd:
         length = request.headers.get("content-length")
         if length is not None and length.isdigit() and int(length[:18]) > max_bytes:
             raise bounds.too_large(max_bytes)
-        body = await self._read(request.receive, max_bytes)
+        body = await read_body(request.receive, max_bytes, self.intake)
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         return body if encoding == "identity" else decompressed(body, encoding, max_bytes, inflated_anyway_bytes)
-
-    async def _read(self, receive: Receive, max_bytes: int) -> bytes:
-        message = receive_nowait(receive)
-        if message is not None and message["type"] == "http.request" and not message.get("more_body"):
-            return _within(message.get("body", b""), 0, max_bytes)
-        # In one piece, of which this is the only copy: clients may send two bytes at a time, and an object for each
-        # would take 18 times the memory that is counted.
-        received = bytearray()
-        async with self.intake.body() as body:
-            while True:
-                if message is None:
-                    message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise rejections.client_gone()
-                received += _within(message.get("body", b""), body.size, max_bytes)
-                body.grow(len(received) - body.size)
-                if not message.get("more_body"):
-                    return bytes(received)
-                message = None
-
-
-def _within(chunk: bytes, before: int, max_bytes: int) -> bytes:
-    if before + len(chunk) > max_bytes:
-        raise bounds.too_large(max_bytes)
-    return chunk
-
-
-def decompressed(
-    body: bytes, encoding: str, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
-) -> bytes:
-    """``body`` inflated, no further than a bound that ``max_bytes`` and its own length give.
-
-    Raises ``Rejection``: 413 beyond the bound, 415 for another encoding than gzip and deflate, 400 for damaged data.
-    """
-    if encoding not in _WINDOW_BITS:
-        raise Rejection(415, "bad-request", f"Content-Encoding {encoding[:40]!r} is neither gzip nor deflate")
-    bound = bounds.inflated_bytes(len(body), max_bytes, inflated_anyway_bytes)
-    inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
-    try:
-        # One byte more than is allowed, so that data of exactly the bound comes to its end.
-        plain = inflate.decompress(body, bound + 1)
-    except zlib.error:
-        raise rejections.bad_request(f"the body is not {encoding} data") from None
-    if len(plain) > bound:
-        sentence = f"the decompressed body is longer than {bound} bytes, the most that one of {len(body)} may become"
-        raise rejections.too_large(f"{sentence}; send it uncompressed, or in smaller batches")
-    if not inflate.eof or inflate.unused_data:
-        raise rejections.bad_request(f"the {encoding} data is cut short, or something follows it")
-    return plain
 
 
 def _with_default(options: RequestOptions, tolerance: float, served: ServedModel) -> RequestOptions:
     """With the server's tolerance, where the model has tiers and the request says nothing about accuracy."""
     silent = options.tolerance is None and options.min_accuracy is None
     return replace(options, tolerance=tolerance) if silent and served.rules is not None else options
-
-
-def receive_nowait(receive: Receive) -> Message | None:
-    """What ``receive`` has to give without waiting, and without a task; None when it would wait."""
-    step = receive().__await__()
-    try:
-        next(step)
-    except StopIteration as received:
-        message: Message = received.value
-        return message
-    step.close()
-    return None
-
-
-def client_disconnected(receive: Receive) -> bool:
-    """Whether the client has closed the connection: once the body is read, nothing else can come."""
-    message = receive_nowait(receive)
-    return message is not None and message["type"] == "http.disconnect"
 
 
 def json_response(

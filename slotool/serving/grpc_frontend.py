@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
 from slotool.serving import bounds, grpc_messages, rejections, request_options, trace_context
+from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import FrontEnd, explanation
 from slotool.serving.oip import MODELS_ARE_FIXED
@@ -144,6 +145,8 @@ class GrpcFrontEnd:
                     self._front.require_admission()
                 if self._front.clients is not None and kind not in OPEN:
                     self._front.let_in(_authorization(context), is_inference)
+                if self._front.addresses is not None and is_inference:
+                    self._front.let_address_in(_peer(context), _forwarded_for(context))
                 message = await self._message(messages)
                 if is_inference:
                     self._front.require_admission()  # others may have come while it was on its way
@@ -331,6 +334,10 @@ def _peer(context: Any) -> str:
 def _authorization(context: Any) -> str | None:
     shown = [value for name, value in context.invocation_metadata() if name == "authorization"]
     return shown[0] if len(shown) == 1 else None
+
+
+def _forwarded_for(context: Any) -> str:
+    return ",".join(value for name, value in context.invocation_metadata() if name == FORWARDED_FOR)
 
 
 def _credentials(certificate: Certificate) -> grpc.ServerCredentials:

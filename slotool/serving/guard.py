@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slotool.serving import rejections
+from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.rejections import Rejection
 
 # Probes carry no secrets, and learn nothing here but that the server runs.
@@ -45,6 +46,30 @@ class BearerGuard:
             shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
             try:
                 self._let_in(shown[0] if len(shown) == 1 else None, is_inference(scope))
+            except Rejection as rejection:
+                app = self._rejected(rejection)
+        await app(scope, receive, send)
+
+
+class AddressGuard:
+    """ASGI middleware: requests for an inference go by ``let_in``, which raises ``Rejection``. It is given the address
+    of the connection and what ``X-Forwarded-For`` says, all such headers in one. ``rejected`` makes the response."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        let_in: Callable[[str | None, str | None], None],
+        rejected: Callable[[Rejection], ASGIApp],
+    ):
+        self._app, self._let_in, self._rejected = app, let_in, rejected
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and is_inference(scope):
+            peer, name = scope.get("client"), FORWARDED_FOR.encode()
+            forwarded = [value.decode("latin-1") for header, value in scope["headers"] if header == name]
+            try:
+                self._let_in(peer[0] if peer else None, ",".join(forwarded))
             except Rejection as rejection:
                 app = self._rejected(rejection)
         await app(scope, receive, send)

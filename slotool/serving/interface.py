@@ -23,6 +23,9 @@ INPUT, LOGITS, LABEL, CONFIDENCE = "input", "logits", "label", "confidence"
 _LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
 # Parameter of a model's configuration, left out where names are so many that it would be longer.
 READING, MAX_READING_CHARACTERS = "reading", 1 << 20
+# Parameter of a model's configuration: what JSON has as the score of a class that was not computed. No class that was
+# has a lower one, so that the highest scores stay the highest; raw tensors have minus infinity.
+NOT_COMPUTED, NOT_COMPUTED_SCORE = "not_computed", str(np.finfo(np.float32).min)
 # Triton's names of datatypes where they are not TYPE_ and the protocol's.
 _TRITON_TYPES = {"BYTES": "TYPE_STRING"}
 
@@ -33,7 +36,8 @@ class Interface:
     ``on_request``: outputs that are answered to requests that name them. ``named``: the model takes ``Columns`` of any
     values; else it takes one array of finite FP32. ``max_batch``: most examples in a request.
     ``reading``: how clients read a data set for it (``DataOptions.statement``), {} where it does not say.
-    ``parameters``: whole numbers that a request may state for the model, with the greatest of each.
+    ``parameters``: whole numbers that a request may state for the model, with the greatest of each. ``leaves_out``:
+    scores may be missing, as ``ElasticModel.leaves_out`` has it.
 
     The first dimension of every tensor counts examples.
     """
@@ -45,6 +49,7 @@ class Interface:
     max_batch: int
     reading: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, int] = field(default_factory=dict)
+    leaves_out: bool = False
 
     @classmethod
     def of(cls, model: ElasticModel, max_batch: int) -> Interface:
@@ -55,7 +60,7 @@ class Interface:
         if model.signature is None:
             inputs = (TensorSpec(INPUT, "FP32", (FREE, *model.input_shape)),)
             outputs = (TensorSpec(LOGITS, "FP32", (FREE, model.classes)), _LABEL, _CONFIDENCE)
-            return cls(inputs, outputs, (), False, max_batch)
+            return cls(inputs, outputs, (), False, max_batch, leaves_out=model.leaves_out)
         signature = model.signature
         fixed = signature.fixed
         if fixed is not None:
@@ -65,7 +70,8 @@ class Interface:
         own = {tensor.name for tensor in signature.outputs}
         further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
         reading = {} if model.data_options is None else model.data_options.statement()
-        return cls(signature.inputs, signature.outputs, further, True, max_batch, reading, model.parameters)
+        own_terms = reading, model.parameters, model.leaves_out
+        return cls(signature.inputs, signature.outputs, further, True, max_batch, *own_terms)
 
     @cached_property
     def input_by_name(self) -> Mapping[str, TensorSpec]:
@@ -125,9 +131,12 @@ class Interface:
     def config(self, name: str) -> dict[str, Any]:
         """Triton's model configuration document; its shapes leave the batch out.
 
-        Parameter ``reading`` is JSON: how data sets are read for the model, with the names of classes and features."""
+        Parameter ``reading`` is JSON: how data sets are read for the model, with the names of classes and features;
+        ``not_computed``: the score, in JSON, of classes that were not."""
         reading = orjson.dumps(self.reading).decode() if self.reading else ""
-        stated = 0 < len(reading) <= MAX_READING_CHARACTERS
+        parameters = {READING: {"string_value": reading}} if 0 < len(reading) <= MAX_READING_CHARACTERS else {}
+        if self.leaves_out:
+            parameters[NOT_COMPUTED] = {"string_value": NOT_COMPUTED_SCORE}
         return {
             "name": name,
             "platform": "slotool",
@@ -135,7 +144,7 @@ class Interface:
             "max_batch_size": self.max_batch,
             "input": [_triton_tensor(tensor) for tensor in self.inputs],
             "output": [_triton_tensor(tensor) for tensor in self.outputs],
-            **({"parameters": {READING: {"string_value": reading}}} if stated else {}),
+            **({"parameters": parameters} if parameters else {}),
         }
 
 

@@ -11,10 +11,10 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import bounds, rejections, request_options, tensors
+from slotool.serving.bodies import client_disconnected
 from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import (
     FrontEnd,
-    client_disconnected,
     explanation,
     json_response,
 )
@@ -130,22 +130,23 @@ class OpenInference:
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
         regions = None if front.shared_memory is None else front.regions_of(headers.get("authorization"))
-        asked = self._reader(served.public_name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
+        asked = self.reader(served.public_name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
         if asked.destinations and is_from_browser(headers):
             raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
         options = request_options.from_parameters(asked.parameters)
-        ended = listener(done, partial(self._reply, served, asked))
+        ended = listener(done, partial(self.reply, served, asked))
         front.submit(served, asked.x, options, arrival_us, is_disconnected, ended, version)
 
-    def _reader(self, model: str) -> tensors.RequestReader:
+    def reader(self, model: str) -> tensors.RequestReader:
         """For the tensors that the model takes now: it may have come, or been exchanged, while the server runs."""
         interface, reader = self._front.interfaces[model], self._readers.get(model)
         if reader is None or reader.interface is not interface:
             reader = self._readers[model] = tensors.RequestReader(interface)
         return reader
 
-    def _reply(self, served: ServedModel, asked: tensors.InferRequest, answer: InferenceResult) -> Reply:
-        """Raises ``Rejection`` for an output that the answer has not."""
+    def reply(self, served: ServedModel, asked: tensors.InferRequest, answer: InferenceResult) -> Reply:
+        """The response to a request, whose values it does not look at. Raises ``Rejection`` for an output that the
+        answer has not."""
         outputs = {name: answer.output(name) for name in asked.outputs}
         content, json_length = tensors.format_response(
             served.public_name,

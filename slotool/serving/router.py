@@ -17,12 +17,12 @@ from slotool.errors import InputError
 from slotool.scheduling import Batch, Drop, Query, RequestOutcome, Workers
 from slotool.serving import rejections
 from slotool.serving.calls import Calls
-from slotool.serving.candidates import parted
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, WorkerLost
 from slotool.serving.ensemble_call import CallOutcome
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
+from slotool.serving.model_exchange import ModelExchange, hand_over
 from slotool.serving.model_queue import (
     DefaultDeadline,
     InferenceResult,
@@ -43,8 +43,6 @@ from slotool.tables import OperatingPoint
 # reads closed connections, the third marks those requests. Only then does the queue hold all that arrived during the
 # last dispatch, without the requests of clients that have left.
 READING_ITERATIONS = 3
-# How long a model that is served no more may take for the requests that it has, and how often that is looked at.
-DRAIN_S, DRAINED_LOOK_S = 30.0, 0.02
 # After a blocking call of this length more urgent requests may have arrived, or clients may have left.
 LONG_US = 1_000.0
 
@@ -90,9 +88,7 @@ class Router:
         self._calls = Calls(
             self.engine, self._workers, self.metrics, self.events, clock_us, self._wake, self._worker_is_idle
         )
-        self._queues = {
-            name: ModelQueue(served, self._workers, self._no_worker, clock_us) for name, served in models.items()
-        }
+        self._queues = {name: self._new_queue(served) for name, served in models.items()}
         # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
         self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
         # Called when all requests of a call have their answers.
@@ -102,12 +98,17 @@ class Router:
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
         self._retries = Retries(self._calls, self.metrics, self._default_deadline)
+        self._exchange = ModelExchange(
+            self.engine, self._queues, clock_us, self._new_queue, self._hand_over, self._models_changed
+        )
         self._ended: Rejection | None = None
         self._is_draining = False
         # Requests that have come, whatever became of them.
         self.arrived = 0
         self._numbered = 0
         self._scheduled = self._is_dispatching = False
+        # Of the last answer of ``answer_alone``: its queue, query, worker and point, when it began and when it ended.
+        self._unsettled: tuple[ModelQueue, Query, int, OperatingPoint, float, float] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
@@ -203,50 +204,24 @@ class Router:
         self._queues[served.name].replace(served)
 
     async def exchange(self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None) -> None:
-        """From the next dispatch on, serve these models in place of all others; waiting requests stay in the queue, and
-        calls in progress are answered by the models they began on. A model that is missing takes no further requests
-        once the others are ready, and goes when those that it has are answered, after ``DRAIN_S`` at most; requests of
-        a candidate that is missing are answered by the model that it was a candidate for. ``workers``: how many from
-        then on, and the threads of each, where that changes too.
+        """Serve these models in place of all others, as ``ModelExchange.run`` has it. ``workers``: how many from then
+        on, and the threads of each, where that changes too.
 
         Raises ``InputError`` or ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
-        staging = self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers)
-        change_over = await staging
-        await self._drain([own for name, own in self._queues.items() if parted(name)[0] not in models])
-        change_over()
-        for name, served in models.items():
-            if name in self._queues:
-                self._queues[name].replace(served)
-                if workers is not None:  # latencies of calls that began before are those of other threads
-                    self._queues[name].changed_us = self.now_us()
-            else:
-                self._queues[name] = ModelQueue(served, self._workers, self._no_worker, self.now_us)
-        for name in self._queues.keys() - models.keys():
-            retired = self._queues.pop(name)
-            retired.heir = self._queues.get(parted(name)[0])
-            self._hand_over(retired)
+        await self._exchange.run(models, workers)
+
+    def _new_queue(self, served: ServedModel) -> ModelQueue:
+        return ModelQueue(served, self._workers, self._no_worker, self.now_us)
+
+    def _models_changed(self) -> None:
         if self.models_listener is not None:
             self.models_listener()
 
-    async def _drain(self, leaving: Sequence[ModelQueue]) -> None:
-        """Have these models answer what they have, and take no more."""
-        for model_queue in leaving:
-            model_queue.is_closing = True
-        if leaving and self.models_listener is not None:
-            self.models_listener()
-        until_us = self.now_us() + 1e6 * DRAIN_S
-        while any(own.pending for own in leaving) and self.now_us() < until_us:
-            await asyncio.sleep(DRAINED_LOOK_S)
-        for model_queue in leaving:
-            model_queue.end(rejections.no_longer_served(model_queue.served.name))
-
     def _hand_over(self, retired: ModelQueue) -> None:
-        if retired.heir is None:
-            return
-        for query in retired.hand_over(retired.heir):
-            self._default_deadline.begin(retired.heir, query)
-        self._wake_if_needed()
+        if retired.heir is not None:
+            hand_over(retired, retired.heir, self._default_deadline)
+            self._wake_if_needed()
 
     async def answer(
         self,
@@ -348,6 +323,66 @@ class Router:
             self._wake()  # the call failed: it is made again
         elif self.now_us() - now_us > LONG_US:
             self._wake(READING_ITERATIONS)
+
+    def answer_alone(
+        self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
+    ) -> InferenceResult | None:
+        """The answer of ``submit`` to a request that is the only one, where it would be there before ``submit`` returns
+        and nothing goes wrong. ``settle_alone`` must follow, once it is on its way: nothing that its client waits for.
+
+        ``options``: without a tolerance or a minimum of accuracy. None: nothing has happened, and ``submit`` is asked.
+        """
+        model_queue = self._queues.get(served.name)
+        if model_queue is None or model_queue.served is not served or model_queue.is_closing:
+            return None
+        if self._ended is not None or self._max_queue < 1 or not self._is_free():
+            return None
+        headroom_us = self.headroom.of(options.timeout_us, arrival_us)
+        deadline_us = arrival_us + options.timeout_us - headroom_us
+        query = Query(
+            str(self._numbered + 1), arrival_us, deadline_us, None, options.objective, None, options.priority, len(x)
+        )
+        begun_us = self.now_us()
+        decided = model_queue.dispatcher.decide_alone(query, begun_us)
+        if decided is None or decided[1].switches:
+            return None
+        worker, decision = decided
+        try:
+            scored = self.engine.compute(served.name, decision.point, x)
+        except Exception:
+            return None  # ``submit`` has it fail again, and finds out whose fault it is
+        done_us = self.now_us()
+        sure = None if scored.confidence is None else lowest(scored.confidence)
+        if sure is not None and math.isnan(sure):
+            return None
+        self._unsettled = model_queue, query, worker, decision.point, begun_us, done_us
+        timing = begun_us - arrival_us, done_us - begun_us, query.deadline_us - done_us + headroom_us
+        return InferenceResult(scored, decision, *timing, len(scored), query.id, "", served.version, sure)
+
+    def settle_alone(self) -> None:
+        """Note what follows of the last answer of ``answer_alone``."""
+        assert self._unsettled is not None
+        (model_queue, query, worker, point, begun_us, done_us), self._unsettled = self._unsettled, None
+        self.arrived += 1
+        self._numbered += 1
+        served, took_us, examples = model_queue.served, done_us - begun_us, query.examples
+        model_queue.dispatcher.answered_alone(query, worker, done_us)
+        planned_us = served.policy.planned_us(point, examples)
+        self._note_call(model_queue, point, examples, begun_us, done_us)
+        self.batch_listener()
+        now_us = self.now_us()
+        self.headroom.observe(now_us - done_us + (took_us - planned_us if planned_us else 0.0), now_us)
+        if now_us - begun_us > LONG_US:
+            self._wake(READING_ITERATIONS)
+
+    def _note_call(
+        self, model_queue: ModelQueue, point: OperatingPoint, examples: int, begun_us: float, done_us: float
+    ) -> None:
+        """What a call took that was answered by the point which was chosen."""
+        model_queue.served.policy.observe(point, examples, done_us - begun_us)
+        if self.call_listener is not None and begun_us >= model_queue.changed_us:
+            self.call_listener(model_queue.served.name, point, examples, done_us - begun_us, done_us)
+        self.metrics.computed(model_queue.served.name, examples)
 
     def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""
@@ -483,11 +518,10 @@ class Router:
         took_us, examples, version = done_us - batch.begun_us, len(scored), model_queue.served.version
         # Nothing is to be learnt of a call that another point answered.
         planned_us = 0.0 if fallback else batch.planned_us
-        if not fallback:
-            model_queue.served.policy.observe(batch.decision.point, examples, took_us)
-            if self.call_listener is not None and batch.begun_us >= model_queue.changed_us:
-                self.call_listener(model_queue.served.name, batch.decision.point, examples, took_us, done_us)
-        self.metrics.computed(model_queue.served.name, examples)
+        if fallback:
+            self.metrics.computed(model_queue.served.name, examples)
+        else:
+            self._note_call(model_queue, batch.decision.point, examples, batch.begun_us, done_us)
         for query in batch.queries:
             del model_queue.pending[query.id]
         first, answered, shared = 0, 0, len(wanted) > 1

@@ -7,7 +7,7 @@ then says how long the JSON is. Source: kserve.github.io, Open Inference Protoco
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -28,6 +28,7 @@ from slotool.serving.shared_memory import Destination, Place, Regions, SharedOut
 
 HEADER_LENGTH = "inference-header-content-length"
 _REMEMBERED_BYTES = 1_024
+_NO_VALUES = np.empty(0, dtype=np.float32)
 
 
 class InferRequest(NamedTuple):
@@ -75,6 +76,15 @@ class _Asked:
     places: Mapping[str, Place]
 
 
+class Repeatable(NamedTuple):
+    """Requests with the same JSON, ``head``. ``request``: what they all ask for, without values; ``x``: what the model
+    takes, of the bytes that follow the JSON of one; these then belong to it. Raises ``Rejection`` as ``parse``."""
+
+    head: bytes
+    request: InferRequest
+    x: Callable[[bytearray], np.ndarray | Columns]
+
+
 class RequestReader:
     """Reads inference requests for the model of one ``interface``."""
 
@@ -94,10 +104,24 @@ class RequestReader:
         asked = (self._remembered if is_short else self._read)(head)
         if len(raw) != asked.raw_bytes:
             raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
-        arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}
-        x = self.interface.x(arrays, asked.parameters)
-        found = InferRequest(x, asked.outputs, asked.id, asked.parameters, asked.classes)
+        found = InferRequest(self._x(asked, raw, regions), asked.outputs, asked.id, asked.parameters, asked.classes)
         return found if not asked.places else found._replace(destinations=destinations(asked.places, regions))
+
+    def repeatable(self, body: bytes | bytearray, header_length: str | None) -> Repeatable | None:
+        """What a body that was parsed has in common with others of the same JSON; None where those may differ in more
+        than the bytes that follow it, or where too long."""
+        head, raw = _split(body, header_length)
+        if not raw or len(head) > _REMEMBERED_BYTES:
+            return None
+        asked = self._remembered(head)
+        if asked.places or any(tensor.data is not None or tensor.place is not None for tensor in asked.tensors):
+            return None
+        request = InferRequest(_NO_VALUES, asked.outputs, asked.id, asked.parameters, asked.classes)
+        return Repeatable(head, request, lambda values: self._x(asked, memoryview(values), None))
+
+    def _x(self, asked: _Asked, raw: memoryview, regions: Regions | None) -> np.ndarray | Columns:
+        arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}
+        return self.interface.x(arrays, asked.parameters)
 
     def _read(self, head: bytes) -> _Asked:
         bounds.require_countable_for(self.interface, head)
@@ -260,11 +284,15 @@ def format_response(
     ``tensors``: by output name, None where the answer has none. Raises ``Rejection`` (400)
     for an output that the answer has not, or that cannot be written as it was asked for.
     """
-    outputs, raw, shared = [], [], SharedOutputs()
+    outputs, raw = [], []
+    shared = SharedOutputs() if request.destinations else None
     for name, binary in request.outputs.items():
-        spec, array = written(name, request, interface, tensors)
+        if request.classes:
+            spec, array = written(name, request, interface, tensors)
+        else:
+            spec, array = interface.output_by_name[name], answered(name, tensors)
         entry: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": list(array.shape)}
-        if name in request.destinations:
+        if shared is not None and name in request.destinations:
             entry["parameters"] = shared.add(name, request.destinations[name], values.to_raw(spec, array))
         elif binary:
             raw.append(values.to_raw(spec, array))
@@ -272,11 +300,12 @@ def format_response(
         else:
             entry["data"] = values.to_json(spec, array)
         outputs.append(entry)
-    shared.write()
+    if shared is not None:
+        shared.write()
     document: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id:
         document["id"] = request.id
-    document["parameters"], document["outputs"] = dict(parameters), outputs
+    document["parameters"], document["outputs"] = parameters, outputs
     head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return (b"".join([head, *raw]), len(head)) if raw else (head, None)
 

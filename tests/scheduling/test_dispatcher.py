@@ -171,7 +171,10 @@ def test_a_query_alone_is_served_as_by_the_queue(steps: list, make: Any, count: 
                     state.ended(worker, now_us)
         queued.arrive(asked)
         batch, dropped = queued.next_batch(now_us)
+        decided = alone.decide_alone(asked, now_us)
         assert alone.begin_alone(asked, now_us) == (dropped[0] if batch is None else batch)
+        by_itself = alone.policy.decides_alone and batch is not None and not batch.decision.concurrent
+        assert decided == ((batch.worker, batch.decision) if by_itself and batch is not None else None)
         assert (alone.running, alone.outcomes) == (queued.running, queued.outcomes)
         assert alone.workers.free_us.tolist() == queued.workers.free_us.tolist()
         assert alone.queue.arrived_us.tolist() == queued.queue.arrived_us.tolist()

@@ -18,6 +18,7 @@ from slotool.elastic import ElasticModel
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
+from slotool.serving.addresses import AddressRates
 from slotool.serving.admission import Admission
 from slotool.serving.clients import Clients
 from slotool.serving.engines import InferenceEngine
@@ -138,6 +139,7 @@ def live_server(
     drain_s: float = 10.0,
     http: str = "fast",
     shared_memory: bool = False,
+    addresses: AddressRates | None = None,
 ) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
@@ -146,6 +148,7 @@ def live_server(
         router,
         limits=limits,
         clients=clients,
+        addresses=addresses,
         runtime_settings=runtime_settings(router) if runtime_settings else None,
         shared_memory=shared_memory,
     )

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 import slotool
 from slotool.elastic import load_served
 from slotool.elastic.best_labels import PADDING, BestLabels, columns_of_rows
-from slotool.scheduling import ControlSpace, by_demand
+from slotool.scheduling import ControlSpace, FixedPoint, by_demand
 from slotool.serving import ServedModel
 from slotool.serving.engines.protocol import inputs_of_tensors, tensors_of_inputs
 from tests.elastic.tiny_slo_nns import CLASSES, FEATURES, examples, sparse_model
@@ -121,6 +121,20 @@ def test_an_empty_example_and_more_labels_than_there_are(live: LiveServer) -> No
     answer = ask(live, nothing, {"top": 7})
     assert len(answer["outputs"][0]["data"]) == 7
     assert BestLabels(sparse_model()).classes == CLASSES
+
+
+def test_a_label_that_was_not_computed_has_the_score_that_the_configuration_names() -> None:
+    model = BestLabels(sparse_model())
+    space = ControlSpace(model.points)
+    fewest = ServedModel("labelled", model, FixedPoint(space, model.points[0]))
+    with live_server([fewest]) as live:
+        answer = ask(live, columns_of_rows(X[0]).arrays, {"top": 128})
+        labels, scores = (output["data"] for output in answer["outputs"])
+        parameters = HTTP.get(f"{live.url}/v2/models/labelled/config").json()["parameters"]
+    missing = float(parameters["not_computed"]["string_value"])
+    assert -1 in labels
+    assert [label == -1 for label in labels] == [score == missing for score in scores]
+    assert min(scores) == missing
 
 
 def test_an_artifact_is_served_by_named_tensors(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, tier_rules
+from slotool.scheduling import FixedPoint
+from slotool.serving.http.straight_path import StraightPath
+from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(1, 1, 2, 3)
 TENSOR = {"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 3]}
@@ -80,6 +85,32 @@ def test_answers_are_the_same(servers: list[LiveServer], method: str, path: str,
     assert fast == plain
 
 
+LABEL_ALONE = {"outputs": [{"name": "label"}]}
+REPEATED: list[dict[str, Any]] = [
+    {},
+    LABEL_ALONE,
+    {"outputs": [{"name": "logits", "parameters": {"binary_data": True}}, {"name": "label"}]},
+    {"outputs": [{"name": "logits", "parameters": {"classification": 2}}]},
+    {"id": "mine", "parameters": {"timeout": 60_000_000, "priority": 2}},
+    {"parameters": {"timeout": 1}},
+    {"parameters": {"tolerance": 0.3}},
+    {"parameters": {"min_accuracy": 0.85}},
+]
+
+
+@pytest.mark.parametrize("more", REPEATED, ids=range(len(REPEATED)))
+def test_repeated_requests_are_answered_the_same(servers: list[LiveServer], more: dict[str, Any]) -> None:
+    """By their values, of which some cannot be answered, and whatever was answered on the connection before."""
+    given = [scale * X for scale in (1.0, 2.0, -1.0, np.nan, -2.0, 1.0)]
+    head = json.dumps({"inputs": [{**TENSOR, "parameters": {"binary_data_size": X.nbytes}}], **more}).encode()
+    before = [server.router.arrived for server in servers]
+    said = [[shown(answer) for answer in raw_answers(server, head, given)] for server in servers]
+    assert said[0] == said[1]
+    assert [status for status, *_ in said[0]][3] == 400
+    fast, plain = (server.router.arrived - count for server, count in zip(servers, before, strict=True))
+    assert fast == plain
+
+
 def test_counts_are_the_same(servers: list[LiveServer]) -> None:
     counted = [
         {
@@ -91,3 +122,53 @@ def test_counts_are_the_same(servers: list[LiveServer]) -> None:
         for server in servers
     ]
     assert counted[0] == counted[1]
+
+
+def test_a_known_request_follows_a_change_of_policy(servers: list[LiveServer]) -> None:
+    head = json.dumps({"inputs": [{**TENSOR, "parameters": {"binary_data_size": X.nbytes}}], **LABEL_ALONE}).encode()
+    live = servers[0]
+    before = live.router.models["three"]
+    with live.connect() as connection:
+        points = [point_of(connection, live, head) for _ in range(3)]
+        live.router.replace(replace(before, policy=FixedPoint(space(), POINTS[0])))
+        points += [point_of(connection, live, head) for _ in range(3)]
+        live.router.replace(before)
+        points += [point_of(connection, live, head) for _ in range(2)]
+    assert points == 3 * [POINTS[-1].label] + 3 * [POINTS[0].label] + 2 * [POINTS[-1].label]
+
+
+def test_repeated_requests_go_straight(servers: list[LiveServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other tests hold to be the same is not the same path by mistake."""
+    straight, answer = [], StraightPath.answer
+
+    def noting(*arguments: Any) -> bytes | None:
+        straight.append(found := answer(*arguments))
+        return found
+
+    monkeypatch.setattr(StraightPath, "answer", noting)
+    head = json.dumps({"inputs": [{**TENSOR, "parameters": {"binary_data_size": X.nbytes}}], **LABEL_ALONE}).encode()
+    raw_answers(servers[0], head, [X, 2 * X, -X, X])
+    assert any(straight)
+
+
+def raw_request(head: bytes, x: np.ndarray) -> bytes:
+    """In one piece, as clients other than httpx send it."""
+    lines = f"inference-header-content-length: {len(head)}\r\ncontent-length: {len(head) + x.nbytes}\r\n"
+    return f"POST {INFER} HTTP/1.1\r\nhost: x\r\n{lines}\r\n".encode() + head + x.astype(np.float32).tobytes()
+
+
+def raw_answers(live: LiveServer, head: bytes, given: list[np.ndarray]) -> list[httpx.Response]:
+    with live.connect() as connection:
+        return [raw_answer(connection, raw_request(head, x)) for x in given]
+
+
+def raw_answer(connection: socket.socket, request: bytes) -> httpx.Response:
+    connection.sendall(request)
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return httpx.Response(response.status, headers=response.getheaders(), content=response.read())
+
+
+def point_of(connection: socket.socket, live: LiveServer, head: bytes) -> str:
+    document = raw_answer(connection, raw_request(head, X)).json()
+    return str(document["parameters"]["operating_point"])

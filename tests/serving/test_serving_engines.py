@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, LocalInferenceEngine
+from slotool.errors import RunError
+from slotool.scheduling import ControlSpace, by_demand
+from slotool.serving import ServedModel
+from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, LocalInferenceEngine, inline
 from slotool.testing.serving import MANY, Service, ServingEngineConformance
+from tests.elastic.tiny_slo_nns import sparse_model
+from tests.serving.live_server import ThreeLinear, served
 
 
 class Engines(ServingEngineConformance):
@@ -34,3 +41,38 @@ class TestLocal(Engines):
     def lose(self, service: Service, worker: int) -> None:
         assert isinstance(service.engine, LocalInferenceEngine)
         os.kill(service.engine.pid(worker), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("fault", [None, "a worker process died while it started"])
+def test_a_model_that_compiles_is_tried_in_a_process_of_its_own_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    """A compiler in a thread would stop the event loop; and what kills that process does not kill the server."""
+    tried: list[list[str]] = []
+
+    class Apart:
+        def __init__(self, models: dict[str, ServedModel], *more: Any, **options: Any):
+            tried.append([*models])
+
+        def wait_until_warm(self, timeout_s: float) -> None:
+            if fault:
+                raise RunError(fault)
+
+        def end(self) -> None:
+            tried[-1].append("ended")
+
+    monkeypatch.setattr(inline, "WorkerProcess", Apart)
+    three, labelled = ThreeLinear(), sparse_model()
+    models = {"three": served(three)}
+    engine = InlineInferenceEngine()
+    engine.open(models, lambda worker, alive: None)
+    policy = by_demand(ControlSpace(labelled.points))
+    models["labelled"] = ServedModel("labelled", labelled, policy, path=tmp_path)
+    if fault:
+        with pytest.raises(RunError, match=fault):
+            asyncio.run(engine.stage(models))
+    else:
+        asyncio.run(engine.stage(models))()
+        asyncio.run(engine.stage(models))()
+    assert tried == [["labelled", "ended"]]
+    engine.close()

@@ -48,6 +48,9 @@ class SloNN(ElasticModel):
     Raises ``InputError`` for int8 weights that the network cannot have.
     """
 
+    compiles = True
+    leaves_out = True
+
     def __init__(
         self,
         name: str,

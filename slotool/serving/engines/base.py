@@ -57,6 +57,11 @@ class InferenceEngine(ABC):
         ``CallCancelled``, or with what the model raised. Arrays given to ``done`` are its own, to keep.
         """
 
+    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Computed:
+        """As ``begin``, at once and in the event loop, of an engine that is ``in_loop`` and at a point whose versions
+        do not begin at the same time. Raises what the model raises."""
+        raise NotImplementedError(f"engine {self.name} does not compute in the event loop")
+
     def listen(self) -> None:
         """From now on notice, in the running event loop, workers that are lost while they are idle.
 

@@ -10,10 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
 from slotool.errors import RunError
+from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
+from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.ensemble import PointRunner
+from slotool.serving.outputs import Computed
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
+
+# The longest that compiling may take.
+COMPILED_WITHIN_S = 600.0
 
 
 class InlineInferenceEngine(InferenceEngine):
@@ -40,11 +46,22 @@ class InlineInferenceEngine(InferenceEngine):
         return (self._device,)
 
     async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
+        serving = [runner.model for runner in self._runners.values()]
+        compiling = {
+            name: served
+            for name, served in models.items()
+            if served.model.compiles and served.path and not any(served.model is model for model in serving)
+        }
+        if compiling:
+            await asyncio.to_thread(_compile_apart, compiling)
         runners = await asyncio.to_thread(self._warm, models)
         return lambda: setattr(self, "_runners", runners)
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         self._runners[model].add(points)
+
+    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Computed:
+        return self._runners[model].run(x, point)
 
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         runner = self._runners[model]
@@ -75,6 +92,22 @@ class InlineInferenceEngine(InferenceEngine):
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _compile_apart(models: Mapping[str, ServedModel]) -> None:
+    """Have what these models compile in the cache on disk, by a process of its own. A compiler in a thread of this one
+    would stop the event loop, and all requests, for a third of a second at a time.
+
+    Raises ``RunError`` when they cannot run.
+    """
+    try:
+        process = WorkerProcess(models, cores_by_preference(), 1, 1, low_priority=True)
+    except OSError:  # no process to be had: they are compiled here
+        return
+    try:
+        process.wait_until_warm(COMPILED_WITHIN_S)
+    finally:
+        process.end()
 
 
 async def _concurrently(

@@ -86,7 +86,9 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         if exchange.reply is not None:
             self._reply(exchange.reply)
         elif exchange.head is not None:
-            self._fast_path.answer(exchange.head, exchange.take_body(), self._transport.is_closing, self._reply)
+            self._fast_path.answer(
+                exchange.head, exchange.take_body(), self._transport.is_closing, self._reply, self._peer
+            )
         else:
             self._begin_asgi(exchange)
 

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from slotool.serving import bounds, trace_context
 from slotool.serving.access_log import facts_of
+from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.bulk_rejection import INFERENCE, BulkRejector
 from slotool.serving.http.requests import Request
+from slotool.serving.http.straight_path import StraightPath
 from slotool.serving.http.transport import Outbox
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
@@ -53,6 +55,7 @@ class FastPath:
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
         self._front, self._inference, self._compute = front, inference, compute
         self.bulk_rejector = BulkRejector(front)
+        self.straight = StraightPath(front, inference)
         # Answers of one call leave together.
         self.outbox = Outbox()
         front.router.batch_listener = self._call_answered
@@ -119,13 +122,16 @@ class FastPath:
         body: bytes | bytearray,
         is_disconnected: Callable[[], bool],
         done: Callable[[Reply], None],
+        peer: str | None = None,
     ) -> None:
         """``done`` is called once, perhaps before this returns. Rejections are answers too; they are counted. A
-        ``bytearray`` then belongs to the request: its tensors may lie in it."""
+        ``bytearray`` then belongs to the request: its tensors may lie in it. ``peer``: the address it came from."""
         ended = partial(self._ended, head, done)
         try:
             if self._front.clients is not None:
                 self._front.let_in(head.headers.get("authorization"), True)
+            if self._front.addresses is not None:
+                self._front.let_address_in(peer, head.headers.get(FORWARDED_FOR))
             if head.model:
                 served = self._front.model(head.model, head.version)
                 sent = head.headers, body, head.arrival_us, is_disconnected

@@ -164,7 +164,12 @@ def _through_the_queue(application: Any) -> None:
     application.state.front.router._is_free = lambda: False
 
 
+def _never_straight(application: Any) -> None:
+    application.state.fast_path.straight.known = lambda *_: None
+
+
 SHORTCUTS = {
+    "the straight path of known requests": _never_straight,
     "answers written together": _one_by_one,
     "heads remembered": _read_each_time,
     "lone requests dispatched at once": _dispatch_later,

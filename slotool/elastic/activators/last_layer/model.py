@@ -43,6 +43,9 @@ class LastLayerSloNN(ElasticModel):
     may expect of each would cost its features twice. ``front``: the file that ``features`` runs.
     """
 
+    compiles = True
+    leaves_out = True
+
     def __init__(self, name: str, features: Features, head: SloNN, front: Path):
         self.name, self.features, self.head, self.front = name, features, head, front
         self.input_shape, self.classes, self.points = features.input_shape, head.classes, head.points
@@ -103,6 +106,9 @@ class DeviceLastLayerSloNN(ElasticModel):
 
     Raises as ``ElasticModel.on`` does.
     """
+
+    compiles = True
+    leaves_out = True
 
     def __init__(self, model: LastLayerSloNN, device: str):
         features, front = model.features, model.features.model.on(device)
