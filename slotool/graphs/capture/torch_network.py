@@ -16,7 +16,7 @@ from slotool.graphs.capture.aten_layers import LAYERS
 from slotool.graphs.capture.aten_moving import MOVING
 from slotool.graphs.capture.batch_axis import share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
-from slotool.graphs.capture.torch_flops import is_uncosted
+from slotool.graphs.capture.torch_flops import fourier_flops, is_uncosted
 from slotool.graphs.capture.torch_forms import Forms
 from slotool.graphs.capture.torch_values import Call, Emitter, Untranslatable, Value
 from slotool.graphs.capture.torch_walk import FILLED, TURNS, Walk, arguments_of, shape_of
@@ -284,6 +284,7 @@ class NetworkWalk(Walk):
         weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
         flops = 0 if name == "getitem" else self._flops(node, share)
         self._note_forms(node, name, is_product=bool(flops))
+        flops = flops or round(fourier_flops(node) / self._batch)
         sources = [self.names[value] for value in data if value in self.names]
         left = shape if share is None else share.shape
         self.names[node] = self._drafts.add(self._prefix + node.name, name, sources, None, left, weights, flops)
