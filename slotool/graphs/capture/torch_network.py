@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,10 +40,10 @@ class NetworkWalk(Walk):
         # Of a call with several outputs the names of all.
         self._parts: dict[Any, list[str]] = {}
         self._stand_ins: dict[Any, str] = {}
-        # Of what depends on no input the parameters behind it, and how large each is; those that an operator has.
+        # Of what depends on no input the parameters behind it, and how large each is; how much of each operators have.
         self._behind: dict[Any, frozenset[Any]] = {}
         self._sizes: dict[Any, int] = {}
-        self._claimed: set[Any] = set()
+        self._claimed: dict[Any, int] = {}
         self._stood_in: set[Any] = set()
         # Whether the calls are those that another is made of.
         self._within = False
@@ -91,10 +92,14 @@ class NetworkWalk(Walk):
                 self._forms.shared_weights += self._claimed_size(value)
 
     def _claimed_size(self, value: Any) -> int:
-        """How many weights behind a constant are some operator's already; the others become so."""
-        behind = self._behind.get(value, frozenset())
-        shared = sum(self._sizes[key] for key in behind & self._claimed)
-        self._claimed |= behind
+        """How many weights behind a constant are some operator's already; the others become so. Of one parameter it may
+        be a part, as attention's matrices are of ``in_proj_weight``."""
+        behind, shared = self._behind.get(value, frozenset()), 0
+        for key in behind:
+            size, before = self._sizes[key], self._claimed.get(key, 0)
+            own = min(math.prod(shape_of(value) or (size,)), size) if len(behind) == 1 else size
+            self._claimed[key] = min(before + own, size)
+            shared += before + own - self._claimed[key]
         return shared
 
     # Layers, as on images with their channels first or last.
@@ -242,8 +247,8 @@ class NetworkWalk(Walk):
         self._stood_in.add(value.node)
         if (value.node, shape) not in self._stand_ins:
             behind = self._behind.get(value.node, frozenset())
-            weights = sum(self._sizes[key] for key in behind - self._claimed)
-            self._claimed |= behind
+            weights = sum(self._sizes[key] - self._claimed.get(key, 0) for key in behind)
+            self._claimed |= {key: self._sizes[key] for key in behind}
             flops = self._fixed_flops.pop(value.node, 0)
             given = {"shape": shape, "weights": weights, "flops": flops, "dtype": value.dtype}
             self._stand_ins[value.node, shape] = self._drafts.add(
