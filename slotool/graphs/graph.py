@@ -60,7 +60,8 @@ _MADE: dict[tuple[Any, ...], Operator] = {}
 class Operator:
     """One node, made by ``make_operator``. ``inputs`` are names of earlier operators; ``shape``, ``weights``, ``flops``
     are per example, as is ``moved``, the number of values that it reads and writes, weights apart: 0 for a view.
-    ``calls``: kernels that run one after the other. ``attributes`` of a known operator are in canonical form; graphs may share operators, so nobody changes them."""
+    ``calls``: kernels that run one after the other. ``attributes`` of a known operator are in canonical form; graphs
+    may share operators, so nobody changes them."""
 
     name: str
     op: str

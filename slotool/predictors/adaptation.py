@@ -111,9 +111,7 @@ class AdaptationRun:
     def set_aside(self) -> list[str]:
         """A sentence for each of ``odd``."""
         rest = len(self.labelled) - len(self.odd)
-        return [
-            each.sentence(self.name(each.row), float(self.labelled.latency_s[each.row]), rest) for each in self.odd
-        ]
+        return [each.sentence(self.name(each.row), float(self.labelled.latency_s[each.row]), rest) for each in self.odd]
 
     def name(self, row: int) -> str:
         """What a network is called."""

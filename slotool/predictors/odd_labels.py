@@ -11,8 +11,8 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.typecosts import TypeCosts
 
 # A label is odd that differs by so many times, and by so many deviations of the others, both from what a base makes of
-# its network and from what a roofline does. Of 18,720 labels of 24 settings, in draws of 5, 10 and 30, none is; one that
-# is made 100 times too long or too short is in 98 to 100 % of draws, 30 times in 94 to 97 %, 10 times in 62 to 66 %.
+# its network and from what a roofline does. None of 18,720 labels of 24 settings is, in draws of 5, 10 and 30; one made
+# 100 times too long or too short is in 98 to 100 % of draws, 30 times in 94 to 97 %, 10 times in 62 to 66 %.
 MIN_TIMES, MIN_DEVIATIONS = 8.0, 5.0
 # Labels that agree better than this (deviation, in log) are taken to agree so well.
 MIN_DEVIATION = 0.05

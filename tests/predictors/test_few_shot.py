@@ -335,7 +335,7 @@ def test_fewer_than_three_labels_are_refused(slotool, folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("times", [100.0, 0.01])
-def test_a_label_that_cannot_be_right_is_named_and_set_aside(slotool, folder: Path, tmp_path: Path, times: float) -> None:
+def test_a_label_that_cannot_be_right_is_named_and_set_aside(slotool, folder: Path, tmp_path, times: float) -> None:
     rows = [*range(50, 55), *range(60, 65)]
     table = LatencyTable.load(folder / "there.parquet")
     frame = table.rows[table.rows["subject"].isin([GRAPHS[i].id for i in rows])].copy()

@@ -162,8 +162,8 @@ def _constant(traced: fx.GraphModule, node: fx.Node) -> Tensor:
 
 
 BY_VALUES = (
-    "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), and so does "
-    "its cost; capture the part that does not, or one branch as a module of its own"
+    "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), and so "
+    "does its cost; capture the part that does not, or one branch as a module of its own"
 )
 
 
