@@ -77,8 +77,8 @@ def _is_grouped(outer: Sequence[int], groups: Sequence[int]) -> bool:
     return len(outer) == len(groups) > 0 and outer[:-1] == groups[:-1] and outer[-1] % groups[-1] == 0
 
 
-# Weights of a recurrent layer that stay in a core's cache from step to step, as numbers.
-CACHED_WEIGHTS = 2**18
+# Weights of a recurrent layer that stay in the last cache from step to step, as numbers: 16 MiB of float32.
+CACHED_WEIGHTS = 2**22
 
 
 def _recurrent(gates: int, products: int, biases: int, calls: int = 0) -> Infer:
