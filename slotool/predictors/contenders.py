@@ -111,7 +111,7 @@ class HeldOut:
             return f"{what}; none of the others has a lower error"
         return (
             f"{what}; {single} is {gain:.1%} ± {error:.1%} less wrong on the {len(self.log_errors[kept])} held-out "
-            f"labels, but the lowest of {len(self.log_errors) - 1} is that by luck as often"
+            f"labels, and the lowest of {len(self.log_errors) - 2} is that by luck as often as by merit"
         )
 
 

@@ -76,7 +76,7 @@ def _grouped_flops(args: Any) -> int:
     if len(shapes) < 2 or len(shapes[0]) != 2 or len(shapes[1]) != 3:
         return 0
     (rows, inner), (_, *matrix) = shapes[:2]
-    return 2 * rows * inner * math.prod(matrix) // inner if inner in matrix else 0
+    return 2 * rows * math.prod(matrix) if inner in matrix else 0
 
 
 def fourier_flops(node: Any) -> int:
