@@ -134,7 +134,7 @@ class Calibrated(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        found = list(self.run.set_aside)
+        found = list(self.run.odd_in_words)
         if self.refused is None:
             return found
         if self.out is None:

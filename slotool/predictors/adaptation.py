@@ -86,9 +86,9 @@ def sources_of(
 class AdaptationRun:
     """``adapted``: the best contender on the rows ``chosen``, where ``held_out`` says how all did.
 
-    ``odd``: labels that cannot be right, set aside before anything was chosen or scored. ``others``: rows that were not
-    chosen; ``mape`` of each contender on them, and ``coverage``: the share of them inside the kept one's interval, of
-    those that have one; None where there are none.
+    ``odd``: labels unlike all others; those that cannot be right were set aside before all else. ``others``: rows that
+    were not chosen; ``mape`` of each contender on them, and ``coverage``: the share of them inside the kept one's
+    interval, of those that have one; None where there are none.
     """
 
     base: TrainedPredictor[OperatorGraph]
@@ -108,9 +108,9 @@ class AdaptationRun:
         return self.labelled.only(self.chosen)
 
     @property
-    def set_aside(self) -> list[str]:
+    def odd_in_words(self) -> list[str]:
         """A sentence for each of ``odd``."""
-        rest = len(self.labelled) - len(self.odd)
+        rest = len(self.labelled) - 1
         return [each.sentence(self.name(each.row), float(self.labelled.latency_s[each.row]), rest) for each in self.odd]
 
     def name(self, row: int) -> str:
@@ -142,7 +142,11 @@ class AdaptationRun:
             "base": {"name": self.base.predictor.name, "setting": self.base.setting.document()},
             "setting": self.labelled.setting.document(),
             "sources": [{"setting": own.document(), "share": share} for own, share in self.sources],
-            "set_aside": [{"graph_id": self.labelled.items[each.row].id, "times": each.times} for each in self.odd],
+            "set_aside": [
+                {"graph_id": self.labelled.items[each.row].id, "times": each.times}
+                for each in self.odd
+                if each.is_clear
+            ],
             "adapted_to": [self.labelled.items[i].id for i in self.chosen],
             "chosen": self.best,
             "chosen_because": self.held_out.why(),
@@ -187,7 +191,7 @@ def adapt_and_score(
     """
     start, _ = sources_of(base, Examples(labelled.items, labelled.latency_s), labelled.setting)
     odd = odd_labels(start.predictor.predict(labelled.items), labelled.items, labelled.latency_s)
-    usable = np.setdiff1d(np.arange(len(labelled)), [each.row for each in odd])
+    usable = np.setdiff1d(np.arange(len(labelled)), [each.row for each in odd if each.is_clear])
     n = len(usable)
     if samples is None:
         chosen = usable

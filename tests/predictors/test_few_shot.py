@@ -357,6 +357,16 @@ def test_a_label_that_cannot_be_right_is_named_and_set_aside(slotool, folder: Pa
     assert np.mean(inside[given]) > 0.7
 
 
+def test_a_label_that_may_be_wrong_is_named_and_kept() -> None:
+    rows = [*range(50, 60), *range(62, 64)]
+    graphs = [GRAPHS[i] for i in rows]
+    latency_s = BASE.predict(graphs)
+    latency_s[0] *= 6.5
+    (found,) = odd_labels(BASE.predict(graphs), graphs, latency_s)
+    assert (found.row, found.is_clear) == (0, False)
+    assert "it is learnt from" in found.sentence("net", 1.0, 11)
+
+
 def test_labels_that_differ_as_networks_do_are_all_kept() -> None:
     for rows in (range(10), range(55, 65), range(50, 80)):
         graphs = [GRAPHS[i] for i in rows]
