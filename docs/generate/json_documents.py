@@ -238,6 +238,8 @@ base            object          name and setting of the predictor adapted
 setting         object          {SETTING}
 adapted_to      list            ids of the networks measured
 chosen          text            way of adapting that was kept
+chosen_because  text            why that one
+set_aside       list            labels that cannot be right, by graph_id: how many times what the others make likely
 scored          integer         0
 interval_coverage number?       nothing here
 predictors{}.held_out_mape number mean relative error on labels held out in turn
@@ -253,6 +255,8 @@ sources[].setting object        known setting of a base of many, that tells of t
 sources[].share number          how much of what the labels speak for
 adapted_to      list            ids of the networks learnt from
 chosen          text            way of adapting that was kept
+chosen_because  text            why that one
+set_aside       list            labels that cannot be right, by graph_id: how many times what the others make likely
 scored          integer         labels that only scored
 interval_coverage number?       share of those inside their interval
 predictors{}.held_out_mape number mean relative error on labels held out in turn

@@ -45,7 +45,8 @@ class Adaptation(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        return self.remarks if self.run.harm is None else [*self.remarks, self.run.harm]
+        found = [*self.remarks, *self.run.odd_in_words]
+        return found if self.run.harm is None else [*found, self.run.harm]
 
     def shown(self) -> list[Part]:
         run, scores, scored = self.run, self.run.scores(), len(self.run.others)
@@ -55,9 +56,9 @@ class Adaptation(Result):
         ]
         titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
         parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
-        parts += [f"kept {run.best}: {self._why}", f"from {run.base.setting}", f"to {run.adapted.setting}"]
+        parts += [f"kept {run.best}: {run.held_out.why()}", f"from {run.base.setting}", f"to {run.adapted.setting}"]
         if scored:
-            parts.append("learnt from " + ", ".join(self._name(i) for i in run.chosen))
+            parts.append("learnt from " + ", ".join(run.name(int(i)) for i in run.chosen))
         if run.sources:
             told = ", ".join(f"{share:.0%} {setting.device} {setting.precision}" for setting, share in run.sources[:4])
             parts.append(f"what tells of the new setting: {told}")
@@ -66,20 +67,6 @@ class Adaptation(Result):
         if run.adapted.calibration is None:
             parts.append("no interval: the labels are too unlike each other to tell how wrong it is; label more")
         return parts if self.out is None else [*parts, f"wrote {self.out}"]
-
-    @property
-    def _why(self) -> str:
-        from slotool.predictors.contenders import ENSEMBLE, SETTINGS
-
-        if self.run.best == SETTINGS:
-            return "it weighs all settings it knows by the labels; none of the others is clearly better"
-        if self.run.best == ENSEMBLE:
-            return "the mean of all, weighted by their held-out errors; none of them is clearly better"
-        return "its error on held-out labels is clearly the lowest"
-
-    def _name(self, row: int) -> str:
-        graph = self.run.labelled.items[row]
-        return graph.name or graph.id
 
 
 @writes(folders=("out",))

@@ -100,11 +100,11 @@ class Calibrated(Result):
         """Operator types that slotool knows and none of the networks measured has."""
         from slotool.graphs.operators import OPERATORS
 
-        measured = {operator.op for graph in self.run.labelled.items for operator in graph.operators}
+        measured = {operator.op for graph in self.run.learnt.items for operator in graph.operators}
         return sorted(set(OPERATORS) - measured)
 
     def findings(self) -> Mapping[str, Any]:
-        labelled, errors = self.run.labelled, self.run.held_out.log_errors[self.run.best]
+        labelled, errors = self.run.learnt, self.run.held_out.log_errors[self.run.best]
         rows = zip(labelled.items, labelled.latency_s, errors, strict=True)
         return {
             "artifact": None if self.out is None else str(self.out),
@@ -134,19 +134,21 @@ class Calibrated(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
+        found = list(self.run.odd_in_words)
         if self.refused is None:
-            return ()
+            return found
         if self.out is None:
             return [
+                *found,
                 f"not kept, because {self.refused}; the same command measures on, --force measures anew, "
-                "--keep-anyway keeps it"
+                "--keep-anyway keeps it",
             ]
-        return [f"kept although {self.refused}; calibrate again with --force when the machine is idle"]
+        return [*found, f"kept although {self.refused}; calibrate again with --force when the machine is idle"]
 
     def shown(self) -> list[Part]:
         scores = {name: each["held_out_mape"] for name, each in self.run.scores()["predictors"].items()}
         rows = [[name, f"{mape:.1%}"] for name, mape in {**scores, "roofline": self.roofline_mape}.items()]
-        labels = self.run.labelled
+        labels = self.run.learnt
         kinds = len(set(labels.kinds))
         spread = f"{duration(labels.latency_s.min())} to {duration(labels.latency_s.max())}"
         title = f"Calibrated by {len(labels)} networks of {spread}, in {self.seconds:.0f} s"
@@ -155,7 +157,8 @@ class Calibrated(Result):
             f"labels: {kinds} kinds, {self._unstable} of {len(labels)} differ by more than ± {PRECISION:.0%} when "
             f"repeated, {self._noise_in_words} on average"
         )
-        parts.append(f"{'kept' if self.out else 'best, not kept:'} {self.run.best} for {self.run.adapted.setting}")
+        parts.append(f"{'kept' if self.out else 'best, not kept:'} {self.run.best}: {self.run.held_out.why()}")
+        parts.append(f"for {self.run.adapted.setting}")
         if self.run.adapted.calibration is None:
             parts.append("no interval: the labels are too unlike each other to tell how wrong it is; measure more")
         if never := self.unmeasured:
@@ -180,7 +183,7 @@ class Calibrated(Result):
 
     @property
     def _unstable(self) -> int:
-        return self.run.labelled.unstable
+        return self.run.learnt.unstable
 
     @property
     def _busy_cores(self) -> float:
@@ -258,7 +261,7 @@ def calibrate(
     profile = required(planned.measured(reporter))
     run = _adapted(bases, profile, chosen, seed, reporter)
     config = {"networks": "random" if networks is None else "own", "backend": backend, "samples": samples}
-    labels_in = Examples(run.labelled.items, run.labelled.latency_s)
+    labels_in = Examples(run.learnt.items, run.learnt.latency_s)
     found = Calibrated(
         run, profile, written, out is None, time.monotonic() - started, roofline_mape(labels_in, groups_of(run))
     )
@@ -309,7 +312,7 @@ def _stated(found: Calibrated) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "held_out_mape": found.held_out_mape,
         "held_out_by": found._held_out_by,
-        "labels": len(found.run.labelled),
+        "labels": len(found.run.learnt),
         "unstable": found._unstable,
         "noise": None if math.isnan(found.noise) else found.noise,
         "refused": found.refused,
@@ -351,20 +354,20 @@ def _chosen(
 
 def groups_of(run: AdaptationRun) -> list[str]:
     """Which labels were held out together."""
-    return run.labelled.kinds if by_kind(run) else [graph.id for graph in run.labelled.items]
+    return run.learnt.kinds if by_kind(run) else [graph.id for graph in run.learnt.items]
 
 
 def by_kind(run: AdaptationRun) -> bool:
     """Whether networks of a kind were held out together."""
     from slotool.predictors.adaptation import MIN_KINDS
 
-    return len(set(run.labelled.kinds)) >= MIN_KINDS
+    return len(set(run.learnt.kinds)) >= MIN_KINDS
 
 
 def _noise(run: AdaptationRun) -> float:
     import numpy as np
 
-    shares = run.labelled.noise_s / run.labelled.latency_s
+    shares = run.learnt.noise_s / run.learnt.latency_s
     return float(np.nanmean(shares)) if np.isfinite(shares).any() else math.nan
 
 

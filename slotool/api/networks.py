@@ -64,10 +64,10 @@ class Networks:
 
         Each is an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an .onnx file, a .keras file,
         a name in keras.applications, ``module:factory`` of a torch module, a ``torch.nn.Module``, a ``keras.Model``, or
-        a ``Source``. ``input_shape``, of one example without the batch, is for torch modules: one for all, or one for
-        each.
+        a ``Source``. ``input_shape``, of one example without the batch, is for torch modules, and where there is none
+        for free axes of .onnx files: one for all, or one for each.
 
-        Raises ``ArgumentError`` for anything else, and where shapes do not belong to torch modules one for one.
+        Raises ``ArgumentError`` for anything else, and where shapes do not belong to these one for one.
         """
         called = tuple(networks) if isinstance(networks, Mapping) else ()
         if isinstance(networks, Mapping):
@@ -75,11 +75,13 @@ class Networks:
         given = list(networks) if isinstance(networks, list | tuple) else [networks]
         if not given:
             raise ArgumentError(argument, "name at least one network")
-        shapes = _shapes(input_shape, sum(map(_needs_shape, given)))
-        if input_dtype is not None and not shapes:
+        takes = _needs_shape if any(map(_needs_shape, given)) else _is_onnx
+        modules = sum(map(_needs_shape, given))
+        shapes = _shapes(input_shape, modules, sum(map(takes, given)))
+        if input_dtype is not None and not modules:
             raise ArgumentError("input_dtype", "it belongs to torch modules, and none is given")
         each = iter(shapes)
-        parts = [_part(one, next(each) if _needs_shape(one) else (), input_dtype, argument) for one in given]
+        parts = [_part(one, next(each, ()) if takes(one) else (), input_dtype, argument) for one in given]
         if called and any(isinstance(part, Path) for part in parts):
             raise ArgumentError(argument, "a graph file names its own networks: give it without a name")
         return cls(parts, called)
@@ -161,7 +163,7 @@ def _part(
     if isinstance(one, str | Path):
         suffix = Path(one).suffix
         if suffix == ".onnx":
-            return Source("onnx", str(one))
+            return Source("onnx", str(one), shape)
         if suffix in GRAPH_SUFFIXES or (isinstance(one, Path) and suffix != ".keras"):
             return Path(one)
         return Source("torch", str(one), shape, dtype) if _needs_shape(one) else Source("keras", str(one))
@@ -187,25 +189,30 @@ def _needs_shape(one: Network) -> bool:
     return _is_instance(one, "torch", "nn", "Module")
 
 
-def _shapes(given: Shapes | None, modules: int) -> list[Any]:
-    """One shape per torch module."""
+def _is_onnx(one: Network) -> bool:
+    return isinstance(one, str | Path) and Path(one).suffix == ".onnx"
+
+
+def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
+    """One shape for each of the networks that take one: torch modules, or where there is none .onnx files."""
     if given is None:
         if modules:
             raise ArgumentError("input_shape", "a torch module needs the shape of one example, such as (3, 32, 32)")
         return []
-    if not modules:
-        raise ArgumentError("input_shape", "it belongs to torch modules, and none is given")
+    if not takers:
+        raise ArgumentError("input_shape", "it belongs to torch modules and .onnx files, and none is given")
     if isinstance(given, Mapping):
-        return [{name: _sizes(sizes) for name, sizes in given.items()}] * modules
+        return [{name: _sizes(sizes) for name, sizes in given.items()}] * takers
     if not isinstance(given, Sequence):
         _sizes(given)
     flat = not any(isinstance(size, Sequence) for size in given)
     shapes = [tuple(given)] if flat else [tuple(shape) for shape in given]  # type: ignore[arg-type]  # as told by flat
-    if len(shapes) not in (1, modules):
-        raise ArgumentError("input_shape", f"{len(shapes)} shapes for {modules} torch modules; give one, or one each")
+    if len(shapes) not in (1, takers):
+        what = "torch modules" if modules else ".onnx files"
+        raise ArgumentError("input_shape", f"{len(shapes)} shapes for {takers} {what}; give one, or one each")
     for shape in shapes:
         _sizes(shape, least_axes=1)
-    return shapes * modules if len(shapes) == 1 else shapes
+    return shapes * takers if len(shapes) == 1 else shapes
 
 
 def _sizes(shape: Any, least_axes: int = 0) -> tuple[int, ...]:

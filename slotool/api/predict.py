@@ -53,7 +53,8 @@ def predict(
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
             or a graph file.
         predictor: Predictor artifact; None: the shipped one of the networks' framework.
-        input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each.
+        input_shape: Shape of one example without the batch, for torch modules and free axes of .onnx files; one for
+            all, or one for each.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.
         backend: What runs the networks, such as ``"torch"`` or ``"keras"``; also which of a predictor's settings.

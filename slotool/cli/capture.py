@@ -34,8 +34,8 @@ InputShape = Annotated[
     list[str] | None,
     typer.Option(
         "--input-shape",
-        help="One example's shape for --torch, e.g. 3,32,32, or 'tokens=128;mask=128' of several inputs; one for all, "
-        "or one for each.",
+        help="One example's shape for --torch, and for free axes of --onnx, e.g. 3,32,32, or 'tokens=128;mask=128' of "
+        "several inputs; one for all, or one for each.",
     ),
 ]
 InputDtype = Annotated[
@@ -154,14 +154,20 @@ def sources_of(
     from slotool.factories import arguments_of
     from slotool.graphs.capture.sources import Source
 
-    if bool(torch) != bool(input_shape):
+    if torch and not input_shape:
         raise typer.BadParameter("--torch and --input-shape go together", param_hint="--input-shape")
+    if input_shape and not (torch or onnx):
+        raise typer.BadParameter("it belongs to --torch, and to --onnx for free axes", param_hint="--input-shape")
     if input_dtype is not None and not torch:
         raise typer.BadParameter("it belongs to --torch; give both or neither", param_hint="--input-dtype")
     if factory_arguments and not torch:
         raise typer.BadParameter("it belongs to --torch; give both or neither", param_hint="--factory-arguments")
+    if onnx:
+        found = [_shape(text) for text in input_shape or ()] or [()]
+        pairs = zip(onnx, _one_each(found, len(onnx), "shapes", "--input-shape", "--onnx"), strict=True)
+        return [Source("onnx", str(path), shape) for path, shape in pairs]
     if not torch:
-        return [Source("onnx", str(path)) for path in onnx or ()] or [Source("keras", keras or "")]
+        return [Source("keras", keras or "")]
     arguments = [arguments_of(text, GraphError) for text in factory_arguments or ()] or [{}]
     if len(torch) == 1 < len(arguments):
         torch = list(torch) * len(arguments)
@@ -176,11 +182,11 @@ def sources_of(
     return [Source("torch", name, shape, dtype, given) for name, shape, given in each]
 
 
-def _one_each(given: list[Any], networks: int, what: str, option: str) -> list[Any]:
+def _one_each(given: list[Any], networks: int, what: str, option: str, of: str = "--torch") -> list[Any]:
     """What is given, of one for all so often. A usage error for another number."""
     if len(given) not in (1, networks):
         raise typer.BadParameter(
-            f"{len(given)} {what} for {networks} of --torch; give one for all, or one for each", param_hint=option
+            f"{len(given)} {what} for {networks} of {of}; give one for all, or one for each", param_hint=option
         )
     return given * networks if len(given) == 1 else given
 

@@ -122,7 +122,8 @@ def _kept(operator: Operator, inputs: list[Shape]) -> tuple[float, ...]:
 
 
 # Products and gathering, whose features are the last axis whatever the rank.
-_ON_LAST = ("Dense", "MatMul", "ScaledDotProductAttention", "Embedding", "RMSNormalization", "LSTM", "GRU", "SimpleRNN")
+RECURRENT = ("LSTM", "GRU", "SimpleRNN")
+_ON_LAST = ("Dense", "MatMul", "ScaledDotProductAttention", "Embedding", "RMSNormalization", *RECURRENT)
 
 
 def feature_axis(op: str, shape: Shape) -> int:
@@ -145,7 +146,7 @@ def _of_operator(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ..
         float(operator.flops),
         padded,
         float(operator.weight_bytes),
-        0.0 if is_view else 4.0 * sum(math.prod(shape) for shape in inputs),
+        0.0 if is_view else _read_bytes(operator, inputs),
         0.0 if is_view else float(operator.output_bytes),
         float(channels_in),
         float(channels_out),
@@ -154,6 +155,13 @@ def _of_operator(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ..
         _area(attributes, "stride"),
         float("activation" in attributes),
     )
+
+
+def _read_bytes(operator: Operator, inputs: Sequence[Shape]) -> float:
+    """Inputs, and what a recurrent layer reads of its weights again at each step."""
+    if operator.op in RECURRENT:
+        return float(operator.moved_bytes - operator.output_bytes)
+    return 4.0 * sum(math.prod(shape) for shape in inputs)
 
 
 def lane_padding(channels: int) -> float:

@@ -37,6 +37,8 @@ _OPERATOR_KEYS = ("name", "op", "inputs", "attributes", "shape", "weights", "flo
 MATRIX_OPERATORS = tuple(op for op, kind in OPERATORS.items() if kind.is_product)
 # Their outputs are no memory of their own. Those of Reshape and Flatten are counted, as they always were.
 WITHOUT_MEMORY = ("Constant", "Transpose", "Slice", "Expand")
+# Types kept by name whose FLOPs are none of products: Fourier transforms.
+UNKNOWN_WITHOUT_PRODUCTS = ("torch._fft_r2c", "torch._fft_c2r", "torch._fft_c2c")
 _BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
 
 # The types that graph files of the first versions knew; every other of their types stated its shape and costs.
@@ -58,7 +60,8 @@ _MADE: dict[tuple[Any, ...], Operator] = {}
 class Operator:
     """One node, made by ``make_operator``. ``inputs`` are names of earlier operators; ``shape``, ``weights``, ``flops``
     are per example, as is ``moved``, the number of values that it reads and writes, weights apart: 0 for a view.
-    ``attributes`` of a known operator are in canonical form; graphs may share operators, so nobody changes them."""
+    ``calls``: kernels that run one after the other. ``attributes`` of a known operator are in canonical form; graphs
+    may share operators, so nobody changes them."""
 
     name: str
     op: str
@@ -68,6 +71,7 @@ class Operator:
     weights: int
     flops: int
     moved: int = field(default=0, compare=False)
+    calls: int = field(default=1, compare=False)
     # Of a type that was nobody's when its file was written, and that means something else here today.
     foreign: bool = False
 
@@ -143,7 +147,7 @@ def _operator(
     moved = effect.moved
     if moved is None:
         moved = sum(map(math.prod, shapes)) + math.prod(effect.shape)
-    return Operator(name, op, inputs, attributes, effect.shape, effect.weights, effect.flops, moved)
+    return Operator(name, op, inputs, attributes, effect.shape, effect.weights, effect.flops, moved, effect.calls)
 
 
 def _countable(operator: Operator) -> Operator:
@@ -242,7 +246,9 @@ class OperatorGraph:
     def matrix_flops(self) -> int:
         """FLOPs of its matrix products and convolutions for one example, those of unknown operators included."""
         return sum(
-            operator.flops for operator in self.operators if not operator.known or operator.op in MATRIX_OPERATORS
+            operator.flops
+            for operator in self.operators
+            if operator.op in MATRIX_OPERATORS or not (operator.known or operator.op in UNKNOWN_WITHOUT_PRODUCTS)
         )
 
     @property

@@ -18,6 +18,7 @@ from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
 from slotool.predictors.labels import Labelled, Setting, facts_of
+from slotool.predictors.odd_labels import OddLabel, odd_labels
 from slotool.predictors.sampling import propose
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
@@ -85,8 +86,9 @@ def sources_of(
 class AdaptationRun:
     """``adapted``: the best contender on the rows ``chosen``, where ``held_out`` says how all did.
 
-    ``others``: rows that were not chosen; ``mape`` of each contender on them, and ``coverage``: the share of them
-    inside the kept one's interval, of those that have one; None where there are none.
+    ``odd``: labels unlike all others; those that cannot be right were set aside before all else. ``others``: rows that
+    were not chosen; ``mape`` of each contender on them, and ``coverage``: the share of them inside the kept one's
+    interval, of those that have one; None where there are none.
     """
 
     base: TrainedPredictor[OperatorGraph]
@@ -98,6 +100,23 @@ class AdaptationRun:
     others: np.ndarray
     mape: Mapping[str, float]
     coverage: float | None
+    odd: tuple[OddLabel, ...] = ()
+
+    @property
+    def learnt(self) -> Labelled[OperatorGraph]:
+        """The labels that were chosen, in the order of ``held_out``."""
+        return self.labelled.only(self.chosen)
+
+    @property
+    def odd_in_words(self) -> list[str]:
+        """A sentence for each of ``odd``."""
+        rest = len(self.labelled) - 1
+        return [each.sentence(self.name(each.row), float(self.labelled.latency_s[each.row]), rest) for each in self.odd]
+
+    def name(self, row: int) -> str:
+        """What a network is called."""
+        graph = self.labelled.items[row]
+        return graph.name or graph.id
 
     @property
     def sources(self) -> list[tuple[Setting, float]]:
@@ -123,8 +142,14 @@ class AdaptationRun:
             "base": {"name": self.base.predictor.name, "setting": self.base.setting.document()},
             "setting": self.labelled.setting.document(),
             "sources": [{"setting": own.document(), "share": share} for own, share in self.sources],
+            "set_aside": [
+                {"graph_id": self.labelled.items[each.row].id, "times": each.times}
+                for each in self.odd
+                if each.is_clear
+            ],
             "adapted_to": [self.labelled.items[i].id for i in self.chosen],
             "chosen": self.best,
+            "chosen_because": self.held_out.why(),
             "scored": len(self.others),
             "interval_coverage": self.coverage,
             "predictors": {
@@ -158,19 +183,23 @@ def adapt_and_score(
     by_kind: bool = False,
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all. The choice of contender is by labels
-    held out among these; the rest only scores. ``by_kind``: networks of a kind are held out together, of at least
+    held out among these; the rest only scores. Labels that cannot be right (``odd_labels``) are left out of both.
+    ``by_kind``: networks of a kind are held out together, of at least
     ``MIN_KINDS`` kinds.
 
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
-    n = len(labelled)
+    start, _ = sources_of(base, Examples(labelled.items, labelled.latency_s), labelled.setting)
+    odd = odd_labels(start.predictor.predict(labelled.items), labelled.items, labelled.latency_s)
+    usable = np.setdiff1d(np.arange(len(labelled)), [each.row for each in odd if each.is_clear])
+    n = len(usable)
     if samples is None:
-        chosen = np.arange(n)
+        chosen = usable
     elif samples >= n:
         raise InputError(f"{samples} samples of {n} labelled networks leave none to score by; leave --samples out")
     else:
-        chosen = np.array(propose(base.predictor, labelled.items, samples, seed))
-    own, others = labelled.only(chosen), np.setdiff1d(np.arange(n), chosen)
+        chosen = usable[propose(base.predictor, [labelled.items[i] for i in usable], samples, seed)]
+    own, others = labelled.only(chosen), np.setdiff1d(usable, chosen)
     groups = own.kinds if by_kind and len(set(own.kinds)) >= MIN_KINDS else None
     adapted, held_out, best = adapt(base, own, seed, groups)
     mape: dict[str, float] = {}
@@ -184,7 +213,7 @@ def adapt_and_score(
             predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
             mape[name] = float(np.mean(np.abs(predictor.predict(graphs) / measured_s - 1)))
         coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
-    return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage)
+    return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage, tuple(odd))
 
 
 def _calibration(

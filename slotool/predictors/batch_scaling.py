@@ -39,4 +39,5 @@ def batch_cost_s(graph: OperatorGraph, batch_size: int) -> np.ndarray:
     measures = operator_measures(graph)
     weights, moved = measures[:, 2], measures[:, 3] + measures[:, 4]
     per_example = measures[:, 0] / FLOPS_PER_SECOND + moved / BYTES_PER_SECOND
-    return np.asarray(SECONDS_PER_CALL + weights / BYTES_PER_SECOND + batch_size * per_example)
+    calls = np.array([operator.calls for operator in graph.operators])
+    return np.asarray(SECONDS_PER_CALL * calls + weights / BYTES_PER_SECOND + batch_size * per_example)

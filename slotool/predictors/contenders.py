@@ -82,12 +82,37 @@ class HeldOut:
         chosen among. Of a predictor of many settings that one is kept, which weighs all it knows itself, unless another
         is better by ``CLEARLY`` standard errors of the difference.
         """
-        single = min((name for name in self.log_errors if name not in (AS_IS, ENSEMBLE)), key=self.mape)
+        single = self.single
         if SETTINGS not in self.log_errors:
             return single if self.mape(ENSEMBLE) > MAX_TIMES_WORSE * self.mape(single) else ENSEMBLE
-        gain = self.relative(SETTINGS) - self.relative(single)
-        error = float(np.std(gain, ddof=1)) / np.sqrt(len(gain))
-        return single if float(np.mean(gain)) > CLEARLY * error else SETTINGS
+        gain, error = self.gain(SETTINGS, single)
+        return single if gain > CLEARLY * error else SETTINGS
+
+    @property
+    def single(self) -> str:
+        """The contender of lowest error, the ensemble and the untouched base apart."""
+        return min((name for name in self.log_errors if name not in (AS_IS, ENSEMBLE)), key=self.mape)
+
+    def gain(self, kept: str, other: str) -> tuple[float, float]:
+        """By how much ``other`` errs less than ``kept`` on the same labels, in the mean, and its standard error."""
+        found = self.relative(kept) - self.relative(other)
+        return float(np.mean(found)), float(np.std(found, ddof=1)) / np.sqrt(len(found))
+
+    def why(self) -> str:
+        """The reason for ``best``, as the end of a sentence."""
+        kept, single = self.best(), self.single
+        if kept == single and kept != SETTINGS:
+            return "its error on held-out labels is clearly the lowest"
+        what = "it weighs all settings it knows by the labels"
+        if kept == ENSEMBLE:
+            what = "the mean of all, weighted by their held-out errors"
+        gain, error = self.gain(kept, single)
+        if gain <= 0:
+            return f"{what}; none of the others has a lower error"
+        return (
+            f"{what}; {single} is {gain:.1%} ± {error:.1%} less wrong on the {len(self.log_errors[kept])} held-out "
+            f"labels, and the lowest of {len(self.log_errors) - 2} is that by luck as often as by merit"
+        )
 
 
 def hold_out(

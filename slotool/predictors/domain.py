@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from slotool import strict_json
 from slotool.errors import InputError
@@ -180,7 +181,10 @@ class Domain:
         beyond = np.maximum(_sizes(rows.flops, rows.weights, rows.values) - self.largest[types], 0.0).max(axis=1)
         strange = rows.summed(weight * unseen)
         # The share that no prototype has in common with it; what lies in types never seen is in ``unseen``.
-        common = np.array([np.minimum(self.shares, own).sum(axis=1).max() for own in _shares(rows, self.types)])
+        own_shares = _shares(rows, self.types)
+        # The sum of the lesser of two numbers each is half of what both sums exceed the sum of differences by.
+        sums = own_shares.sum(axis=1)[:, None] + self.shares.sum(axis=1)
+        common = (sums - cdist(own_shares, self.shares, "cityblock")).max(axis=1) / 2
         totals = _totals(rows, graphs)
         past = np.maximum(np.maximum(totals - self.totals[1], self.totals[0] - totals), 0.0)
         columns = (

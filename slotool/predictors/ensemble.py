@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -65,12 +65,26 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
             own, entry = nested_state(member, f"members.{i}.")
             tensors |= own
             entries.append(entry)
-        return tensors, {"members": entries, "weights": self.weights.tolist()}
+        same = _same_tensors(tensors)
+        kept = {name: value for name, value in tensors.items() if name not in same}
+        return kept, {"members": entries, "weights": self.weights.tolist(), "same_tensors": same}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        tensors = {**tensors, **{name: tensors[other] for name, other in document.get("same_tensors", {}).items()}}
         members = [from_nested_state(tensors, entry, f"members.{i}.") for i, entry in enumerate(document["members"])]
         return cls(members, document["weights"])
+
+
+def _same_tensors(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Of each tensor that equals one before it that one's name: members hold the same base, which is stored once."""
+    first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+    same = {}
+    for name, value in tensors.items():
+        known = first.setdefault((str(value.dtype), value.shape, value.tobytes()), name)
+        if known != name:
+            same[name] = known
+    return same
 
 
 def inverse_errors(log_errors: np.ndarray) -> np.ndarray:

@@ -308,7 +308,10 @@ def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0
 def _slots(graphs: Sequence[OperatorGraph], types: Sequence[str]) -> np.ndarray:
     """int64 [operators]: which of ``types`` each is, or one past them."""
     slot = {op: i for i, op in enumerate(types)}
-    return np.array([slot.get(operator.op, len(types)) for graph in graphs for operator in graph.operators])
+    kinds = [operator.op for graph in graphs for operator in graph.operators]
+    # One of each kind is looked up, whatever their number.
+    at = {kind: slot.get(kind, len(types)) for kind in set(kinds)}
+    return np.fromiter(map(at.__getitem__, kinds), dtype=np.int64, count=len(kinds))
 
 
 @contextmanager

@@ -96,7 +96,8 @@ def _of(graph: OperatorGraph) -> list[float]:
     categories = np.array([CATEGORIES.index(category(operator)) for operator in graph.operators])
     # A view moves nothing, whatever its shape.
     moved = np.where(categories == CATEGORIES.index("view"), 0.0, moved)
-    cost_s = SECONDS_PER_CALL + np.maximum(flops / FLOPS_PER_SECOND, moved / BYTES_PER_SECOND)
+    calls = np.array([operator.calls for operator in graph.operators])
+    cost_s = SECONDS_PER_CALL * calls + np.maximum(flops / FLOPS_PER_SECOND, moved / BYTES_PER_SECOND)
     all_flops, all_moved, all_cost = max(flops.sum(), 1.0), max(moved.sum(), 1.0), cost_s.sum()
     depth, matrix_depth = _depths(graph, categories < len(MATRIX))
     channels_in, channels_out, positions = (measures[:, _AT[k]] for k in ("channels_in", "channels_out", "positions"))

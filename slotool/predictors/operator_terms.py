@@ -106,7 +106,7 @@ def _rows(graph: OperatorGraph) -> list[tuple[int, Row]]:
         moved = float(operator.moved_bytes)
         # Of a table only the rows looked up are read, which ``moved`` counts; a constant is there.
         weights = 0.0 if operator.op in ("Embedding", "Constant") else float(operator.weight_bytes)
-        terms = (1.0, float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
+        terms = (float(operator.calls), float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
         found.append((number, (operator_kind(operator), terms, _features(operator, inputs, layout, moved + weights))))
         function = operator.attributes.get("activation")
         if function and operator.op != "Activation":

@@ -155,14 +155,27 @@ def owners_of(graphs: Sequence[OperatorGraph]) -> np.ndarray:
 
 def edges_of(graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
     """Sources and targets, int64 [e], numbered through all graphs."""
-    source, target, first = [], [], 0
-    for graph in graphs:
-        at = {operator.name: first + i for i, operator in enumerate(graph.operators)}
-        for operator in graph.operators:
-            source += [at[name] for name in operator.inputs]
-            target += [at[operator.name]] * len(operator.inputs)
-        first += len(graph.operators)
-    return np.array(source, dtype=np.int64), np.array(target, dtype=np.int64)
+    first = np.cumsum([0, *(len(graph.operators) for graph in graphs)]).tolist()
+    own = [_edges(graph) + number for graph, number in zip(graphs, first, strict=False)]
+    source, target = np.concatenate([np.empty((2, 0), dtype=np.int64), *own], axis=1)
+    return source, target
+
+
+def _edges(graph: OperatorGraph) -> np.ndarray:
+    """int64 [2, e]: sources and targets of one graph, which keeps them."""
+    kept: np.ndarray | None = vars(graph).get(_KEPT)
+    if kept is None:
+        at = {operator.name: i for i, operator in enumerate(graph.operators)}
+        source = [at[name] for operator in graph.operators for name in operator.inputs]
+        target = [i for i, operator in enumerate(graph.operators) for _ in operator.inputs]
+        kept = np.array([source, target], dtype=np.int64)
+        kept.setflags(write=False)
+        # As functools.cached_property keeps its value.
+        vars(graph)[_KEPT] = kept
+    return kept
+
+
+_KEPT = "edges"
 
 
 def alike(features: np.ndarray, source: np.ndarray, target: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:

@@ -30,8 +30,8 @@ class OperatorRows:
 
     ``owners`` int64 [n]: the graph of each. ``types``: of operators and of functions that are an attribute of one;
     ``kinds`` int64 [n]: which of them each is; ``functions`` int64 [n]: which it applies, -1 for none. ``flops``,
-    ``moved`` (bytes of weights, inputs and outputs), ``written`` (bytes), ``weights`` and ``values`` (put out; 0 in
-    ``stored`` where they are no memory of their own): float64 [n].
+    ``moved`` (bytes of weights, inputs and outputs), ``written`` (bytes), ``weights``, ``values`` (put out; 0 in
+    ``stored`` where they are no memory of their own) and ``calls`` (kernels one after the other): float64 [n].
     """
 
     graphs: int
@@ -45,12 +45,13 @@ class OperatorRows:
     weights: np.ndarray
     values: np.ndarray
     stored: np.ndarray
+    calls: np.ndarray
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
         numbers: dict[str, int] = {}
         # Networks of a kind share most of their operators, looked up by identity: comparing them takes longer.
-        known: dict[int, tuple[int, int, int, int, int]] = {}
+        known: dict[int, tuple[int, ...]] = {}
         found = []
         for graph in graphs:
             for operator in graph.operators:
@@ -58,7 +59,7 @@ class OperatorRows:
                 if row is None:
                     row = known[id(operator)] = _facts(operator, numbers)
                 found.append(row)
-        kinds, functions, weights, values, stored = np.array(found, dtype=np.int64).reshape(-1, 5).T
+        kinds, functions, weights, values, stored, calls = np.array(found, dtype=np.int64).reshape(-1, 6).T
         measures = [operator_measures(graph) for graph in graphs]
         flops, _, weight_bytes, read, written = np.concatenate([np.empty((0, 11)), *measures]).T[:5]
         return cls(
@@ -73,12 +74,13 @@ class OperatorRows:
             weights=weights.astype(np.float64),
             values=values.astype(np.float64),
             stored=stored.astype(np.float64),
+            calls=calls.astype(np.float64),
         )
 
     @cached_property
     def cost_s(self) -> np.ndarray:
         """Of each operator by the neutral roofline, without its function, float64 seconds > 0 [n]."""
-        return np.asarray(SECONDS_PER_CALL + self.flops / FLOPS_PER_SECOND + self.moved / BYTES_PER_SECOND)
+        return np.asarray(SECONDS_PER_CALL * self.calls + self.flops / FLOPS_PER_SECOND + self.moved / BYTES_PER_SECOND)
 
     def summed(self, numbers: np.ndarray) -> np.ndarray:
         """float64 [g]: the sum over the operators of each graph."""
@@ -99,14 +101,14 @@ class OperatorRows:
         return np.bincount(owners * width + kinds, seconds, self.graphs * width).reshape(self.graphs, width)
 
 
-def _facts(operator: Operator, numbers: dict[str, int]) -> tuple[int, int, int, int, int]:
-    """Numbers of its type and of its function, given where there are none; weights, values, values stored."""
+def _facts(operator: Operator, numbers: dict[str, int]) -> tuple[int, ...]:
+    """Numbers of its type and of its function, given where there are none; weights, values, values stored, calls."""
     kind = numbers.setdefault(operator_type(operator), len(numbers))
     name = operator.attributes.get("activation")
     applies = name and operator.op != "Activation"
     function = numbers.setdefault(_function(name), len(numbers)) if applies else -1
     values = math.prod(operator.shape)
-    return kind, function, operator.weights, values, 0 if operator.op in WITHOUT_MEMORY else values
+    return kind, function, operator.weights, values, 0 if operator.op in WITHOUT_MEMORY else values, operator.calls
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class TypeCosts:
         rows = OperatorRows.of(graphs)
         terms = {
             BYTES: rows.by_type(rows.moved / BYTES_PER_SECOND) + rows.of_functions(),
-            CALLS: rows.by_type(np.full(len(rows.kinds), SECONDS_PER_CALL)),
+            CALLS: rows.by_type(SECONDS_PER_CALL * rows.calls),
             FLOPS: rows.by_type(rows.flops / FLOPS_PER_SECOND),
         }
         order = np.argsort(np.array(rows.types, dtype=object), kind="stable")

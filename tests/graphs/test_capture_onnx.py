@@ -447,3 +447,17 @@ def test_onnx_is_loaded_only_when_it_is_asked_for() -> None:
     code = "import sys, slotool.graphs.capture, slotool.profiling.backends.onnx_backend as b; b.OnnxBackend('cpu', 1);"
     code += "assert not {'onnx', 'onnxruntime', 'google.protobuf'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_sizes_of_free_axes_are_said(tmp_path: Path, slotool) -> None:
+    free, fixed = model_of([relu("x", "y")], ["n", 3, "h", None]), model_of([relu("x", "y")], ["n", 3, 8, 6])
+    for sizes in ((3, 8, 6), {"x": (3, 8, 6)}):
+        assert capture_onnx(free, sizes).id == capture_onnx(fixed).id
+    assert capture_onnx(fixed, (3, 8, 6)).id == capture_onnx(fixed).id
+    for wrong, said in (((4, 8, 6), r"is \[3, h, \?\], not \[4, 8, 6\]"), ({"z": (3,)}, "no input 'z', but x")):
+        with pytest.raises(GraphError, match=said):
+            capture_onnx(free, wrong)
+    onnx.save(free, tmp_path / "free.onnx")
+    asked = slotool("predict", "--onnx", tmp_path / "free.onnx", "--input-shape", "3,8,6", "--json")
+    assert asked.exit_code == 0, asked.stderr
+    assert "by --input-shape" in slotool("predict", "--onnx", tmp_path / "free.onnx").stderr

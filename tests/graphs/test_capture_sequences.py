@@ -133,3 +133,10 @@ def test_a_projection_of_an_lstm_is_known(more: dict) -> None:
     # torch counts an LSTM by its parts.
     assert graph.flops_mismatch == 0
     run(graph)
+
+
+def test_parts_of_one_matrix_are_as_many_weights_as_the_whole() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    graph = capture_torch(layer, {"query": (5, 8), "key": (5, 8), "value": (5, 8)})
+    assert graph.weights == sum(each.numel() for each in layer.parameters())
+    assert graph.shared_weights == 0

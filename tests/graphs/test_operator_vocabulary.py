@@ -218,3 +218,22 @@ def test_an_operator_that_two_networks_share_is_measured_by_the_inputs_of_each()
         32,
         256,
     ]
+
+
+def recurrent(op: str, **attributes: Any) -> Any:
+    builder = GraphBuilder()
+    builder.add(op, builder.add("InputLayer", shape=[10, 64]), **attributes)
+    return builder.graph().operators[-1]
+
+
+def test_a_recurrent_layer_waits_for_each_step_and_reads_large_weights_again() -> None:
+    small, projected, gated = (
+        recurrent("LSTM", units=32),
+        recurrent("LSTM", units=32, projection=8),
+        recurrent("GRU", units=32),
+    )
+    assert (small.calls, projected.calls, gated.calls) == (1, 11, 11)
+    assert recurrent("GRU", units=32, layers=2, bidirectional=True).calls == 41
+    assert small.moved == 10 * (64 + 32)
+    large = recurrent("LSTM", units=2048)
+    assert large.moved > 10 * (64 + 2048) + 9 * (4 * 2048 * 2048 - 2**23)

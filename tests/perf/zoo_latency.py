@@ -5,7 +5,8 @@ another process of its own, built and timed, in ``--passes`` passes over all of 
 medians. These processes keep memory that was freed, as the workers of ``profile`` and ``serve`` do: one that gives it
 back after each call pays for every page of it again, 1.6 times the latency at worst. Then, of ``--predictor``: as it
 is, with what its intervals cover, and after ten labels (chosen by the tool, and drawn at random), beside one factor,
-three terms and a roofline fitted to the same ten, and the noise of the labels. The networks only score.
+three terms and a roofline fitted to the same ten, and the noise of the labels: within a process, and from one to the
+next. The networks only score.
 
 ``--keep FILE`` gets a line per network and pass and, started again, leaves out those that are there; ``--limit``
 stops after so many seconds, to go on another time. Packages that are not installed are left out.
@@ -141,6 +142,18 @@ def labelled(rows: list[Row]) -> tuple[list[OperatorGraph], np.ndarray, float]:
     return graphs, np.array(label_s), float(np.mean(noise))
 
 
+def between_passes(rows: list[Row]) -> float:
+    """How far the medians of one network differ between its first two passes, as a share, once what all of them differ
+    by is taken out: what another process alone changes, which the samples of one do not show. NaN of one pass."""
+    medians: dict[tuple[str, str], dict[int, float]] = {}
+    for row in rows:
+        if "samples_s" in row:
+            own = medians.setdefault((row["package"], row["name"]), {})
+            own[row["round"]] = float(np.median(row["samples_s"]))
+    ratios = np.array([own[2] / own[1] for own in medians.values() if {1, 2} <= own.keys()])
+    return float(np.mean(np.abs(ratios / np.median(ratios) - 1))) if len(ratios) else float("nan")
+
+
 def mape(predicted_s: np.ndarray, label_s: np.ndarray) -> float:
     return float(np.mean(np.abs(predicted_s / label_s - 1)))
 
@@ -176,6 +189,7 @@ def score(rows: list[Row], trained: TrainedPredictor[OperatorGraph]) -> dict[str
         "networks": len(graphs),
         "with_attention": int(attention.sum()),
         "label_noise": noise,
+        "between_passes": between_passes(rows),
         "mape": float(error.mean()),
         "attention_mape": float(error[attention].mean()),
         "interval_given": int(given.sum()),

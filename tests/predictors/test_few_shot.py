@@ -31,6 +31,7 @@ from slotool.predictors.contenders import (
     hold_out,
 )
 from slotool.predictors.labels import join_labels
+from slotool.predictors.odd_labels import odd_labels
 from slotool.predictors.registry import predictor_class
 from slotool.predictors.sampling import propose
 from slotool.predictors.splits import paper_split
@@ -331,3 +332,42 @@ def test_fewer_than_three_labels_are_refused(slotool, folder: Path, tmp_path: Pa
     done = slotool("adapt-predictor", *inputs)
     assert (done.exit_code, "2 labelled networks are too few" in done.stderr) == (2, True)
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("times", [100.0, 0.01])
+def test_a_label_that_cannot_be_right_is_named_and_set_aside(slotool, folder: Path, tmp_path, times: float) -> None:
+    rows = [*range(50, 55), *range(60, 65)]
+    table = LatencyTable.load(folder / "there.parquet")
+    frame = table.rows[table.rows["subject"].isin([GRAPHS[i].id for i in rows])].copy()
+    wrong = frame["subject"] == GRAPHS[60].id
+    frame.loc[wrong, "samples_s"] = frame.loc[wrong, "samples_s"].map(lambda samples: np.asarray(samples) * times)
+    LatencyTable(frame.reset_index(drop=True), table.provenance).save(tmp_path / "few.parquet")
+    inputs = [folder / "base", tmp_path / "few.parquet", "-g", folder / "graphs.parquet"]
+    done = slotool("adapt-predictor", *inputs, "-o", tmp_path / "a", "--json")
+    assert done.exit_code == 0, done.stderr
+    (aside,) = done.document["set_aside"]
+    assert aside["graph_id"] == GRAPHS[60].id
+    assert abs(np.log(aside["times"] / times)) < np.log(4)
+    assert GRAPHS[60].id not in done.document["adapted_to"]
+    assert "it is set aside; measure that network again" in done.stderr
+    asked = [i for i in range(len(GRAPHS)) if i not in rows]
+    predictions = TrainedPredictor.load(str(tmp_path / "a")).predict([GRAPHS[i] for i in asked])
+    truth, given = there_s(GRAPHS)[asked], np.isfinite(predictions.low_s)
+    inside = (predictions.low_s <= truth) & (truth <= predictions.high_s)
+    assert np.mean(inside[given]) > 0.7
+
+
+def test_a_label_that_may_be_wrong_is_named_and_kept() -> None:
+    rows = [*range(50, 60), *range(62, 64)]
+    graphs = [GRAPHS[i] for i in rows]
+    latency_s = BASE.predict(graphs)
+    latency_s[0] *= 6.5
+    (found,) = odd_labels(BASE.predict(graphs), graphs, latency_s)
+    assert (found.row, found.is_clear) == (0, False)
+    assert "it is learnt from" in found.sentence("net", 1.0, 11)
+
+
+def test_labels_that_differ_as_networks_do_are_all_kept() -> None:
+    for rows in (range(10), range(55, 65), range(50, 80)):
+        graphs = [GRAPHS[i] for i in rows]
+        assert odd_labels(BASE.predict(graphs), graphs, there_s(graphs)) == []

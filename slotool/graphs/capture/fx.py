@@ -161,12 +161,24 @@ def _constant(traced: fx.GraphModule, node: fx.Node) -> Tensor:
     return constant
 
 
+BY_VALUES = (
+    "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), and so "
+    "does its cost; capture the part that does not, or one branch as a module of its own"
+)
+
+
+def depends_on_values(error: BaseException | None) -> bool:
+    """Whether a module could not be exported since it asks for numbers, by the error or what led to it."""
+    while error is not None:
+        if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _why_not_traced(export_error: Exception, fx_error: Exception) -> str:
-    if "data-dependent" in str(export_error):
-        return (
-            "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), "
-            "and so does its cost; capture the part that does not, or one branch as a module of its own"
-        )
+    if depends_on_values(export_error):
+        return BY_VALUES
     return f"torch.export: {_first_line(export_error)}; torch.fx: {_first_line(fx_error)}"
 
 

@@ -24,7 +24,7 @@ from slotool.graphs.capture.onnx_nodes import (
 )
 from slotool.graphs.capture.onnx_operators import batch_of, chain_of
 from slotool.graphs.capture.onnx_patterns import join_patterns, without_empty
-from slotool.graphs.capture.onnx_reading import Constant, Node, Reading, constant_of, read_model
+from slotool.graphs.capture.onnx_reading import Constant, InputShape, Node, Reading, constant_of, read_model
 from slotool.graphs.capture.onnx_recurrent import RECURRENT, TRAINED
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.operators import Shape, resolve
@@ -47,20 +47,20 @@ TAKES_CONSTANTS = ("Add", "Multiply", "Elementwise", "Where", "Concatenate", "Ma
 _AT_LEAST_ONE = ("strides", "dilations", "kernel_shape", "group")
 
 
-def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
+def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape = ()) -> OperatorGraph:
     """The graph of a model, from its file or loaded already; weights are never computed with.
 
-    The inputs' first axis is the batch; it may be free, the others must be fixed. It is followed through views, and
-    where windows or heads are folded into it. Weights are initialisers and
-    constants that are no single settings and no integers of 32 or 64 bits; those that several nodes have in common are
-    counted once, see ``OperatorGraph.shared_weights``.
+    The inputs' first axis is the batch; it may be free. Of others that are, ``input_shape`` says the sizes: of one
+    example without the batch, or by the inputs' names. The batch is followed through views, and where windows or heads
+    are folded into it. Weights are initialisers and constants that are no single settings and no integers of 32 or 64
+    bits; those that several nodes have in common are counted once, see ``OperatorGraph.shared_weights``.
     Images that the model turns to channels last are followed, so the graph has them first. Nodes that slotool does not
     know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
     products: see ``OperatorGraph.unknown``.
     Raises ``GraphError`` for a file that is missing, torn or no ONNX model, and for a model whose shapes cannot be
     inferred; ``MissingPackageError`` when the package onnx is not installed.
     """
-    reading = without_empty(read_model(source))
+    reading = without_empty(read_model(source, input_shape))
     walk = _Walk(reading)
     for node in walk.nodes:
         walk.call(node)

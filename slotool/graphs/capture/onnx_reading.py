@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from slotool.graphs.operators import DTYPES, Shape
 
 if TYPE_CHECKING:
     import onnx
+
+InputShape = Sequence[int] | Mapping[str, Sequence[int]]
 
 OWN_DOMAINS = ("", "ai.onnx")
 QUANTISED = ("QAttention", "DynamicQuantizeLSTM")
@@ -76,12 +78,13 @@ class Reading:
         return self.inputs[0]
 
 
-def read_model(source: str | Path | onnx.ModelProto) -> Reading:
+def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = ()) -> Reading:
     """Read a file or a model that is loaded already; weights that lie in files next to it are not opened.
 
-    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a model without inputs, whose inputs
-    differ in their number of examples, or with a free axis besides the first; ``MissingPackageError`` when the package
-    onnx is not installed.
+    ``input_shape``: sizes of one example for free axes, of one input, or by the inputs' names. Raises ``GraphError``
+    for a file that is missing, torn or no ONNX model, for a model without inputs, whose inputs differ in their number
+    of examples, with a free axis besides the first of which no size is said, or with other sizes than those said;
+    ``MissingPackageError`` when the package onnx is not installed.
     """
     _require_onnx()
     import onnx
@@ -91,6 +94,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> Reading:
     name = str(source) if is_file else model.graph.name or "the model"
     light = _without_weights(model)
     element_type = _element_type(light.graph)
+    _set_sizes(light.graph, name, input_shape)
     batch = _fix_batch(light.graph, name)
     try:
         if light.functions:
@@ -194,6 +198,29 @@ def _fix_batch(graph: onnx.GraphProto, name: str) -> int:
     return int(batch)
 
 
+def _set_sizes(graph: onnx.GraphProto, name: str, given: InputShape) -> None:
+    """Give the inputs' axes behind the first their sizes; fixed ones must be of these already."""
+    inputs = {value.name: value for value in _inputs(graph)}
+    if not given:
+        return
+    if not isinstance(given, Mapping):
+        if len(inputs) != 1:
+            raise GraphError(
+                f"{name}: it takes {len(inputs)} inputs ({', '.join(inputs)}): say the shape of each by its name"
+            )
+        given = {next(iter(inputs)): given}
+    for label, sizes in given.items():
+        if label not in inputs:
+            raise GraphError(f"{name}: it takes no input {label!r}, but {', '.join(inputs)}")
+        axes = inputs[label].type.tensor_type.shape.dim[1:]
+        fits = len(axes) == len(sizes)
+        if not fits or any(axis.dim_value not in (0, size) for axis, size in zip(axes, sizes, strict=True)):
+            own = ", ".join(str(axis.dim_value or axis.dim_param or "?") for axis in axes)
+            raise GraphError(f"{name}: one example of its input {label!r} is [{own}], not {list(sizes)}")
+        for axis, size in zip(axes, sizes, strict=True):
+            axis.dim_value = size
+
+
 def _first_axis(value: onnx.ValueInfoProto, name: str) -> Any:
     """The axis of an input that holds the examples."""
     if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
@@ -205,7 +232,8 @@ def _first_axis(value: onnx.ValueInfoProto, name: str) -> Any:
         axes = [axis.dim_value if axis.HasField("dim_value") else axis.dim_param or "?" for axis in (first, *rest)]
         shape = ", ".join(map(str, axes))
         raise GraphError(
-            f"{name}: its input {value.name!r} has a free axis in its shape [{shape}]; export it with a fixed one"
+            f"{name}: its input {value.name!r} has a free axis in its shape [{shape}]; say the sizes of one example by "
+            f"--input-shape, as {','.join('32' for _ in rest)} or '{value.name}=…', or export it with fixed ones"
         )
     return first
 

@@ -15,8 +15,8 @@ from slotool.graphs.graph import OperatorGraph
 class Source:
     """A model by what loads it: ``framework`` is torch, keras or onnx, or a package of ``zoo.PACKAGES``; ``name`` what
     ``load_torch`` or ``load_keras`` takes, an .onnx file, or a network of the package. ``input_shape`` (without the
-    batch) and ``input_dtype`` (None: found out) are for torch; of a module of several inputs they are by the names of
-    these. ``arguments`` are given to torch's factory."""
+    batch) and ``input_dtype`` (None: found out) are for torch, the first also for free axes of an .onnx file; of
+    several inputs they are by the names of these. ``arguments`` are given to torch's factory."""
 
     framework: str
     name: str
@@ -55,7 +55,7 @@ def capture_source(source: Source) -> OperatorGraph:
     if source.framework == "onnx":
         from slotool.graphs.capture.onnx import capture_onnx
 
-        graph = capture_onnx(source.name)
+        graph = capture_onnx(source.name, source.input_shape)
     else:
         from slotool.graphs.capture.keras import capture_keras
         from slotool.graphs.capture.loading import load_keras

@@ -33,6 +33,8 @@ WANTS_WHOLE_NUMBERS = "scalar types: Long, Int"
 MAX_UNDECIDED = 6
 # Names of inputs that are mostly whole numbers.
 WHOLE_NUMBERS = re.compile(r"ids?\b|_ids?_|token|index|indices|label|position|mask|categor|class", re.IGNORECASE)
+# In what torch and Python say of a tensor that is taken for a dictionary.
+_BY_NAME = re.compile(r"data type 'str'|indices must be .*not str|has no attribute '(keys|items|get)'")
 _OF_TYPES = re.compile(r"dtype|scalar type|torch\.(Float|Long|Int|float|int)|indices|same type", re.IGNORECASE)
 
 
@@ -117,9 +119,13 @@ def _added(
 
 
 def _not_exported(module: nn.Module, examples: list[torch.Tensor], error: Exception) -> GraphError:
+    from slotool.graphs.capture.fx import BY_VALUES, depends_on_values
+
     shapes = " and ".join(str(list(example.shape[1:])) for example in examples)
-    said = " ".join(str(error).split("\n")[0].split())[:200]
+    said = BY_VALUES if depends_on_values(error) else " ".join(str(error).split("\n")[0].split())[:200]
     hint = ""
+    if _BY_NAME.search(str(error)):
+        hint = "; an input that is a dictionary cannot be given: wrap it in a module whose forward takes its tensors"
     if _OF_TYPES.search(str(error)):
         hint = "; say the element type of each input by its name, as --input-dtype 'ids=int64;x=float32'"
     sentence = f"{type(module).__name__} cannot be traced on inputs of {shapes}: {said or type(error).__name__}"

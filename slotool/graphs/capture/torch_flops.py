@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +20,14 @@ from slotool.graphs.operators import Shape
 # Of operators that torch itself brings.
 COSTED_NAMESPACES = ("aten", "prim", "prims", "higher_order", "quantized", "_quantized", "quantized_decomposed")
 _UNCOSTED = re.compile(
-    r"_?(linalg_|fft_|fft_[cr]2|stft|istft|cdist|pdist|matrix_exp|matrix_power|cholesky|svd|qr\b|geqrf|orgqr|ormqr"
+    r"_?(linalg_|cdist|pdist|matrix_exp|matrix_power|cholesky|svd|qr\b|geqrf|orgqr|ormqr"
     r"|inverse|pinverse|det\b|logdet|slogdet|lu_|lstsq|triangular_solve|eig|symeig|lobpcg|embedding_bag_backward)"
 )
 _COSTED = re.compile(r"_?linalg_(vector_norm|cross|vecdot|diagonal|matmul|multi_dot)")
+# Fourier transforms as torch runs them, and products of rows with the matrix of each's group, as a mixture of experts
+# has them.
+FOURIER = ("_fft_r2c", "_fft_c2r", "_fft_c2c")
+GROUPED = ("grouped_mm_fallback", "grouped_mm", "_grouped_mm")
 # FLOPs of two batches that differ from their sizes by less are proportional to them.
 PROPORTIONAL = 1e-3
 
@@ -41,6 +46,8 @@ class CallFlops:
         if getattr(node.target, "is_view", False) or not hasattr(node.target, "_schema"):
             return 0
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda value: _shapes(value.meta.get("val")))
+        if called(node) in GROUPED:
+            return _grouped_flops(args)
         key = f"{node.target} {tree_map_only(Tensor, lambda tensor: (tensor.dtype, tensor.shape), (args, kwargs))}"
         if key not in self._known:
             self._known[key] = _counted(node.target, args, kwargs)
@@ -57,9 +64,38 @@ def _counted(target: Any, args: Any, kwargs: Any) -> int:
     return int(counter.get_total_flops())
 
 
+def called(node: Any) -> str:
+    """What a call calls, without its overload."""
+    return str(getattr(node.target, "__name__", "")).partition(".")[0]
+
+
+def _grouped_flops(args: Any) -> int:
+    """Each row by the matrix of its group: as many FLOPs wherever rows are sent, which torch's counter misses where a
+    library registers the product as its own."""
+    shapes = [tuple(each.shape) for each in args if isinstance(each, Tensor)]
+    if len(shapes) < 2 or len(shapes[0]) != 2 or len(shapes[1]) != 3:
+        return 0
+    (rows, inner), (_, *matrix) = shapes[:2]
+    return 2 * rows * math.prod(matrix) if inner in matrix else 0
+
+
+def fourier_flops(node: Any) -> int:
+    """FLOPs of a Fourier transform on its whole batch: 5 n log2 n for n complex values, half of them for real ones, as
+    FFTW's benchmarks count; 0 of any other call."""
+    name = called(node)
+    if name not in FOURIER:
+        return 0
+    shape = node.args[0].meta["val"].shape if name != "_fft_c2r" else node.meta["val"].shape
+    length = math.prod(int(shape[axis]) for axis in node.args[1])
+    flops = 5 * math.prod(map(int, shape)) * math.log2(max(length, 2))
+    return round(flops if name == "_fft_c2c" else flops / 2)
+
+
 def is_uncosted(node: Any) -> bool:
-    """Whether a call's cost follows neither from the bytes it moves nor from FLOPs that torch counts: decompositions,
-    Fourier transforms, distances, and operators registered by others."""
+    """Whether a call's cost follows neither from the bytes it moves nor from FLOPs that are counted: decompositions,
+    distances, and operators registered by others."""
+    if called(node) in GROUPED:
+        return False
     namespace, name = getattr(node.target, "namespace", "aten"), str(getattr(node.target, "__name__", ""))
     if namespace not in COSTED_NAMESPACES:
         return True

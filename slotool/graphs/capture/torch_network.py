@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from slotool.graphs.capture.aten_layers import LAYERS
 from slotool.graphs.capture.aten_moving import MOVING
 from slotool.graphs.capture.batch_axis import share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
-from slotool.graphs.capture.torch_flops import is_uncosted
+from slotool.graphs.capture.torch_flops import fourier_flops, is_uncosted
 from slotool.graphs.capture.torch_forms import Forms
 from slotool.graphs.capture.torch_values import Call, Emitter, Untranslatable, Value
 from slotool.graphs.capture.torch_walk import FILLED, TURNS, Walk, arguments_of, shape_of
@@ -39,10 +40,10 @@ class NetworkWalk(Walk):
         # Of a call with several outputs the names of all.
         self._parts: dict[Any, list[str]] = {}
         self._stand_ins: dict[Any, str] = {}
-        # Of what depends on no input the parameters behind it, and how large each is; those that an operator has.
+        # Of what depends on no input the parameters behind it, and how large each is; how much of each operators have.
         self._behind: dict[Any, frozenset[Any]] = {}
         self._sizes: dict[Any, int] = {}
-        self._claimed: set[Any] = set()
+        self._claimed: dict[Any, int] = {}
         self._stood_in: set[Any] = set()
         # Whether the calls are those that another is made of.
         self._within = False
@@ -91,10 +92,14 @@ class NetworkWalk(Walk):
                 self._forms.shared_weights += self._claimed_size(value)
 
     def _claimed_size(self, value: Any) -> int:
-        """How many weights behind a constant are some operator's already; the others become so."""
-        behind = self._behind.get(value, frozenset())
-        shared = sum(self._sizes[key] for key in behind & self._claimed)
-        self._claimed |= behind
+        """How many weights behind a constant are some operator's already; the others become so. Of one parameter it may
+        be a part, as attention's matrices are of ``in_proj_weight``."""
+        behind, shared = self._behind.get(value, frozenset()), 0
+        for key in behind:
+            size, before = self._sizes[key], self._claimed.get(key, 0)
+            own = min(math.prod(shape_of(value) or (size,)), size) if len(behind) == 1 else size
+            self._claimed[key] = min(before + own, size)
+            shared += before + own - self._claimed[key]
         return shared
 
     # Layers, as on images with their channels first or last.
@@ -242,8 +247,8 @@ class NetworkWalk(Walk):
         self._stood_in.add(value.node)
         if (value.node, shape) not in self._stand_ins:
             behind = self._behind.get(value.node, frozenset())
-            weights = sum(self._sizes[key] for key in behind - self._claimed)
-            self._claimed |= behind
+            weights = sum(self._sizes[key] - self._claimed.get(key, 0) for key in behind)
+            self._claimed |= {key: self._sizes[key] for key in behind}
             flops = self._fixed_flops.pop(value.node, 0)
             given = {"shape": shape, "weights": weights, "flops": flops, "dtype": value.dtype}
             self._stand_ins[value.node, shape] = self._drafts.add(
@@ -284,6 +289,7 @@ class NetworkWalk(Walk):
         weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
         flops = 0 if name == "getitem" else self._flops(node, share)
         self._note_forms(node, name, is_product=bool(flops))
+        flops = flops or round(fourier_flops(node) / self._batch)
         sources = [self.names[value] for value in data if value in self.names]
         left = shape if share is None else share.shape
         self.names[node] = self._drafts.add(self._prefix + node.name, name, sources, None, left, weights, flops)

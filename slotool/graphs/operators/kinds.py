@@ -17,13 +17,14 @@ class Effect:
     """What an operator makes of its inputs: output shape, weights (trained or kept statistics), FLOPs per example.
 
     ``moved``: how many values it reads and writes per example, weights apart; 0 for a view, which only looks at its
-    input in another way; None: all of its inputs and its output.
+    input in another way; None: all of its inputs and its output. ``calls``: how many kernels run one after the other.
     """
 
     shape: Shape
     weights: int = 0
     flops: int = 0
     moved: int | None = None
+    calls: int = 1
 
 
 Infer = Callable[[Attributes, Sequence[Shape]], Effect]

@@ -77,10 +77,18 @@ def _is_grouped(outer: Sequence[int], groups: Sequence[int]) -> bool:
     return len(outer) == len(groups) > 0 and outer[:-1] == groups[:-1] and outer[-1] % groups[-1] == 0
 
 
-def _recurrent(gates: int, products: int, biases: int) -> Infer:
+# Weights of a recurrent layer that stay in the last cache from step to step, as numbers: 16 MiB of float32.
+CACHED_WEIGHTS = 2**22
+
+
+def _recurrent(gates: int, products: int, biases: int, calls: int = 0) -> Infer:
     """A layer over (steps, features), or over (sequences, steps, features) of which each is one more example, that
     keeps a state of ``units`` numbers, with so many gates. ``projection``: of how many numbers its output is, made of
-    the state by one more product, where these are not the state itself (Sak, Senior and Beaufays 2014)."""
+    the state by one more product, where these are not the state itself (Sak, Senior and Beaufays 2014).
+
+    Each step waits for the one before: it reads again what of the state's weights no cache holds, and takes ``calls``
+    kernels of its own. All steps of an LSTM without a projection are one kernel, as oneDNN has it.
+    """
 
     def infer(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
         *sequences, steps, features = inputs[0]
@@ -96,8 +104,11 @@ def _recurrent(gates: int, products: int, biases: int) -> Infer:
         matrices += (1 + more) * units * projection
         weights = directions * (matrices + (1 + more) * bias)
         flops = directions * products * matrices * steps * math.prod(sequences)
-        features = directions * answer
-        return Effect((*sequences, steps, features), weights, flops)
+        shape = (*sequences, steps, directions * answer)
+        state = gates * units * answer + units * projection
+        again = directions * (1 + more) * (steps - 1) * max(0, state - CACHED_WEIGHTS)
+        waits = directions * (1 + more) * steps * (calls or bool(projection))
+        return Effect(shape, weights, flops, math.prod(inputs[0]) + math.prod(shape) + again, 1 + waits)
 
     return infer
 
@@ -161,8 +172,8 @@ LAYERS: dict[str, OperatorType] = {
     "MatMul": OperatorType(_mat_mul, inputs=2, is_product=True),
     "ScaledDotProductAttention": OperatorType(_attention, {"causal": False}, inputs=None, is_product=True),
     "LSTM": OperatorType(_recurrent(4, 2, 2), {**_RECURRENT, "projection": 0}, is_product=True),
-    "GRU": OperatorType(_recurrent(3, 2, 2), _RECURRENT, is_product=True),
-    "SimpleRNN": OperatorType(_recurrent(1, 2, 2), _RECURRENT, is_product=True),
+    "GRU": OperatorType(_recurrent(3, 2, 2, 1), _RECURRENT, is_product=True),
+    "SimpleRNN": OperatorType(_recurrent(1, 2, 2, 1), _RECURRENT, is_product=True),
     "BatchNormalization": OperatorType(_batch_norm, {**_NORM, "axis": None}, settle=settle_channel_axis),
     "LayerNormalization": OperatorType(_layer_norm, {**_NORM, "axes": None}, settle=settle_channel_axes),
     "RMSNormalization": OperatorType(_rms_norm, {"scale": True, "axes": None}, settle=settle_channel_axes),

@@ -1,0 +1,71 @@
+"""Labels that cannot be right: many times what all others make likely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.graphs import OperatorGraph
+from slotool.predictors.typecosts import TypeCosts
+
+# A label is odd that differs by so many times, and by so many deviations of the others, both from what a base makes of
+# its network and from what a roofline does. None of 18,720 labels of 24 settings is, in draws of 5, 10 and 30; one made
+# 100 times too long or too short is in 98 to 100 % of draws, 30 times in 94 to 97 %, 10 times in 62 to 66 %.
+MIN_TIMES, MIN_DEVIATIONS = 8.0, 5.0
+# Beyond these it is named, but kept: so is a network that another backend is slow for (a ConvNeXt in TensorFlow, 21 of
+# 4,160 labels in draws of ten); 85 % of labels made 10 times wrong are.
+NAMED_TIMES, NAMED_DEVIATIONS = 5.0, 4.0
+# Labels that agree better than this (deviation, in log) are taken to agree so well.
+MIN_DEVIATION = 0.05
+MIN_LABELS = 5
+# More odd ones than this share are no mistakes, but a setting unlike what is known.
+MAX_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class OddLabel:
+    """``row``: of the labels; ``times``: label ÷ what the others make likely, below 1 where it is too short;
+    ``is_clear``: whether it cannot be right."""
+
+    row: int
+    times: float
+    is_clear: bool
+
+    def sentence(self, name: str, latency_s: float, others: int) -> str:
+        """What a user is told."""
+        much = f"{self.times:.3g} times" if self.times > 1 else f"1 / {1 / self.times:.3g} of"
+        then = "it is set aside; measure that network again"
+        if not self.is_clear:
+            then = "it is learnt from; measure that network again if other work may have delayed it"
+        return f"the label of {name}, {latency_s * 1e3:.3g} ms, is {much} what the other {others} make likely: {then}"
+
+
+def odd_labels(base_s: np.ndarray, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> list[OddLabel]:
+    """Which of n ≥ 5 labels are odd, none of fewer. ``base_s``: what a base predicts, float64 seconds [n]."""
+    if len(graphs) < MIN_LABELS:
+        return []
+    ratios = np.log(latency_s) - np.log([base_s, TypeCosts.of(graphs).total_s])
+    apart = np.array([[_apart(ratio, row) for row in range(len(graphs))] for ratio in ratios])
+    factors, deviations = apart[..., 0], apart[..., 1]
+    same_side = np.sign(factors[0]) == np.sign(factors[1])
+    far, sure = np.abs(factors).min(axis=0), deviations.min(axis=0)
+    named = same_side & (far > np.log(NAMED_TIMES)) & (sure > NAMED_DEVIATIONS)
+    clear = named & (far > np.log(MIN_TIMES)) & (sure > MIN_DEVIATIONS)
+    if np.sum(clear) > MAX_SHARE * len(graphs):
+        return []
+    nearer = np.abs(factors).argmin(axis=0)
+    return [
+        OddLabel(row, float(np.exp(factors[nearer[row], row])), bool(clear[row]))
+        for row in np.flatnonzero(named).tolist()
+    ]
+
+
+def _apart(ratio: np.ndarray, row: int) -> tuple[float, float]:
+    """How far one lies from the median of the others, and in how many of their deviations (by the median too)."""
+    others = np.delete(ratio, row)
+    middle = float(np.median(others))
+    deviation = 1.4826 * float(np.median(np.abs(others - middle)))
+    away = float(ratio[row]) - middle
+    return away, abs(away) / max(deviation, MIN_DEVIATION)
