@@ -20,7 +20,7 @@ ROUNDS, CALLS = 400, 200
 @njit(cache=True, fastmath=FAST)
 def unchecked_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = single._arrays(handle)
-    return single._top(single._load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
+    return single._top(single.load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
 
 
 @njit(cache=True, fastmath=FAST)
