@@ -34,7 +34,7 @@ class OddLabel:
     is_clear: bool
 
     def sentence(self, name: str, latency_s: float, others: int) -> str:
-        """What a user is told."""
+        """What a user reads of it."""
         much = f"{self.times:.3g} times" if self.times > 1 else f"1 / {1 / self.times:.3g} of"
         then = "it is set aside; measure that network again"
         if not self.is_clear:
