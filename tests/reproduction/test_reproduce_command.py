@@ -74,8 +74,8 @@ def test_a_figure_without_its_data_says_which_it_needs(tmp_path: Path) -> None:
     ("given", "words"),
     [
         ({"figures": "nothing"}, "no paper 'nothing'; there are inference-latency-prediction"),
-        ({"figures": "superserve:99"}, "no figure '99' of superserve; there are 1, 2,"),
-        ({"figures": "superserve:"}, "no figure '' of superserve; there are 1, 2,"),
+        ({"figures": "superserve:99"}, "no figure '99' of superserve; there are 1, 1b, 2,"),
+        ({"figures": "superserve:"}, "no figure '' of superserve; there are 1, 1b, 2,"),
         ({"figures": "all:2"}, "no paper 'all'; .* all stands for all of them"),
         ({"figures": "superserve", "data": "no-such-folder"}, "no-such-folder is not a folder of data sets"),
         (
