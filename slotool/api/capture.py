@@ -32,8 +32,9 @@ def capture(
     timeout_s: float = 600.0,
     max_memory_gb: float | None = None,
     force: bool = False,
+    progress: Reporting = "auto",
 ) -> Capture:
-    """Read Keras, PyTorch or ONNX models as operator graphs.
+    """Read Keras, PyTorch or ONNX models as operator graphs; of several those that cannot be captured are left out.
 
     Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Models given by name are
     captured in a process of their own, model objects in this one.
@@ -49,13 +50,15 @@ def capture(
         timeout_s: Seconds after which the capture of one model has hung.
         max_memory_gb: What the capture of a model may take; None: 90 % of what is free.
         force: Replace ``out`` if it exists.
+        progress: Who hears of networks left out; see ``slotool.api.progress``.
 
     Returns:
-        ``graphs``, in the order given; ``frame()`` has a row per network.
+        ``graphs``, in the order given, and why those left out ``failed``; ``frame()`` has a row per network.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
-        GraphError: A model cannot be captured.
+        GraphError: The model, or the last of several of which none could be, cannot be captured; so where one of
+            several with names of their own cannot.
         AlreadyExistsError: ``out`` exists.
         TimedOut: A capture took longer than ``timeout_s``.
         RunError: A capture died, or took too much memory.
@@ -65,12 +68,16 @@ def capture(
     asked = Networks.of(networks, input_shape, input_dtype)
     _refuse(out, force)
     limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
-    graphs = asked.graphs(limits)
+    failed: dict[str, str] = {}
+    graphs = asked.graphs(limits, None if asked.called else failed)
+    reporter = reporter_of(progress)
+    for name, reason in failed.items():
+        reporter.warn(f"{name} is left out: {reason}")
     names = asked.names if len(asked.names) == len(graphs) else [graph.name or graph.id for graph in graphs]
     if out is not None:
         _write(Path(out), graphs, asked.provenance())
-    single = names[0] if len(graphs) == 1 else None
-    return Capture(graphs, asked.framework or "graph", single, out=None if out is None else Path(out))
+    single = names[0] if len(graphs) == 1 and not failed else None
+    return Capture(graphs, asked.framework or "graph", single, failed, None if out is None else Path(out))
 
 
 @writes("out")

@@ -118,18 +118,20 @@ class Networks:
             found["input_shape"] = [_plain(part.input_shape) for part in self.parts if _is_model(part)]
         return found
 
-    def graphs(self, limits: Limits | None = None) -> list[OperatorGraph]:
+    def graphs(self, limits: Limits | None = None, failed: dict[str, str] | None = None) -> list[OperatorGraph]:
         """All graphs, in the order given. Models named are captured in processes of their own, each within ``limits``.
-        Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails."""
+
+        Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails; with ``failed``,
+        which receives why by name, only where all do."""
         from slotool.graphs.capture import Source
         from slotool.graphs.store import read_graphs
 
         sources = [part for part in self.parts if isinstance(part, Source)]
-        captured = iter(captured_sources(sources, limits))
+        captured = iter(captured_sources(sources, limits, failed))
         found: list[OperatorGraph] = []
         for part in self.parts:
             if isinstance(part, Source):
-                found.append(next(captured))
+                found += filter(None, [next(captured)])
             elif isinstance(part, Path):
                 found += read_graphs(part)
             else:
@@ -139,16 +141,27 @@ class Networks:
         return found
 
 
-def captured_sources(sources: Sequence[Source], limits: Limits | None = None) -> list[OperatorGraph]:
-    """Their graphs, each captured in a process of its own. Raises the first error; see ``captured_apart``."""
-    from slotool.errors import SlotoolError
+def captured_sources(
+    sources: Sequence[Source], limits: Limits | None = None, failed: dict[str, str] | None = None
+) -> list[OperatorGraph | None]:
+    """Their graphs, each captured in a process of its own. Raises the first error; see ``captured_apart``.
+
+    With ``failed``, which receives errors by name, None stands for a graph that could not be captured, and an error is
+    raised only where there is no other."""
+    from slotool.errors import GraphError, SlotoolError
     from slotool.graphs.capture import all_captured_apart
 
-    graphs = []
-    for answer in all_captured_apart(sources, limits):
-        if isinstance(answer, SlotoolError):
+    graphs: list[OperatorGraph | None] = []
+    for source, answer in zip(sources, all_captured_apart(sources, limits), strict=True):
+        if not isinstance(answer, SlotoolError):
+            graphs.append(answer)
+        elif failed is not None and len(sources) > len(failed) + 1:
+            failed[source.name] = str(answer)
+            graphs.append(None)
+        elif isinstance(answer, GraphError) and len(sources) > 1 and source.name not in str(answer):
+            raise GraphError(f"{source.name}: {answer}") from answer
+        else:
             raise answer
-        graphs.append(answer)
     return graphs
 
 

@@ -137,8 +137,9 @@ def capture(
         refuse_without_effect(("timeout", "max_memory_gb"), "for several networks of keras.applications")
         output.show(slotool.capture_applications(keras, out, force=force, progress=output))
         return
-    found = slotool.capture(sources, out, timeout_s=timeout, max_memory_gb=max_memory_gb, force=force)
-    output.show(found)
+    output.show(
+        slotool.capture(sources, out, timeout_s=timeout, max_memory_gb=max_memory_gb, force=force, progress=output)
+    )
 
 
 def sources_of(
