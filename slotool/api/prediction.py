@@ -262,6 +262,8 @@ def _finite(value: float) -> float | None:
 
 def _cells(row: Row) -> list[str]:
     latency = duration(row["latency_s"])
+    if row["outside"] is not None and row["no_interval"] not in (None, NOT_HERE):
+        latency = f"~{duration(float(format(row['latency_s'], '.2g')))}"  # nothing tells how wrong it is
     low, high = ("–" if row[key] is None else duration(row[key]) for key in ("low_s", "high_s"))
     cells = [row["name"] or row["graph_id"], row["kind"], _compact(row["flops"]), latency, low, high]
     if "solo_s" in row:
