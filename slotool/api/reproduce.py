@@ -12,7 +12,7 @@ from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
     from slotool.reproduction import Figure, Paper
@@ -52,7 +52,7 @@ def reproduce(
         ArgumentError: There is no such paper or figure, or ``data`` is no folder.
         InputError: ``out`` holds figures of another scale or seed.
         MissingPackageError: matplotlib, onnx or onnxruntime is not installed.
-        RunError: A command failed; what was found before stays in ``out``.
+        RunError: A command failed; the other figures are made, and the same call tries it again.
     """
     from slotool.extras import require
     from slotool.reproduction import reproduced
@@ -70,7 +70,7 @@ def reproduce(
         return Reproduction(None, tuple(_known(paper) for paper in PAPERS.values()), ())
     require("matplotlib", "onnx", "onnxruntime", needed_by="slotool reproduce")
     reporter = reporter_of(progress)
-    documents, pages = [], []
+    documents, pages, failed = [], [], dict[str, str]()
     with reporter.progress("reproducing", total=sum(map(len, wanted.values()))) as steps:
         for name, chosen in wanted.items():
             found = reproduced(
@@ -79,6 +79,11 @@ def reproduce(
             )  # fmt: skip
             documents.append(found.document)
             pages.append(found.page_file)
+            failed |= {f"{name}:{number}": reason for number, reason in found.failed.items()}
+    if failed:
+        (figure, reason), others = next(iter(failed.items())), [*failed][1:]
+        rest = f"; so did {', '.join(others)}" if others else ""
+        raise RunError(f"{figure} failed, and the same command tries again: {reason}{rest}")
     return Reproduction(folder, tuple(documents), tuple(pages))
 
 

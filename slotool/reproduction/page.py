@@ -32,14 +32,16 @@ def name_of(number: str) -> str:
 def _head(document: Mapping[str, Any]) -> str:
     machine, setting = document["machine"], document["setting"]
     cores = machine.get("cores_given")
+    data = " (`$DATA`: your folder of data sets)" if setting["data"] else ""
     return (
         f"# {document['title']}\n\n{document['cited']}\n\n"
         f"- **The paper measured on** {document['paper_setting']}.\n"
         f"- **Here**: {machine.get('cpu')}, {cores} cores, scale `{setting['scale']}`, seed {setting['seed']}, slotool "
         f"{document['slotool']}, {document['date']}.\n"
         f"- **Command**: `slotool reproduce {document['paper']} --scale {setting['scale']}"
-        f"{' --data $DATA' if setting['data'] else ''}`; the commands below run in its folder "
-        f"`{document['paper']}`, and `models/` and `datasets/` are slotool's own\n"
+        f"{' --data $DATA' if setting['data'] else ''}`{data} makes all figures, {document['paper']}:NUMBER one. The "
+        f"commands below ran in the folder `{document['paper']}`; by hand, run them in order in an empty one. "
+        "`models/` and `datasets/` are slotool's own.\n"
     )
 
 
@@ -69,7 +71,7 @@ def _commands(commands: Sequence[Mapping[str, Any]]) -> str:
     busy = sum(command["seconds"] * command["busy_cores"] for command in commands) / max(seconds, 1e-9)
     shared = f" Other processes kept {busy:.1f} cores busy meanwhile." if busy >= BUSY_CORES else ""
     if not commands:
-        return "Computed from files that slotool ships, without a command.\n"
+        return "Computed from these data, without a command.\n"
     lines = "\n".join(f"$ {command['command']}" for command in commands)
     return f"Commands ({seconds:.0f} s in all; figures share some).{shared}\n\n```console\n{lines}\n```\n"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from slotool import __version__
 from slotool.atomic import alone, whole_file
-from slotool.errors import InputError
+from slotool.errors import InputError, RunError
 from slotool.machine import machine_facts, machine_id
 from slotool.reproduction.page import page
 from slotool.reproduction.paper import Figure, Paper
@@ -22,11 +22,13 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reproduced:
-    """``document``: all that is known of the paper's figures, as in ``json_file``; ``page_file``: the same to read."""
+    """``document``: all that is known of the paper's figures, as in ``json_file``; ``page_file``: the same to read;
+    ``failed``: by number, why a command of a figure failed."""
 
     document: Document
     page_file: Path
     json_file: Path
+    failed: Mapping[str, str]
 
 
 def reproduced(
@@ -48,8 +50,9 @@ def reproduced(
 
     ``again``: make them again, by commands that run again, and drop figures of another scale or seed.
 
-    Raises ``InputError`` when ``out`` holds figures of another scale or seed, or another process makes some there,
-    ``RunError`` when a command fails; what was found before stays.
+    A figure whose commands fail is left out, and what they measured dropped; the others are made.
+
+    Raises ``InputError`` when ``out`` holds figures of another scale or seed, or another process makes some there.
     """
     out.mkdir(parents=True, exist_ok=True)
     with alone(out / f".{paper.name}.lock"):
@@ -71,17 +74,24 @@ def _reproduced(
     json_file, page_file = out / f"{paper.name}.json", out / f"{paper.name}.md"
     found = _kept(json_file, setting, again)
     workspace = Workspace(out / paper.name, scale, data.absolute() if data else None, seed, note, again=again)
+    failed: dict[str, str] = {}
     for figure in figures:
         if again or figure.number not in found:
             note(f"{paper.name}, figure {figure.number}: {figure.title}")
-            found[figure.number] = _made(figure, workspace, out)
+            try:
+                found[figure.number] = _made(figure, workspace, out)
+            except RunError as error:
+                failed[figure.number] = str(error)
+                found.pop(figure.number, None)
+                workspace.measure_again()
+                note(f"{paper.name}, figure {figure.number} failed: {error}")
         document = _document(paper, setting, found)
         with whole_file(json_file) as partial:
             partial.write_text(json.dumps(document, indent=1) + "\n")
         with whole_file(page_file) as partial:
             partial.write_text(page(document))
         finished(figure)
-    return Reproduced(document, page_file, json_file)
+    return Reproduced(document, page_file, json_file, failed)
 
 
 def _kept(json_file: Path, setting: Mapping[str, Any], again: bool) -> dict[str, dict[str, Any]]:

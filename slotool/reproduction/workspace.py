@@ -81,10 +81,18 @@ class Workspace:
         # What an earlier run left is not used then, but what this one has done is.
         self._again, self._done = again, set[str]()
         self.ran: list[Ran] = []
+        self._asked: list[str] = []
         (folder / "documents").mkdir(parents=True, exist_ok=True)
 
     def fresh(self) -> None:
-        self.ran = []
+        self.ran, self._asked = [], []
+
+    def measure_again(self) -> None:
+        """Drop what the commands since ``fresh`` measured: a figure failed by it, as other work may have spoiled it."""
+        for line in self._asked:
+            if line.startswith("slotool profile "):
+                for file in (self._document(line), *(self.folder / name for name in outputs_of(line))):
+                    file.unlink(missing_ok=True)
 
     def pick(self, small: Value, paper: Value) -> Value:
         """What this scale takes of the two."""
@@ -164,7 +172,8 @@ class Workspace:
     ) -> dict[str, Any]:
         """What ``run`` finds, or what it found before for this ``key``. ``lines``: what a person types for it, of which
         the last one takes the time; ``made``: a file that must be there too."""
-        kept = self.folder / "documents" / f"{_name(key)}.json"
+        kept = self._document(key)
+        self._asked.append(key)
         if self._still_holds(kept, key) and (made is None or (self.folder / made).exists()):
             found: dict[str, Any] = json.loads(kept.read_text())
         else:
@@ -178,6 +187,9 @@ class Workspace:
         if ran[-1] not in self.ran:  # figures ask for a network again where they need it
             self.ran += ran
         return found
+
+    def _document(self, key: str) -> Path:
+        return self.folder / "documents" / f"{_name(key)}.json"
 
     def _still_holds(self, kept: Path, line: str) -> bool:
         """Whether what was done by an earlier run, or by this one, need not be done again."""
