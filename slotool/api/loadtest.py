@@ -457,7 +457,10 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
     met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
     verdict = "" if target is None else f" (target {target:.2%})"
     late = "send_delay_max_s" if math.isnan(summary["send_delay_p99_s"]) else "send_delay_p99_s"
-    rates = [f"{summary[name]:.1f}/s" for name in ("achieved_rate_per_s", "target_rate_per_s")]
+    achieved, wanted = (
+        "all at once" if math.isnan(summary[name]) else f"{summary[name]:.1f}/s"
+        for name in ("achieved_rate_per_s", "target_rate_per_s")
+    )
     return [
         ["p50 latency", time("p50_s")],
         ["p90 latency", time("p90_s")],
@@ -465,6 +468,6 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
         [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
         ["effective accuracy", _accuracy(summary["effective_accuracy"])],
         ["accuracy of answered", _accuracy(summary["accuracy_of_answered"])],
-        ["achieved of target rate", f"{rates[0]} of {rates[1]}"],
+        ["achieved of target rate", f"{achieved} of {wanted}"],
         ["client send delay", f"{time(late)} ({'p99' if late == 'send_delay_p99_s' else 'worst'})"],
     ]

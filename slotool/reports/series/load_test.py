@@ -88,7 +88,7 @@ def served_over_time(name: str, log: RequestLog, source: str) -> Figure:
 
 
 def _caption(summary: dict[str, float], unanswered: int) -> str:
-    requests, rate = f"{summary['requests']:,.0f} requests", f"{summary['target_rate_per_s']:.0f}/s"
+    requests, rate = f"{summary['requests']:,.0f} requests", _rate(summary)
     lost = f"; {unanswered:,} were never answered" if unanswered else ""
     if not summary["deadline_s"]:
         return f"Half of {requests}, arriving at {rate}, were answered within {duration(summary['p50_s'])}{lost}."
@@ -100,8 +100,14 @@ def _caption(summary: dict[str, float], unanswered: int) -> str:
     )
 
 
+def _rate(summary: dict[str, float], unit: str = "") -> str:
+    """Of what was to be sent; a burst at one instant has none."""
+    target = summary["target_rate_per_s"]
+    return "one instant" if np.isnan(target) else f"{target:.0f}{unit}/s"
+
+
 def _headlines(name: str, summary: dict[str, float]) -> tuple[tuple[str, str], ...]:
-    rate = f"{name} at {summary['target_rate_per_s']:.0f} requests/s"
+    rate = f"{name} at {_rate(summary, ' requests')}"
     tail = ("p99_s", "p99") if not np.isnan(summary["p99_s"]) else ("worst_s", "worst")
     times = f"{duration(summary['p50_s'])} and {duration(summary[tail[0]])}"
     lines = [(f"{rate}: p50 and {tail[1]} latency", times)]
