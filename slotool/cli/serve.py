@@ -301,6 +301,7 @@ async def _reload(
             output.warn(f"not reloaded, the old {what} stay in use: {error}")
         else:
             output.note(f"{what} reloaded")
+    output.note("reloading models, tables and rules")
     try:
         what = await runtime_settings.reload()
     except SlotoolError as error:
