@@ -117,7 +117,7 @@ def _by_setting(workspace: Workspace) -> dict[str, Document]:
     for number, (setting, options) in enumerate(_settings().items()):
         workspace.slotool(
             f"profile colocated {members} -o colocated-{number}.parquet --size {size} --with-itself {options} "
-            f"--max-seconds-per-item {workspace.pick('0.3', '30')} --seed {workspace.seed}"
+            f"--max-seconds-per-item {workspace.pick('1.5', '30')} --seed {workspace.seed}"
         )
         found[setting] = workspace.slotool(
             f"train-colocation-predictor colocated-{number}.parquet --graphs {graphs} -o predictor-colocated-{number} "
