@@ -128,9 +128,11 @@ def _by_setting(workspace: Workspace) -> dict[str, Document]:
 
 def _settings() -> dict[str, str]:
     """In place of the paper's seven machines, as many cores as there are here."""
-    found = {"one core for all": "--threads 1"}
-    if len(cores_by_preference()) > 1:
-        found |= {"two cores for all": "--threads 2", "a core each": "--threads 1 --placement split"}
+    found, cores = {"one core for all": "--threads 1"}, len(cores_by_preference())
+    if cores > 1:
+        found["two cores for all"] = "--threads 2"
+    if cores > 2:  # of trios
+        found["a core each"] = "--threads 1 --placement split"
     return found
 
 
