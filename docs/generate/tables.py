@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA
 from slotool.predictors.study import STUDY_SCHEMA
+from slotool.simulation.query_log import QUERIES_SCHEMA
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, Column, Schema
 from slotool.workloads.arrival_table import ARRIVALS_SCHEMA
 from slotool.workloads.interference import INTERFERENCE_SCHEMA
@@ -18,6 +19,7 @@ TABLES = (
     (STUDY_SCHEMA, "Scores of all predictors under several ways of holding out. `compare-predictors` writes it."),
     (ARRIVALS_SCHEMA, "When requests arrive. `generate arrivals` writes it; `simulate` and `loadtest` read it."),
     (REQUESTS_SCHEMA, "One row per request of a load test. `loadtest` writes it."),
+    (QUERIES_SCHEMA, "One row per policy and query of a simulation. `simulate --log` writes it."),
     (INTERFERENCE_SCHEMA, "Deadlines kept alone and co-located, by operating point and policy."),
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
-    from slotool.simulation import Scenario, ServiceTimes
+    from slotool.simulation import Scenario, ServiceTimes, SimulationResult
     from slotool.simulation.dynamics import Dynamics
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
@@ -28,27 +28,29 @@ OPTIMA = ("auto", "milp", "bound")
 @dataclass(frozen=True, repr=False, eq=False)
 class Simulation(Result):
     """``rows``: figures of each policy; ``best``: the effective accuracy that nothing can surpass; ``facts``: what was
-    simulated; ``plots``: files drawn."""
+    simulated; ``plots``: files drawn; ``log``: file of what became of every query, None where none was asked for."""
 
     rows: Sequence[Mapping[str, Any]]
     best: float
     facts: Mapping[str, Any]
     plots: Sequence[Path] = ()
+    log: Path | None = None
 
     schema = "simulate"
     rows_key = "policies"
 
     def findings(self) -> Mapping[str, Any]:
         plots = [str(path) for path in self.plots]
-        return {**self.facts, "best_possible": self.best, "policies": list(self.rows), "plots": plots}
+        return {**self.facts, "best_possible": self.best, "policies": list(self.rows), "plots": plots, "log": self.log}
 
     def shown(self) -> list[Part]:
         title = f"{self.rows[0]['queries']:,} queries of {self.facts['deadline_ms']:g} ms to {self.facts['subject']}"
         best = f"best possible with all arrivals known ({self.facts['best_by']}): {self.best:.4f} effective accuracy"
-        return [table(title, _COLUMNS, map(_cells, self.rows)), best, *(f"wrote {path}" for path in self.plots)]
+        written = [*self.plots, *([self.log] if self.log else [])]
+        return [table(title, _COLUMNS, map(_cells, self.rows)), best, *(f"wrote {path}" for path in written)]
 
 
-@writes(folders=("plots",))
+@writes("log", folders=("plots",))
 def simulate(
     profile: FilePath | LatencyTable,
     arrivals: FilePath | ArrivalTable,
@@ -64,6 +66,7 @@ def simulate(
     quantile: float = 0.95,
     optimum: str = "auto",
     plots: FilePath | None = None,
+    log: FilePath | None = None,
     seed: int = 0,
     progress: Reporting = "auto",
 ) -> Simulation:
@@ -87,6 +90,7 @@ def simulate(
         optimum: The best possible: ``"milp"`` (integer program, up to a hundred queries), ``"bound"`` (fluid bound) or
             ``"auto"``: exact with one worker, no deaths and no noise, else the bound.
         plots: Folder for plots (PNG) of rate, accuracy, batch and queue over time.
+        log: File (Parquet) for what became of every query under each policy.
         seed: Of the latencies that are drawn.
         progress: Who hears how far it is, and of points left out; see ``slotool.api.progress``.
 
@@ -104,6 +108,7 @@ def simulate(
     from slotool.simulation import Scenario, ServiceTimes
     from slotool.simulation import simulate as run
     from slotool.simulation.dynamics import dynamics
+    from slotool.simulation.query_log import QueryLog
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
@@ -129,12 +134,15 @@ def simulate(
     best, method = _best(known.grid, scenario, times, optimum, reporter)
     rows: list[dict[str, Any]] = []
     drawn: dict[str, Dynamics] = {}
+    logged: dict[str, SimulationResult] = {}
     with reporter.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as steps:
         for name, policy in chosen.items():
             outcome = run(policy, scenario, times)
             figures = {"policy": name, **outcome.summary()}
             if plots is not None:
                 drawn[name] = dynamics(outcome)
+            if log is not None:
+                logged[name] = outcome
             rows.append({**figures, "regret": best - figures["effective_accuracy"]})
             steps.advance()
     facts = {
@@ -149,7 +157,10 @@ def simulate(
         "seed": seed,
         "best_by": method,
     }
-    return Simulation(rows, best, facts, [] if plots is None else _draw(known.subject, drawn, Path(plots)))
+    if log is not None:
+        QueryLog.of_results(logged, facts).save(log)
+    written = [] if plots is None else _draw(known.subject, drawn, Path(plots))
+    return Simulation(rows, best, facts, written, None if log is None else Path(log))
 
 
 def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, reporter: Reporter) -> tuple[float, str]:

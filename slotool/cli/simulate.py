@@ -59,6 +59,9 @@ def simulate(
             help="Folder for plots (PNG) of rate, accuracy, batch and queue over time.",
         ),
     ] = None,
+    log: Annotated[
+        Path | None, _result("--log", help="File for what became of every query: a row per policy and query.")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -91,6 +94,7 @@ def simulate(
         quantile=quantile,
         optimum=optimum,
         plots=plots,
+        log=log,
         seed=seed,
         progress=output,
     )

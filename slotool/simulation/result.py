@@ -11,6 +11,8 @@ from slotool.simulation.scenario import Scenario
 from slotool.tables import OperatingPoint
 
 WAITING, IN_TIME, LATE, EXPIRED, REJECTED, SHED = 0, 1, 2, 3, 4, 5
+# What a query's status is called once the simulation is over.
+STATUSES = {IN_TIME: "in-time", LATE: "late", EXPIRED: "expired", REJECTED: "rejected", SHED: "shed"}
 
 
 class Points(Protocol):
@@ -59,7 +61,7 @@ class SimulationResult:
         ``effective_accuracy``: a query not answered in time counts as wrong; ``utilisation``: of the workers alive."""
         count = len(self.status)
         in_time = int((self.status == IN_TIME).sum())
-        tally = {name: int((self.status == code).sum()) for name, code in _NAMES.items()}
+        tally = {name: int((self.status == code).sum()) for code, name in STATUSES.items() if code != IN_TIME}
         return {
             "queries": count,
             "attainment": in_time / count,
@@ -82,6 +84,3 @@ class SimulationResult:
             np.max(at_work, initial=1.0),
         )
         return float(np.minimum(deaths, ended_us).sum())
-
-
-_NAMES = {"late": LATE, "expired": EXPIRED, "rejected": REJECTED, "shed": SHED}

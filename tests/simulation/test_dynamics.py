@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotool.errors import InputError
+from slotool.errors import InputError, TableError
 from slotool.reports.plots import save_png
 from slotool.reports.series.dynamics import dynamics_figures
 from slotool.scheduling.batching import ControlGrid, MaxAccuracy, ValueIteration
 from slotool.simulation import Scenario, SimulationResult, simulate
-from slotool.simulation.dynamics import dynamics
+from slotool.simulation.dynamics import dynamics, logged_dynamics
+from slotool.simulation.query_log import QueryLog
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())
@@ -43,6 +44,22 @@ def test_who_waits_is_counted_as_one_would_by_hand() -> None:
     assert not np.isnan(left_us).any(), "everybody was served, so nobody's end has to be guessed"
     for begin_s, waiting in zip(seen.begin_s, seen.waiting, strict=True):
         assert waiting == ((arrival_us <= 1e6 * begin_s) & (left_us > 1e6 * begin_s)).sum()
+
+
+@pytest.mark.parametrize("policy", [ValueIteration, MaxAccuracy])
+def test_queries_read_from_a_file_give_the_same_course(policy: type, tmp_path: Path) -> None:
+    run = outcome(policy)
+    QueryLog.of_results({"other": outcome(), "this": run}).save(tmp_path / "queries.parquet")
+    log = QueryLog.load(tmp_path / "queries.parquet")
+    rows, figures = log.of_policy("this"), run.summary()
+    assert (rows["status"] == "in-time").mean() == pytest.approx(figures["attainment"])
+    assert rows["started_s"].isna().sum() == figures["drops"] == (rows["batch_size"] == 0).sum()
+    seen, direct = logged_dynamics(log, "this", 37), dynamics(run, 37)
+    # An instant on the edge of a bin may be counted in its neighbour: seconds are rounded.
+    assert np.abs(np.cumsum(seen.arrived_per_s - direct.arrived_per_s) * seen.width_s).max() <= 1
+    np.testing.assert_allclose(np.nansum(seen.batch), np.nansum(direct.batch), rtol=0.05)
+    with pytest.raises(TableError, match="no rows of policy 'slackfit'"):
+        log.of_policy("slackfit")
 
 
 def test_four_plots_have_a_curve_per_policy(tmp_path: Path) -> None:

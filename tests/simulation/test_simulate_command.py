@@ -11,6 +11,7 @@ import pytest
 import slotool
 from slotool.cli import generate_arrivals, simulate
 from slotool.errors import InputError, TableError
+from slotool.simulation.query_log import QueryLog
 
 HEAD = "subject,point,batch_size,samples_s,accuracy\n"
 ROWS = "net,depth=1,1,0.001;0.0011,0.8\nnet,depth=1,4,0.002,0.8\nnet,depth=2,1,0.004,0.9\nnet,depth=2,4,0.009,0.9\n"
@@ -38,6 +39,23 @@ def test_policies_stand_side_by_side_and_none_beats_the_best(
     assert named["fixed"]["attainment"] < named["value-iteration"]["attainment"]
     simulate.simulate(profile, arrivals, 20.0, policies="value-iteration,fixed@depth=1", workers=2, deaths="1")
     assert "fixed@depth=1" in capsys.readouterr().out
+
+
+def test_what_became_of_every_query_is_written_down(tmp_path: Path) -> None:
+    profile, arrivals = files(tmp_path)
+    log = tmp_path / "queries.parquet"
+    found = slotool.simulate(profile, arrivals, 20.0, policies="slackfit,fixed@depth=1", log=log)
+    assert found.document["log"] == str(log)
+    rows = QueryLog.load(log).rows
+    assert set(rows["policy"]) == {"slackfit", "fixed@depth=1"}
+    for figures in found.rows:
+        mine = rows[rows["policy"] == figures["policy"]]
+        assert len(mine) == figures["queries"]
+        assert (mine["status"] == "in-time").mean() == pytest.approx(figures["attainment"])
+    served = rows[rows["started_s"].notna()]
+    assert (served["started_s"] >= served["arrival_s"] - 1e-9).all()
+    assert (served["done_s"] > served["started_s"]).all()
+    assert set(served["point"]) <= {"depth=1", "depth=2"}
 
 
 def test_the_search_for_the_optimum_says_how_far_it_is(tmp_path: Path) -> None:
