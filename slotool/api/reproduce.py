@@ -71,15 +71,20 @@ def reproduce(
     require("matplotlib", "onnx", "onnxruntime", needed_by="slotool reproduce")
     reporter = reporter_of(progress)
     documents, pages, failed = [], [], dict[str, str]()
-    with reporter.progress("reproducing", total=sum(map(len, wanted.values()))) as steps:
-        for name, chosen in wanted.items():
-            found = reproduced(
-                PAPERS[name], chosen, folder, scale=scale, data=source, seed=seed, again=force,
-                note=reporter.note, finished=lambda figure: steps.advance(),
-            )  # fmt: skip
-            documents.append(found.document)
-            pages.append(found.page_file)
-            failed |= {f"{name}:{number}": reason for number, reason in found.failed.items()}
+    try:
+        with reporter.progress("reproducing", total=sum(map(len, wanted.values()))) as steps:
+            for name, chosen in wanted.items():
+                found = reproduced(
+                    PAPERS[name], chosen, folder, scale=scale, data=source, seed=seed, again=force,
+                    note=reporter.note, finished=lambda figure: steps.advance(),
+                )  # fmt: skip
+                documents.append(found.document)
+                pages.append(found.page_file)
+                failed |= {f"{name}:{number}": reason for number, reason in found.failed.items()}
+    except KeyboardInterrupt as interruption:
+        goes_on = "the same command without --force" if force else "the same command"
+        interruption.add_note(f"what is finished is in {folder}, and {goes_on} goes on with the rest")
+        raise
     if failed:
         (figure, reason), others = next(iter(failed.items())), [*failed][1:]
         rest = f"; so did {', '.join(others)}" if others else ""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import slotool
+from slotool.cli.interrupts import explaining
 from slotool.cli.options import Force, Json, Out, Seed
 
 
@@ -53,8 +54,8 @@ def reproduce(
     if scale not in ("small", "paper"):
         raise typer.BadParameter(f"{scale!r} is neither small nor paper", param_hint="--scale")
     output = Output(as_json=json)
-    output.show(
-        slotool.reproduce(
+    with explaining(output.note):
+        found = slotool.reproduce(
             figures or (),
             out,
             scale="paper" if scale == "paper" else "small",
@@ -63,4 +64,4 @@ def reproduce(
             force=force,
             progress=output,
         )
-    )
+    output.show(found)

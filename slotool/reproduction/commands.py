@@ -45,7 +45,7 @@ def outputs_of(command: str) -> list[str]:
     return [word for option, word in pairwise(words) if option in _OUTPUTS]
 
 
-_OUTPUTS = ("-o", "--out")
+_OUTPUTS = ("-o", "--out", "--log")
 
 
 def _expanded(word: str) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,37 +22,27 @@ from slotool.reproduction.supernets import (
     service_of,
 )
 from slotool.reproduction.workspace import Workspace
-from slotool.scheduling.batching import ControlGrid, make_policy, read_profile
-from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
-from slotool.simulation.dynamics import Dynamics, dynamics
-from slotool.tables import LatencyTable, OutcomeTable
-from slotool.workloads import ArrivalTable
+from slotool.simulation.dynamics import Dynamics, logged_dynamics
+from slotool.simulation.query_log import QueryLog
 
 # Bins of a time course; and the part of them that is called the busiest and the calmest.
 BINS, PART = 60, 0.25
 # Buckets of latency, evenly sized, as SlackFit has them.
 BUCKETS = 8
+# What `simulate` says of each policy, by its name.
+Figures: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Simulations:
-    """Policies on ``arrivals``, a file in the workspace, as ``slotool simulate`` runs them."""
-
-    workspace: Workspace
-    service: Service
-    arrivals: str
-
-    @cached_property
-    def _grid(self) -> ControlGrid:
-        latencies, outcomes = self.service.tables.split(" --outcomes ")
-        return read_profile(LatencyTable.load(latencies), OutcomeTable.load(outcomes)).grid
-
-    def run(self, policy: str) -> SimulationResult:
-        times_s = ArrivalTable.load(self.workspace.path(self.arrivals)).times_s
-        scenario = Scenario.of(times_s, self.service.deadline_ms / 1e3, self.service.workers)
-        grid = self._grid
-        chosen = make_policy(policy, grid, self.service.deadline_ms * 1e3)
-        return simulate(chosen, scenario, ServiceTimes.planned(grid))
+def _simulated(
+    workspace: Workspace, service: Service, arrivals: str, policies: Sequence[str]
+) -> tuple[Figures, QueryLog]:
+    """Figures of every policy on ``arrivals``, a file in the workspace, and what became of every query."""
+    log = arrivals.replace("arrivals", "queries" if policies == ("slackfit",) else "queries-by-policy", 1)
+    document = workspace.slotool(
+        f"simulate {service.tables} --arrivals {arrivals} --deadline-ms {service.deadline_ms:g} "
+        f"--workers {service.workers} --policies {','.join(policies)} --no-noise --optimum bound --log {log}"
+    )
+    return {row["policy"]: row for row in document["policies"]}, QueryLog.load(workspace.path(log))
 
 
 def control_choices(workspace: Workspace) -> Found:
@@ -102,23 +91,24 @@ def _dynamics(workspace: Workspace, service: Service, loads: Mapping[str, str], 
     """What SlackFit chooses where the load is highest and lowest. ``loads``: by name options of ``generate arrivals``,
     from the easiest to the hardest."""
     files = {name: arrivals_file(workspace, options) for name, options in loads.items()}
-    results = {name: Simulations(workspace, service, file).run("slackfit") for name, file in files.items()}
-    courses = {name: dynamics(result, BINS) for name, result in results.items()}
+    results = {name: _simulated(workspace, service, file, ("slackfit",)) for name, file in files.items()}
+    courses = {name: logged_dynamics(log, "slackfit", BINS) for name, (_, log) in results.items()}
+    summaries = {name: figures["slackfit"] for name, (figures, _) in results.items()}
     parts = {name: (_part(course, busiest=False), _part(course, busiest=True)) for name, course in courses.items()}
-    means = [result.summary()["accuracy"] for result in results.values()]
-    follows = [calm[0] >= busy[0] and calm[1] <= busy[1] for calm, busy in parts.values()]
+    means = [summary["accuracy"] for summary in summaries.values()]
+    follows = [calm[0] > busy[0] and calm[1] < busy[1] for calm, busy in parts.values()]
     shown = next(reversed(courses))
     (calm_accuracy, calm_batch), (busy_accuracy, busy_batch) = parts[shown]
     return Found(
         says=f"{shown}: accuracy {percent(calm_accuracy)} with batches of {calm_batch:.1f} in the calmest quarter of "
         f"the time, {percent(busy_accuracy)} with {busy_batch:.1f} in the busiest; mean accuracy "
-        f"{', '.join(f'{percent(mean)} ({name})' for name, mean in zip(results, means, strict=True))}",
-        agrees=all(follows) and bool(np.all(np.diff(means) <= 0)),
+        f"{', '.join(f'{percent(mean)} ({name})' for name, mean in zip(summaries, means, strict=True))}",
+        agrees=all(follows) and bool(np.all(np.diff(means) < 0)),
         columns=("load", "attainment", "accuracy", "calmest quarter: accuracy", "batch", "busiest: accuracy", "batch"),
         rows=[
-            (name, percent(results[name].summary()["attainment"], 2), percent(mean),
+            (name, percent(summaries[name]["attainment"], 2), percent(mean),
              *(cell for accuracy, batch in parts[name] for cell in (percent(accuracy), f"{batch:.1f}")))
-            for name, mean in zip(results, means, strict=True)
+            for name, mean in zip(summaries, means, strict=True)
         ],
         data=f"{service.data}; {service.workers} simulated workers, deadline {service.deadline_ms:g} ms, SlackFit",
         plot=curves(
@@ -151,23 +141,25 @@ def slack_left(workspace: Workspace) -> Found:
     service = service_of(workspace)
     deadline_us, rate = service.deadline_ms * 1e3, LOADS[1] * service.capacity(len(service.points) - 1)
     file = arrivals_file(workspace, f"--rate {rate:.0f} --duration {lasting(workspace, rate)}")
-    simulations = Simulations(workspace, service, file)
-    least_us = 1e6 * float(service.latency_s.min())
+    policies = ("slackfit", *clippers(service))
+    figures, log = _simulated(workspace, service, file, policies)
+    shortest_us = 1e6 * float(service.latency_s.min())
     rows, unserved, plotted = [], {}, {}
-    for policy in ("slackfit", *clippers(service)):
-        result = simulations.run(policy)
-        served = result.row >= 0
-        slack_us = result.scenario.deadline_us[served] - result.started_us[served]
+    for policy in policies:
+        queries = log.of_policy(policy)
+        waited_s = (queries["started_s"] - queries["arrival_s"]).to_numpy()
+        served = np.isfinite(waited_s)
+        slack_us = 1e6 * (queries["deadline_s"].to_numpy() - waited_s)[served]
         name = policy.replace("fixed@", "")
-        unserved[name] = float(1 - (served.sum() - (slack_us < least_us).sum()) / len(served))
+        unserved[name] = float(1 - (served.sum() - (slack_us < shortest_us).sum()) / len(served))
         quantiles = np.quantile(slack_us, (0.1, 0.5, 0.9)) if served.any() else np.full(3, np.nan)
         plotted[name] = (np.sort(slack_us) / 1e3, np.linspace(0, 1, len(slack_us)))
-        cells = (percent(result.summary()["attainment"], 2), *(duration(us * 1e-6) for us in quantiles))
+        cells = (percent(figures[policy]["attainment"], 2), *(duration(us * 1e-6) for us in quantiles))
         rows.append((name, *cells, percent(unserved[name], 2)))
     ours, *_, largest = unserved.values()
     return Found(
         says=f"of {duration(deadline_us * 1e-6)} until the deadline SlackFit leaves {percent(ours, 2)} of the queries "
-        f"less than the {duration(least_us * 1e-6)} that the quickest call takes, the most accurate subnet alone "
+        f"less than the {duration(shortest_us * 1e-6)} that the quickest call takes, the most accurate subnet alone "
         f"{percent(largest, 2)}",
         agrees=ours <= largest and ours < 1e-2,
         columns=("policy", "attainment", "slack as served: p10", "p50", "p90", "no slack left for any call"),

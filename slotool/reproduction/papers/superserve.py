@@ -38,7 +38,7 @@ from slotool.reproduction.workspace import Workspace
 
 HELD = 0.999
 _SIMULATED = "simulated on a virtual clock with measured latencies, not served by eight GPUs"
-_FOLLOWS = "in the busiest quarter of the time accuracy is no higher and batches are no smaller than in the calmest"
+_FOLLOWS = "in the busiest quarter of the time accuracy is lower and batches are larger than in the calmest"
 _SMALLER = "a supernet of 2 ms at most on a CPU, not OFA-ResNet on an RTX 2080 Ti"
 
 
