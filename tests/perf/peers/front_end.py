@@ -161,7 +161,8 @@ def _count_each(application: Any) -> None:
 
 
 def _through_the_queue(application: Any) -> None:
-    application.state.front.router._is_free = lambda: False
+    router = application.state.front.router
+    router._is_free = router.lone_request._is_free = lambda: False
 
 
 def _never_straight(application: Any) -> None:
