@@ -136,9 +136,9 @@ def _one_by_one(application: Any) -> None:
 
 
 def _read_each_time(application: Any) -> None:
-    from slotool.serving.http import fast_path, protocol
+    from slotool.serving.http import fast_path, repeated_head
 
-    protocol.MAX_REPEATED_HEAD_BYTES = 0
+    repeated_head.MAX_REPEATED_HEAD_BYTES = 0
     application.state.fast_path._remembered = fast_path._read
     for reader in application.state.fast_path._inference._readers.values():
         reader._remembered = reader._read
