@@ -102,7 +102,7 @@ def serve_until_signalled(
     answered by then are rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
-    ``on_hangup``: runs beside requests when SIGHUP comes. ``warn``: called if the limit of open files is too
+    ``on_hangup``: runs beside requests whenever SIGHUP comes, perhaps before the run for the last one has ended. ``warn``: called if the limit of open files is too
     low. ``tls``: what connections are encrypted by, if they are. ``http``: ``fast``, or ``uvicorn`` for uvicorn's own
     protocol and the ASGI application alone.
     """
@@ -214,8 +214,6 @@ class Server(uvicorn.Server):
         ending.cancel()
 
     def _hang_up(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
-        if len(self._hangups) > 1:
-            return  # The one that waits for the reload in progress will read the files as they are then.
         # Kept here, since the loop holds tasks by weak references only.
         task = asyncio.ensure_future(on_hangup())
         self._hangups.add(task)
