@@ -102,9 +102,9 @@ def serve_until_signalled(
     answered by then are rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
-    ``on_hangup``: runs beside requests whenever SIGHUP comes, perhaps before the run for the last one has ended. ``warn``: called if the limit of open files is too
-    low. ``tls``: what connections are encrypted by, if they are. ``http``: ``fast``, or ``uvicorn`` for uvicorn's own
-    protocol and the ASGI application alone.
+    ``on_hangup``: runs beside requests whenever SIGHUP comes, perhaps before the run for the last one has ended.
+    ``warn``: called if the limit of open files is too low. ``tls``: what connections are encrypted by, if they are.
+    ``http``: ``fast``, or ``uvicorn`` for uvicorn's own protocol and the ASGI application alone.
     """
     wanted = app.state.front.limits.connections
     allowed = allow_connections(wanted)
