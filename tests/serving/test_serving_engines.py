@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from slotool import compilation
 from slotool.errors import RunError
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel
@@ -65,7 +66,6 @@ def test_a_model_that_compiles_is_tried_in_a_process_of_its_own_first(
             tried[-1].append("ended")
 
     monkeypatch.setattr(inline, "WorkerProcess", Apart)
-    from_cache_only = inline.from_cache_only
     monkeypatch.setattr(inline, "from_cache_only", lambda: nullcontext(["a kernel"]))
     three, labelled = ThreeLinear(), sparse_model()
     models = {"three": served(three)}
@@ -79,7 +79,7 @@ def test_a_model_that_compiles_is_tried_in_a_process_of_its_own_first(
     else:
         asyncio.run(engine.stage(models))()
         asyncio.run(engine.stage(models))()
-        monkeypatch.setattr(inline, "from_cache_only", from_cache_only)
+        monkeypatch.setattr(inline, "from_cache_only", compilation.from_cache_only)
         models["labelled"] = replace(models["labelled"], model=sparse_model())
         asyncio.run(engine.stage(models))()
     assert tried == [["labelled", "ended"]]

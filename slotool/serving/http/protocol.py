@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from slotool.serving import rejections
 from slotool.serving.admission import REJECTION
 from slotool.serving.frontend import FrontEnd
+from slotool.serving.guard import host_fault
 from slotool.serving.http.answering import AnsweringProtocol, ServerState
 from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
 from slotool.serving.http.deadline import Deadline
@@ -386,9 +387,8 @@ def _fault(request: Request) -> Rejection | None:
     """What RFC 9112 has a server reject and llhttp lets pass: sections 2.3, 3.2 and 6.1."""
     if request.version not in ("1.0", "1.1"):
         return Rejection(505, "bad-request", f"HTTP/{request.version} is not spoken here: HTTP/1.1 and HTTP/1.0 are")
-    hosts = sum(name == b"host" for name, _ in request.headers)
-    if hosts > 1 or (hosts == 0 and request.version == "1.1"):
-        return rejections.bad_request(f"the request has {hosts} Host headers, where HTTP/1.1 wants one")
+    if (rejection := host_fault(request.version, request.headers)) is not None:
+        return rejection
     if request.encodings not in (b"", b"chunked"):
         return Rejection(501, "bad-request", "of transfer encodings only chunked is known here")
     return None
