@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ _PLAIN = (bool, int, float, str, bytes, tuple, np.generic)
 _stamps: dict[str, str] = {}
 # By folder of a cache: the process and its open file of locks. It stays open: closing it would end every lock in it.
 _lock_files: dict[str, tuple[int, int]] = {}
+# Of a thread that is ``from_cache_only``: what the cache lacked.
+_thread = threading.local()
 # No function takes longer to compile, and whoever was stopped while compiling must not stop others for good.
 _MAX_WAIT_S = 120.0
 
@@ -63,11 +66,43 @@ def _compiled_once(dispatcher: Any) -> Any:
 
     def compile_once(signature: Any) -> Any:
         with _locked(cache.cache_path, f"{function.__module__}.{function.__qualname__}"):
+            if (missing := _missing()) is not None and not _holds(cache, signature, dispatcher.targetctx):
+                missing.append(function.__qualname__)
+                raise NotCachedError(f"{function.__qualname__} is not compiled for {signature}")
             return compile_or_load(signature)
 
     function = dispatcher.py_func
     dispatcher.compile = compile_once
     return dispatcher
+
+
+class NotCachedError(RuntimeError):
+    """A function would have to be compiled, where it is to come from the cache on disk."""
+
+
+@contextmanager
+def from_cache_only() -> Iterator[list[str]]:
+    """In this thread functions with ``cache=True`` are compiled no more: what the cache on disk lacks raises
+    ``NotCachedError``. The names of such functions are added to the list, for callers that other code keeps from the
+    error."""
+    before, _thread.missing = _missing(), []
+    try:
+        yield _thread.missing
+    finally:
+        _thread.missing = before
+
+
+def _missing() -> list[str] | None:
+    """Names of functions that the cache lacks, None where they may be compiled."""
+    return getattr(_thread, "missing", None)
+
+
+def _holds(cache: Any, signature: Any, target: Any) -> bool:
+    """Whether a function's ``cache`` has its code for a signature; it is not loaded."""
+    try:
+        return cache._index_key(signature, target.codegen()) in cache._cache_file._load_index()
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -301,12 +301,18 @@ async def _reload(
             output.warn(f"not reloaded, the old {what} stay in use: {error}")
         else:
             output.note(f"{what} reloaded")
-    output.note("reloading models, tables and rules")
+    if runtime_settings.reload_waits:
+        output.note("models, tables and rules: read by the reload that waits, as their files are then")
+        return
+    later = " after the change in progress" if runtime_settings.is_changing else ""
+    output.note(f"reloading models, tables and rules{later}")
     try:
         what = await runtime_settings.reload()
-    except SlotoolError as error:
-        output.warn(f"not reloaded, the old models, tables and rules stay in use: {error}")
-        runtime_settings.report_failed(error)
+    except Exception as error:
+        # Another kind is a fault of ours, and is said all the same: nobody else waits for this.
+        said = str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
+        output.warn(f"not reloaded, the old models, tables and rules stay in use: {said}")
+        runtime_settings.report_failed(said)
     else:
         output.note(f"{what} reloaded")
 

@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from slotool import __version__
 from slotool.serving import openapi
@@ -24,7 +25,7 @@ from slotool.serving.compute import Compute
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.faults import Faults
 from slotool.serving.frontend import FrontEnd, Limits, json_response
-from slotool.serving.guard import AddressGuard, BearerGuard
+from slotool.serving.guard import AddressGuard, BearerGuard, model_of
 from slotool.serving.http import FastPath
 from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.live_page import LivePage, RuntimeSettings
@@ -151,8 +152,10 @@ class _Pages:
         named = request.path_params.get("model") or request.headers.get("model")
         return self._front.rejected(error, named).response()
 
-    def turned_away(self, rejection: Rejection) -> Response:
-        return self._front.turned_away(rejection).response()
+    def turned_away(self, rejection: Rejection, scope: Scope) -> Response:
+        if rejection.status == 401:
+            return self._front.turned_away(rejection).response()
+        return self._front.rejected(rejection, model_of(scope)).response()
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

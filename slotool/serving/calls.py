@@ -59,6 +59,20 @@ class Calls:
         """Close connections to other servers."""
         self._remote.close()
 
+    def worker_states(self) -> list[dict[str, Any]]:
+        """As ``Router.worker_states``."""
+        states, devices = [], self._engine.devices
+        for worker in range(self._engine.workers):
+            model = self.models.get(worker) if worker in self._workers.running else None
+            if model is None and self._workers.is_alive(worker):
+                state = "idle"
+            elif model is None:
+                state = "starting" if self._engine.is_starting(worker) else "dead"
+            else:
+                state = "busy"
+            states.append({"state": state, "model": model, "device": devices[worker % len(devices)]})
+        return states
+
     def make(self, model_queue: ModelQueue, batch: Batch, x: Inputs, on_end: BatchCallback) -> None:
         """Have a batch's ``x`` answered at its point; ``on_end`` receives the outcome, perhaps before this returns."""
         model = model_queue.served.model

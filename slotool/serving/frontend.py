@@ -220,16 +220,16 @@ class FrontEnd:
     def answer_alone(
         self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
     ) -> InferenceResult | None:
-        """The answer of ``submit`` where ``may_answer_alone``, as ``Router.answer_alone`` has it; ``settle_alone`` must
+        """The answer of ``submit`` where ``may_answer_alone``, as ``LoneRequest.answer`` has it; ``settle_alone`` must
         follow. ``options``: without a tolerance or a minimum of accuracy, to a model that checks no inputs and is named
         without a version. None: nothing has happened, and ``submit`` is asked."""
-        return self.router.answer_alone(served, x, options, arrival_us)
+        return self.router.lone_request.answer(served, x, options, arrival_us)
 
     def settle_alone(self, asked: Asked, answer: InferenceResult) -> None:
         """Count it, once it is on its way."""
         self.admission.answered_alone(asked.options.timeout_us)
         self.accounts.answered(asked, answer)
-        self.router.settle_alone()
+        self.router.lone_request.settle()
 
     def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
         served = asked.served

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from starlette.requests import Request
@@ -26,15 +26,16 @@ def others_can_read(path: Path) -> bool:
 
 # Also of models whose names are escaped.
 _INFERENCE = re.compile(r"^/compute$|/infer$")
+_MODEL = re.compile(r"/v2/models/([^/]+)/")
 
 
 class BearerGuard:
     """ASGI middleware: everything but ``OPEN_PATHS`` and the empty page for browsers, which itself asks for a token,
-    goes by ``let_in``: it raises ``Rejection`` for an ``Authorization`` header, and is told whether the request is for
-    an inference. ``rejected`` makes the response."""
+    goes by ``let_in``: it raises ``Rejection`` for an ``Authorization`` header, and gets whether the request is for an
+    inference. ``rejected`` makes the response to a request of this scope."""
 
     def __init__(
-        self, app: ASGIApp, let_in: Callable[[str | None, bool], None], rejected: Callable[[Rejection], ASGIApp]
+        self, app: ASGIApp, let_in: Callable[[str | None, bool], None], rejected: Callable[[Rejection, Scope], ASGIApp]
     ):
         self._app = app
         self._let_in = let_in
@@ -47,19 +48,20 @@ class BearerGuard:
             try:
                 self._let_in(shown[0] if len(shown) == 1 else None, is_inference(scope))
             except Rejection as rejection:
-                app = self._rejected(rejection)
+                app = self._rejected(rejection, scope)
         await app(scope, receive, send)
 
 
 class AddressGuard:
     """ASGI middleware: requests for an inference go by ``let_in``, which raises ``Rejection``. It is given the address
-    of the connection and what ``X-Forwarded-For`` says, all such headers in one. ``rejected`` makes the response."""
+    of the connection and what ``X-Forwarded-For`` says, all such headers in one. ``rejected`` makes the response to a
+    request of this scope."""
 
     def __init__(
         self,
         app: ASGIApp,
         let_in: Callable[[str | None, str | None], None],
-        rejected: Callable[[Rejection], ASGIApp],
+        rejected: Callable[[Rejection, Scope], ASGIApp],
     ):
         self._app, self._let_in, self._rejected = app, let_in, rejected
 
@@ -71,13 +73,44 @@ class AddressGuard:
             try:
                 self._let_in(peer[0] if peer else None, ",".join(forwarded))
             except Rejection as rejection:
-                app = self._rejected(rejection)
+                app = self._rejected(rejection, scope)
         await app(scope, receive, send)
 
 
 def is_inference(scope: Scope) -> bool:
     """Whether an HTTP request asks for one."""
     return scope["method"] == "POST" and _INFERENCE.search(scope["path"]) is not None
+
+
+def model_of(scope: Scope) -> str | None:
+    """The model that a request for an inference names, if it does: in its path or, on ``/compute``, in a header."""
+    named = _MODEL.match(scope["path"])
+    if named is not None:
+        return named[1]
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"model"), None)
+
+
+class HostGuard:
+    """ASGI middleware, of a server that does not look for itself: requests without the one Host header of HTTP/1.1 go
+    to what ``rejected`` makes of the ``Rejection``."""
+
+    def __init__(self, app: ASGIApp, rejected: Callable[[Rejection], ASGIApp]):
+        self._app, self._rejected = app, rejected
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and (fault := host_fault(scope["http_version"], scope["headers"])) is not None:
+            app = self._rejected(fault)
+        await app(scope, receive, send)
+
+
+def host_fault(version: str, headers: Iterable[tuple[bytes, bytes]]) -> Rejection | None:
+    """What is wrong with a request's Host headers (RFC 9112, section 3.2). ``version``: of HTTP; ``headers``: names in
+    lower case."""
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return rejections.bad_request(f"the request has {hosts} Host headers, where HTTP/1.1 wants one")
+    return None
 
 
 def wants_page(accept: str) -> bool:

@@ -27,7 +27,7 @@ class Reprofiling:
         self._watches: dict[str, LatencyWatch] = {}
         self._spaces: dict[str, ControlSpace] = {}
         self._reloads = settings.reloads
-        router.call_listener = self.observe
+        router.results.call_listener = self.observe
 
     def observe(self, model: str, point: OperatingPoint, examples: int, took_us: float, now_us: float) -> None:
         """A call of ``model`` has ended."""

@@ -9,18 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from slotool.data.columns import Columns, Inputs, concatenate
-from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import Batch, Drop, Query, RequestOutcome, Workers
 from slotool.serving import rejections
+from slotool.serving.call_results import CallResults
 from slotool.serving.calls import Calls
-from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, WorkerLost
-from slotool.serving.ensemble_call import CallOutcome
+from slotool.serving.engines import InferenceEngine, InlineInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
+from slotool.serving.lone_request import LoneRequest, RequestCounts
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_exchange import ModelExchange, hand_over
 from slotool.serving.model_queue import (
@@ -32,7 +30,6 @@ from slotool.serving.model_queue import (
     most_urgent,
     settle,
 )
-from slotool.serving.outputs import Computed, Scores, lowest
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.retries import Retries
@@ -89,26 +86,22 @@ class Router:
             self.engine, self._workers, self.metrics, self.events, clock_us, self._wake, self._worker_is_idle
         )
         self._queues = {name: self._new_queue(served) for name, served in models.items()}
-        # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
-        self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
-        # Called when all requests of a call have their answers.
-        self.batch_listener: Callable[[], None] = _nothing
         # Called when other models serve than before.
         self.models_listener: Callable[[], None] | None = None
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
-        self._retries = Retries(self._calls, self.metrics, self._default_deadline)
+        retries = Retries(self._calls, self.metrics, self._default_deadline)
+        self.results = CallResults(self.headroom, retries, self.metrics, clock_us, self._hand_over)
         self._exchange = ModelExchange(
             self.engine, self._queues, clock_us, self._new_queue, self._hand_over, self._models_changed
         )
         self._ended: Rejection | None = None
         self._is_draining = False
-        # Requests that have come, whatever became of them.
-        self.arrived = 0
-        self._numbered = 0
+        self._counts = RequestCounts()
         self._scheduled = self._is_dispatching = False
-        # Of the last answer of ``answer_alone``: its queue, query, worker and point, when it began and when it ended.
-        self._unsettled: tuple[ModelQueue, Query, int, OperatingPoint, float, float] | None = None
+        self.lone_request = LoneRequest(
+            self.engine, self._queues, self.results, self._counts, clock_us, self._is_free, self._read_if_long
+        )
         self._alarm: asyncio.TimerHandle | None = None
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
@@ -125,6 +118,11 @@ class Router:
         """The served model of this name, or None."""
         model_queue = self._queues.get(name)
         return None if model_queue is None or model_queue.is_closing else model_queue.served
+
+    @property
+    def arrived(self) -> int:
+        """Requests that have come, whatever became of them."""
+        return self._counts.arrived
 
     def waiting(self, model: str | None = None) -> int:
         """Requests in the queue of a model, by default in all."""
@@ -158,17 +156,7 @@ class Router:
     def worker_states(self) -> list[dict[str, Any]]:
         """Of each worker ``state``: idle, busy, starting (its models load) or dead; ``model``: of the call it has, None
         without one; ``device``: that it computes on."""
-        states, devices = [], self.engine.devices
-        for worker in range(self.engine.workers):
-            model = self._calls.models.get(worker) if worker in self._workers.running else None
-            if model is None and self._workers.is_alive(worker):
-                state = "idle"
-            elif model is None:
-                state = "starting" if self.engine.is_starting(worker) else "dead"
-            else:
-                state = "busy"
-            states.append({"state": state, "model": model, "device": devices[worker % len(devices)]})
-        return states
+        return self._calls.worker_states()
 
     def unready(self) -> Rejection | None:
         """Why the server is not ready; None while some worker has every model warm."""
@@ -263,15 +251,15 @@ class Router:
         if model_queue is None:
             done(rejections.no_longer_served(name))
             return
-        self.arrived += 1
+        self._counts.arrived += 1
         rejection = self._rejection_on_arrival(options.timeout_us)
         if rejection is not None:
             done(rejection)
             return
-        self._numbered += 1
+        self._counts.numbered += 1
         headroom_us = self.headroom.of(options.timeout_us, arrival_us)
         query = Query(
-            str(self._numbered),
+            str(self._counts.numbered),
             arrival_us,
             arrival_us + options.timeout_us - headroom_us,
             options.tolerance,
@@ -279,7 +267,7 @@ class Router:
             options.min_accuracy,
             options.priority,
             len(x),
-            None if options.min_accuracy is None else _expected(model_queue.served.model, x),
+            None if options.min_accuracy is None else model_queue.served.accuracy_for(x),
             batch_key=x.batch_key if isinstance(x, Columns) else None,
         )
         request = PendingRequest(query, x, done, is_disconnected, headroom_us)
@@ -295,10 +283,10 @@ class Router:
             self._dispatch()
 
     def _is_free(self) -> bool:
-        """Whether a request that comes now is the only one, and the event loop itself is to compute it."""
+        """Whether a request that comes now is admitted and the only one, and the event loop itself is to compute it."""
         if not self.engine.in_loop or self._scheduled or self._is_dispatching or self._calls.waiting or self.waiting():
             return False
-        return self._workers.idle() is not None
+        return self._ended is None and self._max_queue > 0 and self._workers.idle() is not None
 
     def _serve_alone(self, model_queue: ModelQueue, request: PendingRequest) -> None:
         """What a dispatch does with a request that is the only one, without the queue."""
@@ -321,68 +309,13 @@ class Router:
             self._default_deadline.begin(model_queue, query)
         if self._calls.waiting or self.waiting():
             self._wake()  # the call failed: it is made again
-        elif self.now_us() - now_us > LONG_US:
+        else:
+            self._read_if_long(self.now_us() - now_us)
+
+    def _read_if_long(self, took_us: float) -> None:
+        """After a call of a request that was the only one: others may have come meanwhile."""
+        if took_us > LONG_US:
             self._wake(READING_ITERATIONS)
-
-    def answer_alone(
-        self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
-    ) -> InferenceResult | None:
-        """The answer of ``submit`` to a request that is the only one, where it would be there before ``submit`` returns
-        and nothing goes wrong. ``settle_alone`` must follow, once it is on its way: nothing that its client waits for.
-
-        ``options``: without a tolerance or a minimum of accuracy. None: nothing has happened, and ``submit`` is asked.
-        """
-        model_queue = self._queues.get(served.name)
-        if model_queue is None or model_queue.served is not served or model_queue.is_closing:
-            return None
-        if self._ended is not None or self._max_queue < 1 or not self._is_free():
-            return None
-        headroom_us = self.headroom.of(options.timeout_us, arrival_us)
-        deadline_us = arrival_us + options.timeout_us - headroom_us
-        query = Query(
-            str(self._numbered + 1), arrival_us, deadline_us, None, options.objective, None, options.priority, len(x)
-        )
-        begun_us = self.now_us()
-        decided = model_queue.dispatcher.decide_alone(query, begun_us)
-        if decided is None or decided[1].switches:
-            return None
-        worker, decision = decided
-        try:
-            scored = self.engine.compute(served.name, decision.point, x)
-        except Exception:
-            return None  # ``submit`` has it fail again, and finds out whose fault it is
-        done_us = self.now_us()
-        sure = None if scored.confidence is None else lowest(scored.confidence)
-        if sure is not None and math.isnan(sure):
-            return None
-        self._unsettled = model_queue, query, worker, decision.point, begun_us, done_us
-        timing = begun_us - arrival_us, done_us - begun_us, query.deadline_us - done_us + headroom_us
-        return InferenceResult(scored, decision, *timing, len(scored), query.id, "", served.version, sure)
-
-    def settle_alone(self) -> None:
-        """Note what follows of the last answer of ``answer_alone``."""
-        assert self._unsettled is not None
-        (model_queue, query, worker, point, begun_us, done_us), self._unsettled = self._unsettled, None
-        self.arrived += 1
-        self._numbered += 1
-        served, took_us, examples = model_queue.served, done_us - begun_us, query.examples
-        model_queue.dispatcher.answered_alone(query, worker, done_us)
-        planned_us = served.policy.planned_us(point, examples)
-        self._note_call(model_queue, point, examples, begun_us, done_us)
-        self.batch_listener()
-        now_us = self.now_us()
-        self.headroom.observe(now_us - done_us + (took_us - planned_us if planned_us else 0.0), now_us)
-        if now_us - begun_us > LONG_US:
-            self._wake(READING_ITERATIONS)
-
-    def _note_call(
-        self, model_queue: ModelQueue, point: OperatingPoint, examples: int, begun_us: float, done_us: float
-    ) -> None:
-        """What a call took that was answered by the point which was chosen."""
-        model_queue.served.policy.observe(point, examples, done_us - begun_us)
-        if self.call_listener is not None and begun_us >= model_queue.changed_us:
-            self.call_listener(model_queue.served.name, point, examples, done_us - begun_us, done_us)
-        self.metrics.computed(model_queue.served.name, examples)
 
     def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""
@@ -479,70 +412,7 @@ class Router:
         if batch.decision.switches:
             self._note_switch(model_queue, batch.decision.point)
         x = wanted[0].x if len(wanted) == 1 else concatenate([request.x for request in wanted])
-        on_end = partial(self._call_ended, model_queue, batch, wanted)
-        self._calls.make(model_queue, batch, x, on_end)
-
-    def _call_ended(
-        self,
-        model_queue: ModelQueue,
-        batch: Batch,
-        wanted: Sequence[PendingRequest],
-        outcome: CallOutcome,
-        done_us: float,
-        fallback: str = "",
-    ) -> None:
-        if isinstance(outcome, WorkerLost):
-            model_queue.dispatcher.returned(batch)
-            self._retries.after_loss(model_queue, batch, outcome, done_us)
-            self._hand_over(model_queue)
-            return
-        model_queue.dispatcher.answered(batch, done_us)
-        if isinstance(outcome, Rejection):
-            for query in batch.queries:
-                model_queue.pending.pop(query.id).end(outcome)
-        elif isinstance(outcome, Exception):
-            self._retries.separately(model_queue, batch, outcome)
-            self._hand_over(model_queue)
-        else:
-            self._finish(model_queue, batch, wanted, outcome, done_us, fallback)
-
-    def _finish(
-        self,
-        model_queue: ModelQueue,
-        batch: Batch,
-        wanted: Sequence[PendingRequest],
-        scored: Computed,
-        done_us: float,
-        fallback: str,
-    ) -> None:
-        took_us, examples, version = done_us - batch.begun_us, len(scored), model_queue.served.version
-        # Nothing is to be learnt of a call that another point answered.
-        planned_us = 0.0 if fallback else batch.planned_us
-        if fallback:
-            self.metrics.computed(model_queue.served.name, examples)
-        else:
-            self._note_call(model_queue, batch.decision.point, examples, batch.begun_us, done_us)
-        for query in batch.queries:
-            del model_queue.pending[query.id]
-        first, answered, shared = 0, 0, len(wanted) > 1
-        for request in wanted:
-            query, last = request.query, first + request.query.examples
-            part = scored.take(slice(first, last)) if shared else scored
-            first = last
-            sure = None if part.confidence is None else lowest(part.confidence)
-            if sure is not None and math.isnan(sure):
-                request.end(rejections.no_confidence(finite=isinstance(part, Scores)))
-            elif not request.is_over:
-                queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
-                timing = queue_us, took_us, slack_us + request.headroom_us
-                named = query.id, fallback, version
-                request.end(InferenceResult(part, batch.decision, *timing, examples, *named, sure, shared))
-                answered += 1
-        self.batch_listener()
-        # When they have left, which may be long after they were there.
-        now_us = self.now_us()
-        overrun_us = took_us - planned_us if planned_us else 0.0
-        self.headroom.observe(now_us - done_us + overrun_us, now_us, answered)
+        self._calls.make(model_queue, batch, x, partial(self.results.ended, model_queue, batch, wanted))
 
     def _set_alarm(self) -> None:
         """All workers are busy: wake at the next deadline, to reject what expires."""
@@ -553,19 +423,3 @@ class Router:
         if not math.isinf(soonest_us):
             wait_s = max(0.0, soonest_us - self.now_us()) * 1e-6
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)
-
-
-def _nothing() -> None:
-    """What listeners do that there are none of."""
-
-
-def _expected(model: ElasticModel, x: Inputs) -> dict[OperatingPoint, float] | None:
-    """Per point the lowest expected accuracy of any example of ``x``: the request's minimum must hold for each."""
-    if not isinstance(x, np.ndarray) and not model.estimates_each:
-        return None
-    rows: Any = x
-    each = [model.expected_accuracy(rows[i : i + 1]) for i in range(len(x))]
-    known = [expected for expected in each if expected is not None]
-    if len(known) < len(each):
-        return None
-    return {point: min(expected.get(point, 0.0) for expected in known) for point in known[0]}

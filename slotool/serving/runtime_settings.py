@@ -39,6 +39,8 @@ class ReloadableSettings:
         # How often models, tables and plans were read again.
         self.reloads = 0
         self._changing = asyncio.Lock()
+        # Whether ``reload`` waits for another change, and has read nothing yet.
+        self.reload_waits = False
         router.metrics.watch_threads(lambda: self.workers[1])
 
     @property
@@ -91,13 +93,20 @@ class ReloadableSettings:
                 "workers", said, replicas=after[0], threads=after[1], before=list(before), reason=reason
             )
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change is in progress, for which others wait."""
+        return self._changing.locked()
+
     async def reload(self) -> str:
         """Models, tables and rules as their files are now, without corrections, and the workers that they ask for;
         returns what was reloaded.
 
         Raises ``InputError``, or ``RunError`` for a model that cannot run; then nothing has changed.
         """
+        self.reload_waits = True
         async with self._changing:
+            self.reload_waits = False
             before = self._router.models
             sources = await asyncio.to_thread(self._read)
             read_workers = sources.workers
@@ -120,9 +129,9 @@ class ReloadableSettings:
         self._router.events.emit("reload", f"{what} reloaded", models=changed)
         return what
 
-    def report_failed(self, error: SlotoolError) -> None:
+    def report_failed(self, why: str) -> None:
         """An event for those who watch the log and the live page."""
-        self._router.events.emit("reload-failed", f"not reloaded: {error}")
+        self._router.events.emit("reload-failed", f"not reloaded: {why}")
 
     async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]]) -> None:
         """Plan with latencies of the tables times ``factors``, by model and point. Raises ``InputError``; then nothing

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.rules.points import in_turn
 from slotool.rules.ruleset import RuleSet
@@ -62,3 +66,15 @@ class ServedModel:
                 if point is not None:
                     known.setdefault(point, 1.0 - best - more)
         return known
+
+    def accuracy_for(self, x: Inputs) -> dict[OperatingPoint, float] | None:
+        """Per point the lowest that is expected of any example of ``x``: a request's minimum must hold for each. None
+        where the model does not say."""
+        if not isinstance(x, np.ndarray) and not self.model.estimates_each:
+            return None
+        rows: Any = x
+        each = [self.model.expected_accuracy(rows[i : i + 1]) for i in range(len(x))]
+        known = [expected for expected in each if expected is not None]
+        if len(known) < len(each):
+            return None
+        return {point: min(expected.get(point, 0.0) for expected in known) for point in known[0]}

@@ -18,12 +18,16 @@ from typing import Any, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.responses import Response
 
 from slotool.errors import ArgumentError
 from slotool.process import allow_connections
 from slotool.serving.admission import IdleTrackingSelector
 from slotool.serving.frontend import FrontEnd
+from slotool.serving.guard import HostGuard
 from slotool.serving.http import HttpProtocol
+from slotool.serving.rejections import Rejection
+from slotool.serving.reply import Reply
 from slotool.serving.tls import HANDSHAKE_S
 
 KEEP_ALIVE_S = 75
@@ -102,9 +106,9 @@ def serve_until_signalled(
     answered by then are rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
-    ``on_hangup``: runs beside requests when SIGHUP comes. ``warn``: called if the limit of open files is too
-    low. ``tls``: what connections are encrypted by, if they are. ``http``: ``fast``, or ``uvicorn`` for uvicorn's own
-    protocol and the ASGI application alone.
+    ``on_hangup``: runs beside requests whenever SIGHUP comes, perhaps before the run for the last one has ended.
+    ``warn``: called if the limit of open files is too low. ``tls``: what connections are encrypted by, if they are.
+    ``http``: ``fast``, or ``uvicorn`` for uvicorn's own protocol and the ASGI application alone.
     """
     wanted = app.state.front.limits.connections
     allowed = allow_connections(wanted)
@@ -158,7 +162,7 @@ class Server(uvicorn.Server):
             max_connections=max_connections,
         )
         config = uvicorn.Config(
-            app,
+            HostGuard(app, partial(_refused, front)) if http == PLAIN else app,
             http="httptools" if http == PLAIN else fast,  # type: ignore[arg-type]
             timeout_keep_alive=KEEP_ALIVE_S,
             # Its warnings are about bad requests, which are counted: any client may send thousands.
@@ -214,8 +218,6 @@ class Server(uvicorn.Server):
         ending.cancel()
 
     def _hang_up(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
-        if len(self._hangups) > 1:
-            return  # The one that waits for the reload in progress will read the files as they are then.
         # Kept here, since the loop holds tasks by weak references only.
         task = asyncio.ensure_future(on_hangup())
         self._hangups.add(task)
@@ -259,6 +261,12 @@ class _Loop(asyncio.SelectorEventLoop):
         if self._tls is not None:
             options |= {"ssl": self._tls, "ssl_handshake_timeout": HANDSHAKE_S}
         return await super().create_server(*arguments, **options)
+
+
+def _refused(front: FrontEnd, rejection: Rejection) -> Response:
+    """As the fast path has it: counted for no model, and the connection closes."""
+    front.dropped("", rejection.cause)
+    return Reply.rejecting(rejection, {"connection": "close"}).response()
 
 
 def _says_something(record: logging.LogRecord) -> bool:

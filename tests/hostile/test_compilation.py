@@ -19,7 +19,12 @@ from probe.called import double
 def call(x):
     return double(x) + WIDTH
 
-print(call(1), sum(call.stats.cache_hits.values()))
+with slotool.compilation.from_cache_only() as missing:
+    try:
+        call(1)
+    except slotool.compilation.NotCachedError:
+        pass
+print(call(1), sum(call.stats.cache_hits.values()), len(missing))
 """
 CALLED = """
 from slotool.compilation import njit
@@ -49,10 +54,10 @@ def test_code_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path) ->
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
         return [int(word) for word in ended.stdout.split()]
 
-    assert run(2, 10) == [12, 0]
-    assert run(2, 10) == [12, 1], "what has not changed comes from the cache"
-    assert run(3, 10) == [13, 0]
-    assert run(3, 20) == [23, 0]
+    assert run(2, 10) == [12, 0, 1]
+    assert run(2, 10) == [12, 1, 0], "what has not changed comes from the cache, and nothing is missing there"
+    assert run(3, 10) == [13, 0, 1]
+    assert run(3, 20) == [23, 0, 1]
 
 
 def test_processes_that_start_together_compile_a_function_once(tmp_path: Path) -> None:

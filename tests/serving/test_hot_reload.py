@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -59,11 +60,25 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(networks: Path, tmp_path: Path) -> Path:
+    return described(networks, tmp_path)
+
+
+def described(networks: Path, folder: Path) -> Path:
     for network in networks.iterdir():
-        (tmp_path / network.name).symlink_to(network)
-    link(tmp_path, "v0")
-    describe(tmp_path, "current")
-    return tmp_path
+        (folder / network.name).symlink_to(network)
+    link(folder, "v0")
+    describe(folder, "current")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reloading(
+    networks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, subprocess.Popen[str], str]]:
+    """A folder with a service file, the server that reads it at every signal, and where that answers."""
+    folder = described(networks, tmp_path_factory.mktemp("reloading"))
+    with serving(folder, "--config", "service.toml", "--access-log", "access.jsonl") as (process, ready):
+        yield folder, process, ready["url"]
 
 
 def describe(folder: Path, artifact: str, more: str = "") -> None:
@@ -73,10 +88,16 @@ def describe(folder: Path, artifact: str, more: str = "") -> None:
 def hang_up(process: subprocess.Popen[str]) -> str:
     """What the server says to SIGHUP."""
     process.send_signal(signal.SIGHUP)
+    return said_next(process, "not reloaded", "tables and rules reloaded")
+
+
+def said_next(process: subprocess.Popen[str], *words: str) -> str:
+    """The server's next line that has any of these words."""
     assert process.stderr is not None
-    while "reloaded" not in (line := process.stderr.readline()):
-        assert process.poll() is None
-    return line
+    for line in process.stderr:
+        if any(each in line for each in words):
+            return line
+    raise AssertionError("the server has ended")
 
 
 def answer_of(url: str) -> int:
@@ -136,29 +157,60 @@ def test_a_model_is_exchanged_under_load_and_no_request_is_lost(folder: Path, en
         assert process.wait(60) == 0
 
 
-def test_what_cannot_be_served_leaves_the_old_model_and_says_why(folder: Path) -> None:
-    with serving(folder, "--config", "service.toml") as (process, ready):
-        for artifact, sentence in (
-            ("torn", "torn"),
-            ("wider", "its input is input FP32[-1, 5] where the one in use has input FP32[-1, 4]"),
-            ("nowhere", "there is no folder"),
-        ):
-            describe(folder, artifact)
-            said = hang_up(process)
-            assert "not reloaded, the old models, tables and rules stay in use: " in said
-            assert sentence in said
-            assert answer_of(ready["url"]) == 0
-        for text, sentence in (
-            ("[[models", "cannot be read as TOML"),
-            ("", "at least one [[models]] table is expected"),
-            ("policy = 3\n[[models]]\nartifact = 'v1'", "policy: text is expected, this is a whole number"),
-        ):
-            (folder / "service.toml").write_text(text)
-            assert sentence in hang_up(process)
-            assert answer_of(ready["url"]) == 0
-        describe(folder, "v1")
-        hang_up(process)
-        assert answer_of(ready["url"]) == 1
+def test_what_cannot_be_served_leaves_the_old_model_and_says_why(
+    reloading: tuple[Path, subprocess.Popen[str], str],
+) -> None:
+    folder, process, url = reloading
+    describe(folder, "v0")
+    hang_up(process)
+    for artifact, sentence in (
+        ("torn", "torn"),
+        ("wider", "its input is input FP32[-1, 5] where the one in use has input FP32[-1, 4]"),
+        ("nowhere", "there is no folder"),
+    ):
+        describe(folder, artifact)
+        said = hang_up(process)
+        assert "not reloaded, the old models, tables and rules stay in use: " in said
+        assert sentence in said
+        assert answer_of(url) == 0
+    for text, sentence in (
+        ("[[models", "cannot be read as TOML"),
+        ("", "at least one [[models]] table is expected"),
+        ("policy = 3\n[[models]]\nartifact = 'v1'", "policy: text is expected, this is a whole number"),
+    ):
+        (folder / "service.toml").write_text(text)
+        assert sentence in hang_up(process)
+        assert answer_of(url) == 0
+    describe(folder, "v1")
+    hang_up(process)
+    assert answer_of(url) == 1
+
+
+def test_a_signal_during_a_reload_is_merged_only_with_one_that_has_read_nothing_yet(
+    reloading: tuple[Path, subprocess.Popen[str], str],
+) -> None:
+    folder, process, url = reloading
+    described, log, fifo = folder / "service.toml", folder / "access.jsonl", folder / "fifo"
+    os.mkfifo(fifo)
+    described.unlink()
+    described.symlink_to(fifo)
+    process.send_signal(signal.SIGHUP)  # a reload that takes as long as the file's end takes to come
+    said_next(process, "reloading models, tables and rules")
+    with fifo.open("w") as file:  # it reads from now on
+        process.send_signal(signal.SIGHUP)
+        said_next(process, "after the change in progress")
+        log.rename(folder / "rotated.jsonl")
+        process.send_signal(signal.SIGHUP)
+        said_next(process, "read by the reload that waits")
+        assert log.exists()  # it is opened again at each signal
+        described.unlink()
+        describe(folder, "nowhere")
+        file.write("[[models")
+    assert "cannot be read as TOML" in said_next(process, "not reloaded")
+    assert "there is no folder" in said_next(process, "not reloaded")
+    describe(folder, "v2")
+    hang_up(process)
+    assert answer_of(url) == 2
 
 
 @pytest.mark.parametrize("engine", [(), ("--engine", "local")], ids=["inline", "local"])

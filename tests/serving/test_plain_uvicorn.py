@@ -111,6 +111,18 @@ def test_repeated_requests_are_answered_the_same(servers: list[LiveServer], more
     assert fast == plain
 
 
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_a_request_has_one_host(servers: list[LiveServer], hosts: int) -> None:
+    request = b"GET /v2 HTTP/1.1\r\n" + hosts * b"host: x\r\n" + b"\r\n"
+    said = []
+    for live in servers:
+        with live.connect() as connection:
+            answer = raw_answer(connection, request)
+            said.append((*shown(answer), answer.headers["connection"], connection.recv(1)))
+    assert said[0] == said[1]
+    assert said[0][0] == 400
+
+
 def test_counts_are_the_same(servers: list[LiveServer]) -> None:
     counted = [
         {

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from slotool.compilation import from_cache_only
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
 from slotool.errors import RunError
@@ -52,9 +53,11 @@ class InlineInferenceEngine(InferenceEngine):
             for name, served in models.items()
             if served.model.compiles and served.path and not any(served.model is model for model in serving)
         }
-        if compiling:
-            await asyncio.to_thread(_compile_apart, compiling)
-        runners = await asyncio.to_thread(self._warm, models)
+        runners = await asyncio.to_thread(self._warm_from_cache, models) if compiling else None
+        if runners is None:
+            if compiling:
+                await asyncio.to_thread(_compile_apart, compiling)
+            runners = await asyncio.to_thread(self._warm, models)
         return lambda: setattr(self, "_runners", runners)
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
@@ -89,6 +92,16 @@ class InlineInferenceEngine(InferenceEngine):
             except Exception as error:
                 raise RunError(f"{name} cannot run: {error}") from error
         return runners
+
+    def _warm_from_cache(self, models: Mapping[str, ServedModel]) -> dict[str, PointRunner] | None:
+        """As ``_warm``; None where something is to be compiled that the cache on disk lacks."""
+        with from_cache_only() as missing:
+            try:
+                runners = self._warm(models)
+            except RunError:
+                if not missing:
+                    raise
+        return None if missing else runners
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -11,13 +11,14 @@ from starlette.types import ASGIApp
 from slotool.serving import rejections
 from slotool.serving.admission import REJECTION
 from slotool.serving.frontend import FrontEnd
+from slotool.serving.guard import host_fault
 from slotool.serving.http.answering import AnsweringProtocol, ServerState
 from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
 from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
-from slotool.serving.http.fast_path import FastPath, Head, SentHead
+from slotool.serving.http.fast_path import FastPath
+from slotool.serving.http.repeated_head import RepeatedHead
 from slotool.serving.http.requests import Request, RequestReader
-from slotool.serving.http.straight_path import KnownRequest
 from slotool.serving.http.transport import FlowControl, Lingering
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
@@ -27,10 +28,6 @@ from slotool.serving.reply import Reply
 MAX_AWAITED_BYTES = HIGH_WATER_BYTES
 # So much is parsed at once: a packet of 256 KiB may hold 14,000 requests, and others want the event loop, too.
 MAX_FED_BYTES = 8_192
-# A head of so many bytes is remembered until the next one: a client that stays sends the same again and again.
-MAX_REPEATED_HEAD_BYTES = 1_024
-# Requests that are like the one before but for their values are looked for so often, until one is found.
-MAX_LOOKS = 4
 # Lengths of chunks and trailers: so many beyond eight a byte of body, which is what the smallest chunks need.
 MAX_FRAMING_BYTES = 65_536
 
@@ -71,11 +68,7 @@ class HttpProtocol(AnsweringProtocol):
         self._max_connections = front.limits.connections if max_connections is None else max_connections
         self._reader = RequestReader(self)
         self._deadline = Deadline(self._loop, self._late)
-        # The last head as it was sent, and what was made of it, if a request that repeats it needs no reading.
-        self._last_head: SentHead | None = None
-        # What requests with that head are known as, and how often that is still looked for.
-        self._known: KnownRequest | None = None
-        self._looks = MAX_LOOKS
+        self._repeated_head = RepeatedHead(fast_path)
         # At least as many bytes as the head that is being read has.
         self._fed_bytes = 0
         # Since when the head that is arriving is awaited, and the body of ``_incoming``.
@@ -214,15 +207,16 @@ class HttpProtocol(AnsweringProtocol):
 
     def _repeats(self, data: bytes, overloaded: bool) -> bool:
         """Whether ``data`` is a whole request with the head of the one before, which is answered then."""
-        if self._last_head is None:
+        repeated = self._repeated_head
+        if not repeated.begins(data):
             return False
-        sent, request, head = self._last_head
-        if len(data) - len(sent) != request.body_bytes or not data.startswith(sent):
-            return False
-        if not overloaded and self._front.may_answer_alone() and self._answers_known(data, sent, head):
+        if not overloaded and self._front.may_answer_alone() and (answer := repeated.answer(data)) is not None:
+            self._transport.write(answer)
+            repeated.settle()
+            self._server_state.total_requests += 1
+            self._watch()
             return True
-        exchange = Exchange(request, head=self._fast_path.again(head))
-        exchange.received = data[len(sent) :]
+        exchange = repeated.exchange(data)
         # Nothing is being answered and nothing waits: it needs no place in a queue, and no deadline for a client that
         # waits for its answer.
         if overloaded or self._front.clients is not None:
@@ -230,35 +224,6 @@ class HttpProtocol(AnsweringProtocol):
         else:
             self._begin_admitted(exchange)
         return True
-
-    def _answers_known(self, data: bytes, sent: bytes, head: Head) -> bool:
-        """Whether ``data`` differs from the request before in nothing but its values, and was answered at once."""
-        straight, known = self._fast_path.straight, self._known
-        if known is None or not data.startswith(known.prefix) or not straight.is_current(known):
-            if not self._looks or not head.model or head.version is not None:
-                return False
-            self._looks -= 1
-            known = self._known = straight.known(sent, head.model, head.headers, data[len(sent) :])
-            if known is None:
-                return False
-        answer = straight.answer(known, data)
-        if answer is None:
-            return False
-        self._transport.write(answer)
-        straight.settle()
-        self._looks = MAX_LOOKS
-        self._server_state.total_requests += 1
-        self._watch()
-        return True
-
-    def _remember(self, data: bytes, exchange: Exchange) -> None:
-        """``data`` began where a request may, and has brought this one whole."""
-        request, head, at = exchange.request, exchange.head, data.find(b"\r\n\r\n") + 4
-        if head is None or at > MAX_REPEATED_HEAD_BYTES or not request.keep_alive:
-            self._last_head = None
-        elif request.content_length == len(data) - at and exchange.received == data[at:]:
-            self._last_head = self._fast_path.keep(data[:at], request, head)
-            self._known, self._looks = None, MAX_LOOKS
 
     def _is_busy(self) -> bool:
         """Whether requests are to be answered before another byte is looked at."""
@@ -295,7 +260,7 @@ class HttpProtocol(AnsweringProtocol):
         elif self._incoming is not None:
             self._weigh(self._incoming)
         elif begins and len(self._waiting) == 1 and self._reader.is_between_requests:
-            self._remember(data, self._waiting[0])
+            self._repeated_head.remember(data, self._waiting[0])
         self._advance()
 
     def _weigh(self, exchange: Exchange) -> None:
@@ -422,9 +387,8 @@ def _fault(request: Request) -> Rejection | None:
     """What RFC 9112 has a server reject and llhttp lets pass: sections 2.3, 3.2 and 6.1."""
     if request.version not in ("1.0", "1.1"):
         return Rejection(505, "bad-request", f"HTTP/{request.version} is not spoken here: HTTP/1.1 and HTTP/1.0 are")
-    hosts = sum(name == b"host" for name, _ in request.headers)
-    if hosts > 1 or (hosts == 0 and request.version == "1.1"):
-        return rejections.bad_request(f"the request has {hosts} Host headers, where HTTP/1.1 wants one")
+    if (rejection := host_fault(request.version, request.headers)) is not None:
+        return rejection
     if request.encodings not in (b"", b"chunked"):
         return Rejection(501, "bad-request", "of transfer encodings only chunked is known here")
     return None

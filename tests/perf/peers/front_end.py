@@ -136,9 +136,9 @@ def _one_by_one(application: Any) -> None:
 
 
 def _read_each_time(application: Any) -> None:
-    from slotool.serving.http import fast_path, protocol
+    from slotool.serving.http import fast_path, repeated_head
 
-    protocol.MAX_REPEATED_HEAD_BYTES = 0
+    repeated_head.MAX_REPEATED_HEAD_BYTES = 0
     application.state.fast_path._remembered = fast_path._read
     for reader in application.state.fast_path._inference._readers.values():
         reader._remembered = reader._read
@@ -161,7 +161,8 @@ def _count_each(application: Any) -> None:
 
 
 def _through_the_queue(application: Any) -> None:
-    application.state.front.router._is_free = lambda: False
+    router = application.state.front.router
+    router._is_free = router.lone_request._is_free = lambda: False
 
 
 def _never_straight(application: Any) -> None:

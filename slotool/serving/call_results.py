@@ -1,0 +1,120 @@
+"""What becomes of the requests of a call that has ended, and what is learnt from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from slotool.scheduling import Batch
+from slotool.serving import rejections
+from slotool.serving.engines import WorkerLost
+from slotool.serving.ensemble_call import CallOutcome
+from slotool.serving.headroom import LatencyHeadroom
+from slotool.serving.metrics import Metrics
+from slotool.serving.model_queue import InferenceResult, ModelQueue, PendingRequest
+from slotool.serving.outputs import Computed, Scores, lowest
+from slotool.serving.rejections import Rejection
+from slotool.serving.retries import Retries
+from slotool.tables import OperatingPoint
+
+
+class CallResults:
+    """Answers or rejects the requests of a router's calls, or has ``retries`` try them again.
+
+    ``headroom``: observes how much later than planned answers left. ``hand_over``: called after requests came to wait
+    again, with the queue that they wait in.
+    """
+
+    def __init__(
+        self,
+        headroom: LatencyHeadroom,
+        retries: Retries,
+        metrics: Metrics,
+        now_us: Callable[[], float],
+        hand_over: Callable[[ModelQueue], None],
+    ):
+        self.headroom = headroom
+        self._retries, self._metrics, self._now_us, self._hand_over = retries, metrics, now_us, hand_over
+        # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
+        self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
+        # Called when all requests of a call have their answers.
+        self.batch_listener: Callable[[], None] = _nothing
+
+    def ended(
+        self,
+        model_queue: ModelQueue,
+        batch: Batch,
+        wanted: Sequence[PendingRequest],
+        outcome: CallOutcome,
+        done_us: float,
+        fallback: str = "",
+    ) -> None:
+        """The call of ``batch`` has ended, which computed the requests ``wanted`` of it."""
+        if isinstance(outcome, WorkerLost):
+            model_queue.dispatcher.returned(batch)
+            self._retries.after_loss(model_queue, batch, outcome, done_us)
+            self._hand_over(model_queue)
+            return
+        model_queue.dispatcher.answered(batch, done_us)
+        if isinstance(outcome, Rejection):
+            for query in batch.queries:
+                model_queue.pending.pop(query.id).end(outcome)
+        elif isinstance(outcome, Exception):
+            self._retries.separately(model_queue, batch, outcome)
+            self._hand_over(model_queue)
+        else:
+            self._answer(model_queue, batch, wanted, outcome, done_us, fallback)
+
+    def _answer(
+        self,
+        model_queue: ModelQueue,
+        batch: Batch,
+        wanted: Sequence[PendingRequest],
+        scored: Computed,
+        done_us: float,
+        fallback: str,
+    ) -> None:
+        took_us, examples, version = done_us - batch.begun_us, len(scored), model_queue.served.version
+        # Nothing is to be learnt of a call that another point answered.
+        planned_us = 0.0 if fallback else batch.planned_us
+        if fallback:
+            self._metrics.computed(model_queue.served.name, examples)
+        else:
+            self.note_call(model_queue, batch.decision.point, examples, batch.begun_us, done_us)
+        for query in batch.queries:
+            del model_queue.pending[query.id]
+        first, answered, shared = 0, 0, len(wanted) > 1
+        for request in wanted:
+            query, last = request.query, first + request.query.examples
+            part = scored.take(slice(first, last)) if shared else scored
+            first = last
+            sure = None if part.confidence is None else lowest(part.confidence)
+            if sure is not None and math.isnan(sure):
+                request.end(rejections.no_confidence(finite=isinstance(part, Scores)))
+            elif not request.is_over:
+                queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
+                timing = queue_us, took_us, slack_us + request.headroom_us
+                named = query.id, fallback, version
+                request.end(InferenceResult(part, batch.decision, *timing, examples, *named, sure, shared))
+                answered += 1
+        self.all_answered(took_us, planned_us, done_us, answered)
+
+    def note_call(
+        self, model_queue: ModelQueue, point: OperatingPoint, examples: int, begun_us: float, done_us: float
+    ) -> None:
+        """What a call took that was answered by the point which was chosen."""
+        model_queue.served.policy.observe(point, examples, done_us - begun_us)
+        if self.call_listener is not None and begun_us >= model_queue.changed_us:
+            self.call_listener(model_queue.served.name, point, examples, done_us - begun_us, done_us)
+        self._metrics.computed(model_queue.served.name, examples)
+
+    def all_answered(self, took_us: float, planned_us: float, done_us: float, answers: int) -> None:
+        """All requests of a call have their answers, so many of them. ``planned_us``: 0 where nothing was planned."""
+        self.batch_listener()
+        # When they have left, which may be long after they were there.
+        now_us = self._now_us()
+        self.headroom.observe(now_us - done_us + (took_us - planned_us if planned_us else 0.0), now_us, answers)
+
+
+def _nothing() -> None:
+    """What listeners do that there are none of."""
