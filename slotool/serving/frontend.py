@@ -27,10 +27,10 @@ from slotool.serving.clients import Clients, read_clients
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
 from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
+from slotool.serving.pools import AnyRouter
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.request_options import RequestOptions, require_meant
-from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.shadow import Shadows
 from slotool.serving.shared_memory import Regions, SharedMemory
@@ -63,7 +63,7 @@ class FrontEnd:
     ``shared_memory``: in which clients may send and get tensors, None where they may not.
     """
 
-    def __init__(self, router: Router, limits: Limits, clients: Clients | None = None):
+    def __init__(self, router: AnyRouter, limits: Limits, clients: Clients | None = None):
         self.router = router
         self.limits = limits
         self.clients = clients

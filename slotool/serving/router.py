@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -61,9 +61,9 @@ class Router:
     latency headroom estimated from recent answers. Versions behind another server are called outside the workers
     (``RemoteCall``). ``max_queue``: requests waiting beyond this are rejected on arrival.
     ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
-    ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests. Use it
-    from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
-    ``RunError`` when one cannot run.
+    ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests.
+    ``numbered_from``: the number before that of the first request. Use it from one event loop. Raises ``InputError``
+    when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Router:
         default_deadline_us: float = math.inf,
         events: Events | None = None,
         clock_us: Callable[[], float] = monotonic_us,
+        numbered_from: int = 0,
     ):
         if not models:
             raise InputError("there is no model to serve")
@@ -95,6 +96,8 @@ class Router:
         self.batch_listener: Callable[[], None] = _nothing
         # Called when other models serve than before.
         self.models_listener: Callable[[], None] | None = None
+        # Called when a worker was lost.
+        self.loss_listener: Callable[[], None] = _nothing
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
         self._retries = Retries(self._calls, self.metrics, self._default_deadline)
@@ -105,7 +108,7 @@ class Router:
         self._is_draining = False
         # Requests that have come, whatever became of them.
         self.arrived = 0
-        self._numbered = 0
+        self._numbered = numbered_from
         self._scheduled = self._is_dispatching = False
         # Of the last answer of ``answer_alone``: its queue, query, worker and point, when it began and when it ended.
         self._unsettled: tuple[ModelQueue, Query, int, OperatingPoint, float, float] | None = None
@@ -114,7 +117,7 @@ class Router:
         self.metrics.watch_workers(self.alive)
         for device in self.engine.devices:
             self.metrics.watch_device(device, partial(self.alive_on, device))
-        self.engine.open(models, self._calls.worker_changed)
+        self.engine.open(models, self._worker_changed)
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -211,6 +214,22 @@ class Router:
         """
         await self._exchange.run(models, workers)
 
+    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], Awaitable[None]]:
+        """The first half of ``exchange``, as ``ModelExchange.stage`` has it."""
+        return await self._exchange.stage(models)
+
+    def give_waiting_to(self, other: Router) -> None:
+        """Have ``other``, which serves the same models, answer what waits here."""
+        for name, model_queue in self._queues.items():
+            if (heir := other._queues.get(name)) is not None and model_queue.dispatcher.queue:
+                hand_over(model_queue, heir, other._default_deadline)
+        other._wake_if_needed()
+
+    def _worker_changed(self, worker: int, alive: bool) -> None:
+        self._calls.worker_changed(worker, alive)
+        if not alive:
+            self.loss_listener()
+
     def _new_queue(self, served: ServedModel) -> ModelQueue:
         return ModelQueue(served, self._workers, self._no_worker, self.now_us)
 
@@ -264,7 +283,7 @@ class Router:
             done(rejections.no_longer_served(name))
             return
         self.arrived += 1
-        rejection = self._rejection_on_arrival(options.timeout_us)
+        rejection = self.rejection_on_arrival(options.timeout_us)
         if rejection is not None:
             done(rejection)
             return
@@ -384,7 +403,7 @@ class Router:
             self.call_listener(model_queue.served.name, point, examples, done_us - begun_us, done_us)
         self.metrics.computed(model_queue.served.name, examples)
 
-    def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
+    def rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""
         if self._ended is not None:
             return self._ended
@@ -495,6 +514,7 @@ class Router:
             model_queue.dispatcher.returned(batch)
             self._retries.after_loss(model_queue, batch, outcome, done_us)
             self._hand_over(model_queue)
+            self.loss_listener()
             return
         model_queue.dispatcher.answered(batch, done_us)
         if isinstance(outcome, Rejection):
