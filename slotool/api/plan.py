@@ -92,13 +92,13 @@ def plan(
             that ``max_workers`` hold, and there is a fleet for each.
         objective: What requests save, ``"response-time"`` or ``"cost"``; None: whichever takes the cheaper fleet.
         prices: Price of a worker by type, in any unit; None, and for types left out: its threads.
-        mixed: Also try fleets of two types, each a service of its own with a fixed share of the requests; needs
+        mixed: Also try fleets of two types, pools of one service with a fixed share of the requests each; needs
             several types.
         reserve_ms: Kept of each deadline for the network and the front end.
         max_workers: Of a fleet.
         quantile: Quantile of the latencies that policies plan with.
         artifact: What is to be served; ``out`` needs it.
-        out: Write a service file for ``slotool serve --config`` here; the second of a mixed fleet beside it.
+        out: Write a service file for ``slotool serve --config`` here.
         plots: Folder for plots (PNG) of attainment and accuracy by cost.
         verify_s: Serve the plan on this machine, send it so many seconds of the traffic, the busiest, and compare;
             needs ``out``.
@@ -130,8 +130,7 @@ def plan(
         raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
     if written is not None:
         _require_files(artifact, latency, outcomes, rules)
-        for path in (written, _second(written)) if mixed else (written,):
-            refuse_existing(path, force)
+        refuse_existing(written, force)
     reporter = reporter_of(progress)
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
@@ -187,8 +186,8 @@ def plan(
     missing = [pool.worker.device for pool in best.tried.pools if _why_not_here(pool.worker)]
     if verify_s is not None and missing:
         verdict = f"not verified: the plan needs {missing[0]}, which is not here"
-    elif verify_s is not None:
-        verified, (kept, verdict) = verified_plan(services, search, best.tried, verify_s, data, reporter)
+    elif verify_s is not None and written is not None:
+        verified, (kept, verdict) = verified_plan(written, search, best.tried, verify_s, data, reporter)
     return Plan(fleets, facts, explanation, written, drawn, verified, services, kept, verdict, scaling)
 
 
@@ -334,11 +333,6 @@ def _arrivals(arrivals: FilePath | ArrivalTable | None, rate: float | None, seed
     return Poisson(rate).times(DURATION_S, seed)
 
 
-def _second(out: Path) -> Path:
-    """The service file of a mixed fleet's second pool."""
-    return out.with_stem(f"{out.stem}-2")
-
-
 def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
     """Of workers that come with the load, for a service file of this machine's worker processes."""
     from slotool.planning.fleet import MAX_CONFIRMED
@@ -360,18 +354,15 @@ def _services(
     files: Mapping[str, Any],
     limits: ScalingLimits | None,
 ) -> list[Path]:
-    """Write the service file of each pool. ``files``: by key, None for none."""
+    """Write the service file. ``files``: by key, None for none."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import service_text
 
-    written = [out, _second(out)][: len(fleet.pools)]
-    tables = {key: Path(str(path)) for key, path in files.items() if path is not None}
-    for path, pool in zip(written, fleet.pools, strict=True):
-        named = {"artifact": artifact, "latency": Path(str(pool.worker.source)), **tables}
-        with whole_file(path) as file:
-            terms, max_queue = search.terms(pool), search.max_queue(pool)
-            file.write_text(service_text(pool, search.promise, path.parent, named, terms, max_queue, limits))
-    return written
+    named = {"artifact": artifact, **{key: Path(str(path)) for key, path in files.items() if path is not None}}
+    terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
+    with whole_file(out) as file:
+        file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))
+    return [out]
 
 
 def _draw(

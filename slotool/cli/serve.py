@@ -237,7 +237,7 @@ def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> Non
         refuse_without_effect(of_workers, "with --engine inline")
     elif engine == "local":
         refuse_without_effect(("address",), "with --engine local")
-    else:
+    elif engine != "ray":
         refuse_without_effect(("max_replicas",), f"with --engine {engine}")
     if max_replicas is None:
         refuse_without_effect(("requests_per_worker",), "without --max-replicas")

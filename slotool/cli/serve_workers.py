@@ -36,7 +36,9 @@ def engine_of(
     if name == "ray":
         from slotool.serving.engines.ray import RayInferenceEngine
 
-        return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
+        return RayInferenceEngine(
+            replicas, threads, address=address or "auto", hang_s=hang_s, max_replicas=max_replicas
+        )
     if name == LocalInferenceEngine.name:
         return LocalInferenceEngine(
             replicas,

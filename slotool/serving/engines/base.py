@@ -86,6 +86,11 @@ class InferenceEngine(ABC):
         """Seconds until one of the workers that were lost is expected to be ready again: an estimate, for clients."""
         return 1.0
 
+    def room_for(self, workers: int) -> int | None:
+        """How many of so many workers there could be now, those that there are included; None where that is only known
+        once those that are starting have started. By default all of them."""
+        return workers
+
     def scale_to(self, workers: int) -> bool:
         """Have so many workers from now on: new ones are reported when they are warm, and those that are too many end
         when they are idle, the last first. Whether it can be done now.
