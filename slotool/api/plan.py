@@ -138,6 +138,8 @@ def plan(
     accuracies = None if accuracies is None else _of_shares(accuracies, rule_set, reporter)
     conditions: dict[str, Any] = {"subject": subject, "quantile": quantile, "devices": devices_of(device)}
     workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, **conditions)
+    if written is not None and rule_set is None:
+        _require_points(Path(str(artifact)), workers)
     if verify_s is not None:
         _require_any_here(workers, reporter)
     if mixed and len(workers) == 1:
@@ -300,6 +302,24 @@ def _require_files(artifact: Any, latency: Any, outcomes: Any, rules: Any) -> No
             each is None or isinstance(each, str | Path) for each in several
         ):
             raise ArgumentError(name, "a file is needed for out: the service file names it")
+
+
+def _require_points(artifact: Path, workers: Sequence[WorkerType]) -> None:
+    """A server knows the latency of every point that a policy may choose: what is left out cannot be served."""
+    from slotool.artifacts.bundle import MANIFEST
+    from slotool.elastic import load_served
+
+    if not (artifact / MANIFEST).is_file():  # the server says what it is
+        return
+    points = load_served(str(artifact), mapped=True).points
+    for worker in workers:
+        known = {point.key for point, _ in worker.profile.samples_us}
+        if lacking := [point.key for point in points if point.key not in known]:
+            raise ArgumentError(
+                "latency",
+                f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served by "
+                f"it: slotool profile points {artifact}",
+            )
 
 
 def _worker_types(
