@@ -180,8 +180,11 @@ def plan(
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
     limits = None if written is None else _scaling_limits(search, best.tried)
-    files = {"outcomes": outcomes, "rules": rules}
-    services = [] if written is None else _services(written, best.tried, search, Path(str(artifact)), files, limits)
+    services = (
+        []
+        if written is None
+        else _services(written, best.tried, search, artifact, {"outcomes": outcomes, "rules": rules}, limits)
+    )
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
@@ -370,7 +373,7 @@ def _services(
     out: Path,
     fleet: Fleet,
     search: FleetSearch,
-    artifact: Path,
+    artifact: Any,
     files: Mapping[str, Any],
     limits: ScalingLimits | None,
 ) -> list[Path]:
@@ -378,7 +381,10 @@ def _services(
     from slotool.atomic import whole_file
     from slotool.planning.service_text import service_text
 
-    named = {"artifact": artifact, **{key: Path(str(path)) for key, path in files.items() if path is not None}}
+    named = {
+        "artifact": Path(str(artifact)),
+        **{key: Path(str(path)) for key, path in files.items() if path is not None},
+    }
     terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
     with whole_file(out) as file:
         file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))

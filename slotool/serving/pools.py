@@ -78,6 +78,7 @@ class PooledRouter:
                     numbered_from=number * NUMBERS_APART,
                 )
                 router.loss_listener = partial(self._worker_lost, router)
+                router.models_listener = self._models_changed
                 self._routers.append(router)
         except BaseException:
             self.close()
@@ -186,8 +187,7 @@ class PooledRouter:
             raise
         await asyncio.gather(*(each() for each in finish))
         self._models = dict(models)
-        if self.models_listener is not None:
-            self.models_listener()
+        self._models_changed()
 
     async def answer(
         self,
@@ -240,6 +240,10 @@ class PooledRouter:
     def batch_listener(self, listener: Callable[[], None]) -> None:
         for router in self._routers:
             router.batch_listener = listener
+
+    def _models_changed(self) -> None:
+        if self.models_listener is not None:
+            self.models_listener()
 
     def _taking(self, first: int, timeout_us: float) -> int:
         """``first`` or, where it turns requests away, the next pool that has workers and room, if any."""
