@@ -92,13 +92,13 @@ def plan(
             that ``max_workers`` hold, and there is a fleet for each.
         objective: What requests save, ``"response-time"`` or ``"cost"``; None: whichever takes the cheaper fleet.
         prices: Price of a worker by type, in any unit; None, and for types left out: its threads.
-        mixed: Also try fleets of two types, each a service of its own with a fixed share of the requests; needs
+        mixed: Also try fleets of two types, pools of one service with a fixed share of the requests each; needs
             several types.
         reserve_ms: Kept of each deadline for the network and the front end.
         max_workers: Of a fleet.
         quantile: Quantile of the latencies that policies plan with.
         artifact: What is to be served; ``out`` needs it.
-        out: Write a service file for ``slotool serve --config`` here; the second of a mixed fleet beside it.
+        out: Write a service file for ``slotool serve --config`` here.
         plots: Folder for plots (PNG) of attainment and accuracy by cost.
         verify_s: Serve the plan on this machine, send it so many seconds of the traffic, the busiest, and compare;
             needs ``out``.
@@ -130,8 +130,7 @@ def plan(
         raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
     if written is not None:
         _require_files(artifact, latency, outcomes, rules)
-        for path in (written, _second(written)) if mixed else (written,):
-            refuse_existing(path, force)
+        refuse_existing(written, force)
     reporter = reporter_of(progress)
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
@@ -139,6 +138,8 @@ def plan(
     accuracies = None if accuracies is None else _of_shares(accuracies, rule_set, reporter)
     conditions: dict[str, Any] = {"subject": subject, "quantile": quantile, "devices": devices_of(device)}
     workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, **conditions)
+    if written is not None and rule_set is None:
+        _require_points(Path(str(artifact)), workers)
     if verify_s is not None:
         _require_any_here(workers, reporter)
     if mixed and len(workers) == 1:
@@ -179,16 +180,19 @@ def plan(
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
     limits = None if written is None else _scaling_limits(search, best.tried)
-    files = {"outcomes": outcomes, "rules": rules}
-    services = [] if written is None else _services(written, best.tried, search, Path(str(artifact)), files, limits)
+    services = (
+        []
+        if written is None
+        else _services(written, best.tried, search, artifact, {"outcomes": outcomes, "rules": rules}, limits)
+    )
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
     missing = [pool.worker.device for pool in best.tried.pools if _why_not_here(pool.worker)]
     if verify_s is not None and missing:
         verdict = f"not verified: the plan needs {missing[0]}, which is not here"
-    elif verify_s is not None:
-        verified, (kept, verdict) = verified_plan(services, search, best.tried, verify_s, data, reporter)
+    elif verify_s is not None and written is not None:
+        verified, (kept, verdict) = verified_plan(written, search, best.tried, verify_s, data, reporter)
     return Plan(fleets, facts, explanation, written, drawn, verified, services, kept, verdict, scaling)
 
 
@@ -303,6 +307,24 @@ def _require_files(artifact: Any, latency: Any, outcomes: Any, rules: Any) -> No
             raise ArgumentError(name, "a file is needed for out: the service file names it")
 
 
+def _require_points(artifact: Path, workers: Sequence[WorkerType]) -> None:
+    """A server knows the latency of every point that a policy may choose: what is left out cannot be served."""
+    from slotool.artifacts.bundle import MANIFEST
+    from slotool.elastic import load_served
+
+    if not (artifact / MANIFEST).is_file():  # the server says what it is
+        return
+    points = load_served(str(artifact), mapped=True).points
+    for worker in workers:
+        known = {point.key for point, _ in worker.profile.samples_us}
+        if lacking := [point.key for point in points if point.key not in known]:
+            raise ArgumentError(
+                "latency",
+                f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served by "
+                f"it: slotool profile points {artifact}",
+            )
+
+
 def _worker_types(
     latency: Any,
     outcomes: OutcomeTable | None,
@@ -334,11 +356,6 @@ def _arrivals(arrivals: FilePath | ArrivalTable | None, rate: float | None, seed
     return Poisson(rate).times(DURATION_S, seed)
 
 
-def _second(out: Path) -> Path:
-    """The service file of a mixed fleet's second pool."""
-    return out.with_stem(f"{out.stem}-2")
-
-
 def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
     """Of workers that come with the load, for a service file of this machine's worker processes."""
     from slotool.planning.fleet import MAX_CONFIRMED
@@ -356,22 +373,22 @@ def _services(
     out: Path,
     fleet: Fleet,
     search: FleetSearch,
-    artifact: Path,
+    artifact: Any,
     files: Mapping[str, Any],
     limits: ScalingLimits | None,
 ) -> list[Path]:
-    """Write the service file of each pool. ``files``: by key, None for none."""
+    """Write the service file. ``files``: by key, None for none."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import service_text
 
-    written = [out, _second(out)][: len(fleet.pools)]
-    tables = {key: Path(str(path)) for key, path in files.items() if path is not None}
-    for path, pool in zip(written, fleet.pools, strict=True):
-        named = {"artifact": artifact, "latency": Path(str(pool.worker.source)), **tables}
-        with whole_file(path) as file:
-            terms, max_queue = search.terms(pool), search.max_queue(pool)
-            file.write_text(service_text(pool, search.promise, path.parent, named, terms, max_queue, limits))
-    return written
+    named = {
+        "artifact": Path(str(artifact)),
+        **{key: Path(str(path)) for key, path in files.items() if path is not None},
+    }
+    terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
+    with whole_file(out) as file:
+        file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))
+    return [out]
 
 
 def _draw(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,11 @@ from slotool.api.progress import Reporter
 if TYPE_CHECKING:
     import numpy as np
 
+    from slotool.api.loadtest import LoadTest
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, FleetSearch
+    from slotool.planning.fleet import Fleet, FleetSearch, Pool
     from slotool.workloads import ArrivalTable
+    from slotool.workloads.requests import RequestLog
 
 # Which of the draws what is served is compared with: the one that confirmed the plan.
 VERIFIED = 1
@@ -23,7 +25,7 @@ FRONT_END = "with the front end"
 
 
 def verified_plan(
-    services: Sequence[Path],
+    service: Path,
     search: FleetSearch,
     fleet: Fleet,
     verify_s: float,
@@ -33,42 +35,45 @@ def verified_plan(
     """Figures of the busiest stretch of the traffic: as planned, as planned had the front end been known, and as this
     machine serves it; and whether that keeps the promise.
 
-    Pools share nothing but the traffic, so they are served one after the other.
+    What calls take beyond the table is probed of a server of each pool; one server of all gets bursts and traffic.
     """
     from slotool.api.loadtest import loadtest
     from slotool.planning import front_end, verification
+    from slotool.planning.front_end import FrontEnd
     from slotool.planning.server_process import RunningServer
     from slotool.planning.traffic import Traffic
 
     traffic = Traffic.whole(search.busiest_s(verify_s))
     promised = search.served(fleet.pools, VERIFIED, traffic).verdict
     deadline_ms = search.promise.deadline_us / 1e3
-    logs, front_ends = [], []
-    shares = search.shared_out(fleet.pools, VERIFIED, traffic)
-    cores = len(os.sched_getaffinity(0))
-    if any(pool.replicas * pool.worker.threads >= cores for pool in fleet.pools):
+    if sum(pool.replicas * pool.worker.threads for pool in fleet.pools) >= len(os.sched_getaffinity(0)):
         reporter.note(
             "the workers take every core of this machine, and share them with the client and the server's front end, "
             "which no plan knows: on more cores more may be in time"
         )
-    for service, pool, at in zip(services, fleet.pools, shares, strict=True):
+    sent = partial(loadtest, data=data, deadline_ms=deadline_ms, progress=reporter)
+    # A plan of several pools has no terms.
+    asked = partial(sent, **search.terms(fleet.pools[0]))
+    bursts_at = _at(front_end.burst_times_s(deadline_ms / 1e3))
+    served = ["--config", str(service), "--port", "0"]
+    if len(fleet.pools) == 1:
         # All workers that were planned, also where they are to come with the load: the stretch begins at its peak.
-        served = ["--config", str(service), "--port", "0", "--replicas", str(pool.replicas)]
-        sent = partial(loadtest, data=data, deadline_ms=deadline_ms, progress=reporter)
-        # By single versions, of which the latency table knows how long they take: the most accurate, which a server
-        # without load chooses, and the fastest.
-        probe = partial(sent, rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
-        point, fastest = front_end.fastest_apart(pool.worker.profile), None
-        if point is not None:
-            with RunningServer([*served, "--policy", f"fixed@{point.key}"]) as server:
-                fastest = probe(server.url).log
-        with RunningServer(served) as server:
-            asked = partial(sent, server.url, **search.terms(pool))
-            bursts = asked(arrivals=_at(front_end.burst_times_s(deadline_ms / 1e3)))
-            found = front_end.FrontEnd.of_probe(probe(server.url).log, pool.worker.profile, fastest)
-            front_ends.append(verification.with_bursts(search, pool, found, bursts.log))
-            reporter.note(f"the front end takes {front_ends[-1]}")
-            logs.append(asked(arrivals=_at(traffic.arrival_s[at])).log)
+        served += ["--replicas", str(fleet.pools[0].replicas)]
+    front_ends = []
+    for pool in fleet.pools if len(fleet.pools) > 1 else ():
+        fastest = _fastest(pool, [*served, "--pool", pool.worker.name], sent)
+        with RunningServer([*served, "--pool", pool.worker.name]) as server:
+            asked(server.url, arrivals=bursts_at)
+            front_ends.append(FrontEnd.of_probe(_probe(pool, server.url, sent), pool.worker.profile, fastest))
+    fastest = None if front_ends else _fastest(fleet.pools[0], served, sent)
+    with RunningServer(served) as server:
+        bursts = asked(server.url, arrivals=bursts_at).log
+        for pool in () if front_ends else fleet.pools:
+            front_ends.append(FrontEnd.of_probe(_probe(pool, server.url, sent), pool.worker.profile, fastest))
+        front_ends = verification.with_bursts(search, fleet.pools, front_ends, bursts)
+        for pool, found in zip(fleet.pools, front_ends, strict=True):
+            reporter.note(f"the front end{f' of {pool.worker.name}' if len(front_ends) > 1 else ''} takes {found}")
+        logs = [asked(server.url, arrivals=_at(traffic.arrival_s)).log]
     planned = {"attainment": promised.attainment, "accuracy": promised.accuracy, "p99_s": promised.p99_us / 1e6}
     verdict = verification.verdict(search.promise, planned, logs)
     figures = [
@@ -77,6 +82,26 @@ def verified_plan(
         {"what": "served", **verification.served(logs)},
     ]
     return figures, (verdict.kept, verdict.sentence)
+
+
+def _probe(pool: Pool, url: str, sent: Callable[..., LoadTest]) -> RequestLog:
+    """Of requests none of which waits for another, by single versions, of which the latency table knows how long they
+    take: the most accurate, which a server without load chooses, or the only one."""
+    from slotool.planning import front_end
+
+    return sent(url, rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S).log
+
+
+def _fastest(pool: Pool, served: Sequence[str], sent: Callable[..., LoadTest]) -> RequestLog | None:
+    """The probe of the fastest point, where it is to be probed too."""
+    from slotool.planning.front_end import fastest_apart
+    from slotool.planning.server_process import RunningServer
+
+    point = fastest_apart(pool.worker.profile)
+    if point is None:
+        return None
+    with RunningServer([*served, "--policy", f"fixed@{point.key}"]) as server:
+        return _probe(pool, server.url, sent)
 
 
 def _at(arrival_s: np.ndarray) -> ArrivalTable:

@@ -54,7 +54,7 @@ def plan(
         list[str] | None,
         _fleet("--price", help="Of a worker: '2 threads=0.08'.", show_default="its threads"),
     ] = None,
-    mixed: Annotated[bool, _fleet("--mixed", help="Also try fleets of two types behind a load balancer.")] = False,
+    mixed: Annotated[bool, _fleet("--mixed", help="Also try fleets of two types behind one port.")] = False,
     reserve_ms: Annotated[
         float, _fleet("--reserve-ms", min=0.0, help="Of each deadline, for network and front end.")
     ] = 2.0,

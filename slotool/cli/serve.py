@@ -12,6 +12,7 @@ from slotool.cli import interrupts
 from slotool.cli.commands import config_file, refuse_without_effect
 from slotool.cli.options import Json, panel, parse_duration
 from slotool.cli.serve_logs import access_log_at, events_to, traces_to
+from slotool.cli.serve_pools import pool_queue, refuse_with_pools, router_of
 from slotool.cli.serve_sources import beside_config, devices_of, first_read, reader
 from slotool.cli.serve_workers import autoscaler_of, engine_of, reprofiling_of, with_faults, worker_changes
 
@@ -108,6 +109,8 @@ def serve(
     shadow: Annotated[Path | None, typer.Option("--shadow", hidden=True)] = None,
     shadow_share: Annotated[float, typer.Option("--shadow-share", min=0, max=1, hidden=True)] = 1.0,
     models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
+    pools: Annotated[list[Any] | None, typer.Option("--pools", hidden=True, parser=lambda entry: entry)] = None,
+    pool: Annotated[str | None, typer.Option("--pool", hidden=True)] = None,
     json: Json = False,
 ) -> None:
     """Serve artifacts, each request at a point that meets its options.
@@ -129,7 +132,7 @@ def serve(
 
     from slotool.cli.output import Output
     from slotool.process import limit_threads
-    from slotool.serving import Limits, Router, create_app
+    from slotool.serving import Limits, create_app
     from slotool.serving.clients import read_clients
     from slotool.serving.guard import others_can_read
     from slotool.serving.runtime_settings import ReloadableSettings
@@ -144,10 +147,21 @@ def serve(
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    on = devices_of(device, engine, max_replicas, switch_workers)
-    given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline", devices=on)
+    refuse_with_pools(pools, pool, engine)
+    given = Sources(
+        *subjects,
+        threads,
+        policy,
+        deadline_us,
+        plan,
+        replicas,
+        mapped=engine != "inline",
+        devices=devices_of(device, engine, max_replicas, switch_workers),
+    )
     _require_models(artifacts, models)
-    read = reader(given, bool(models), {"canary": (canary, canary_share), "shadow": (shadow, shadow_share)})
+    read = reader(
+        given, bool(models), {"canary": (canary, canary_share), "shadow": (shadow, shadow_share)}, pool, max_queue
+    )
     replicas, threads = (sources := first_read(read, switch_workers)).workers
     limit_threads(cores_given(threads))
     files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
@@ -169,10 +183,13 @@ def serve(
         autoscaler = (
             None if max_replicas is None else autoscaler_of(served, replicas, max_replicas, requests_per_worker)
         )
-        router = Router(
+        router = router_of(
+            sources,
             served,
-            engine_of(engine, replicas, threads, max_batch, hang_s, address, max_replicas, on),
-            max_queue=max_queue,
+            partial(
+                engine_of, engine, max_examples=max_batch, hang_s=hang_s, address=address, max_replicas=max_replicas
+            ),
+            max_queue=pool_queue(pools, pool, max_queue),
             default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
         )
@@ -195,7 +212,7 @@ def serve(
             output.warn(f"listening on {host}: {risk} can use the server")
         secondary, grpc_address = _grpc_front(app, grpc_listener, certificate)
         url = url_of(listener, encrypted=certificate is not None)
-        ready = partial(_ready, output, url, grpc_address, router.models, default_deadline_ms, on)
+        ready = partial(_ready, output, url, grpc_address, router.models, default_deadline_ms, sources.devices)
         reload = partial(_reload, output, runtime_settings, certificate, app, token_file)
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
@@ -220,7 +237,7 @@ def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> Non
         refuse_without_effect(of_workers, "with --engine inline")
     elif engine == "local":
         refuse_without_effect(("address",), "with --engine local")
-    else:
+    elif engine != "ray":
         refuse_without_effect(("max_replicas",), f"with --engine {engine}")
     if max_replicas is None:
         refuse_without_effect(("requests_per_worker",), "without --max-replicas")

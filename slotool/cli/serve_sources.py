@@ -12,6 +12,8 @@ from slotool.cli.commands import config_file, refuse_without_effect, stated_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from slotool.serving.pooled_sources import PooledSources
+    from slotool.serving.runtime_settings import AnySources
     from slotool.serving.sources import CombinedSources, Sources
 
 
@@ -32,9 +34,9 @@ def devices_of(given: str, engine: str, max_replicas: int | None, switch_workers
     return on
 
 
-def _with_a_worker_each(sources: Sources | CombinedSources, devices: tuple[str, ...]) -> Sources | CombinedSources:
+def _with_a_worker_each(sources: Sources | CombinedSources) -> Sources | CombinedSources:
     """Of several GPUs."""
-    replicas, threads = sources.workers
+    devices, (replicas, threads) = sources.devices, sources.workers
     if len(devices) == 1:
         return sources
     if replicas not in (1, len(devices)):
@@ -45,11 +47,32 @@ def _with_a_worker_each(sources: Sources | CombinedSources, devices: tuple[str, 
 
 
 def reader(
-    given: Sources, lists_models: bool, candidates: Mapping[str, tuple[Path | None, float]]
-) -> Callable[[], Sources | CombinedSources]:
-    """What is served, whenever it is read: by the file that lists models, or by the command line."""
-    read = _described(given, candidates) if lists_models else _planned(_with_candidates(given, candidates))
-    return lambda: _with_a_worker_each(read(), given.devices)
+    given: Sources,
+    lists_models: bool,
+    candidates: Mapping[str, tuple[Path | None, float]],
+    pool: str | None = None,
+    max_queue: int = 1_000,
+) -> Callable[[], AnySources]:
+    """What is served, whenever it is read: by the file that lists models, or by the command line.
+
+    ``pool``: the only one of the file's that counts; ``max_queue``: of a pool that states none."""
+    from slotool.serving.pooled_sources import PooledSources
+
+    if not lists_models:
+        read_planned = _planned(_with_candidates(given, candidates))
+        return lambda: _with_a_worker_each(read_planned())
+    read = _described(given, candidates, pool, max_queue)
+    first: list[PooledSources] = []
+
+    def read_again() -> AnySources:
+        sources = read()
+        if not isinstance(sources, PooledSources):
+            return _with_a_worker_each(sources)
+        first.append(sources)
+        sources.require_same_workers(first[0])
+        return sources
+
+    return read_again
 
 
 def _with_candidates(given: Sources, candidates: Mapping[str, tuple[Path | None, float]]) -> Sources | CombinedSources:
@@ -77,8 +100,8 @@ def _with_candidates(given: Sources, candidates: Mapping[str, tuple[Path | None,
 
 
 def _described(
-    given: Sources, candidates: Mapping[str, tuple[Path | None, float]]
-) -> Callable[[], Sources | CombinedSources]:
+    given: Sources, candidates: Mapping[str, tuple[Path | None, float]], pool: str | None, max_queue: int
+) -> Callable[[], CombinedSources | PooledSources]:
     """Reads the models that the file lists; what the command line states goes before it."""
     from slotool.serving.service_file import ServiceFile
 
@@ -108,7 +131,8 @@ def _described(
     }
     fixed = frozenset(key for key in ("replicas", "threads") if stated_in(key) == "COMMANDLINE")
     workers = (given.replicas if "replicas" in fixed else 1, given.threads if "threads" in fixed else 1)
-    return ServiceFile(file, overriding, given.with_workers(*workers), fixed, follows_plan=given.mapped).read
+    common = given.with_workers(*workers)
+    return ServiceFile(file, overriding, common, fixed, given.mapped, pool, max_queue).read
 
 
 def _planned(given: Sources | CombinedSources) -> Callable[[], Sources | CombinedSources]:
@@ -120,7 +144,7 @@ def _planned(given: Sources | CombinedSources) -> Callable[[], Sources | Combine
     return given.as_planned if first.mapped and silent else lambda: given
 
 
-def first_read(read: Callable[[], Sources | CombinedSources], switch_workers: bool) -> Sources | CombinedSources:
+def first_read(read: Callable[[], AnySources], switch_workers: bool) -> AnySources:
     """What is served. Refuses --switch-workers where no plan says what to change to."""
     sources = read()
     plan = sources.switching_plan if switch_workers else None

@@ -8,12 +8,13 @@ import typer
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from slotool.scheduling.autoscaler import Autoscaler
-    from slotool.serving import Router, ServedModel
+    from slotool.serving import ServedModel
     from slotool.serving.autoscaling import Autoscaling
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
+    from slotool.serving.pools import AnyRouter, PooledEngine
     from slotool.serving.reprofiling import Reprofiling
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.worker_switching import WorkerSwitching
@@ -28,16 +29,25 @@ def engine_of(
     address: str | None,
     max_replicas: int | None = None,
     devices: tuple[str, ...] = ("cpu",),
+    cores: Sequence[int] = (),
 ) -> InferenceEngine:
     from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, registry
 
     if name == "ray":
         from slotool.serving.engines.ray import RayInferenceEngine
 
-        return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
+        return RayInferenceEngine(
+            replicas, threads, address=address or "auto", hang_s=hang_s, max_replicas=max_replicas
+        )
     if name == LocalInferenceEngine.name:
         return LocalInferenceEngine(
-            replicas, threads, max_examples=max_examples, hang_s=hang_s, max_replicas=max_replicas, devices=devices
+            replicas,
+            threads,
+            max_examples=max_examples,
+            hang_s=hang_s,
+            max_replicas=max_replicas,
+            devices=devices,
+            cores=cores,
         )
     if name == InlineInferenceEngine.name:
         return InlineInferenceEngine(devices[0])
@@ -47,12 +57,14 @@ def engine_of(
     return made(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)
 
 
-def with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInferenceEngine:
+def with_faults(engine: InferenceEngine | PooledEngine, listener: socket.socket) -> LocalInferenceEngine | PooledEngine:
     """The engine, whose workers this machine's clients may kill, stop and slow."""
     from slotool.serving.engines import LocalInferenceEngine
+    from slotool.serving.pools import PooledEngine
     from slotool.serving.server import is_loopback
 
-    if not isinstance(engine, LocalInferenceEngine):
+    engines = engine.engines if isinstance(engine, PooledEngine) else (engine,)
+    if not all(isinstance(each, LocalInferenceEngine) for each in engines):
         raise typer.BadParameter(
             "faults are of --engine local, whose workers are processes", param_hint="--allow-faults"
         )
@@ -60,11 +72,15 @@ def with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInfere
         raise typer.BadParameter(
             "other machines could stop the workers: leave --host at 127.0.0.1", param_hint="--allow-faults"
         )
+    assert isinstance(engine, LocalInferenceEngine | PooledEngine)
     return engine
 
 
-def reprofiling_of(router: Router, settings: ReloadableSettings) -> Reprofiling:
+def reprofiling_of(router: AnyRouter, settings: ReloadableSettings) -> Reprofiling:
     from slotool.serving.reprofiling import Reprofiling
+    from slotool.serving.router import Router
+
+    assert isinstance(router, Router)  # refused with pools
 
     spaces = [served.space for served in router.models.values() if served.space is not None]
     if not any(space.batch_sizes(point) for space in spaces for point in space.points):
@@ -73,12 +89,15 @@ def reprofiling_of(router: Router, settings: ReloadableSettings) -> Reprofiling:
 
 
 def worker_changes(
-    router: Router, settings: ReloadableSettings, autoscaler: Autoscaler | None, switch_workers: bool
+    router: AnyRouter, settings: ReloadableSettings, autoscaler: Autoscaler | None, switch_workers: bool
 ) -> Autoscaling | WorkerSwitching | None:
     """What changes the workers with the load, if anything."""
     from slotool.serving.autoscaling import Autoscaling
+    from slotool.serving.pools import PooledRouter
     from slotool.serving.worker_switching import WorkerSwitching
 
+    if isinstance(router, PooledRouter):
+        return None
     if autoscaler is not None:
         return Autoscaling(router, autoscaler)
     return WorkerSwitching(router, settings) if switch_workers else None

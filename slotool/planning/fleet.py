@@ -19,6 +19,7 @@ from slotool.errors import InputError
 from slotool.planning.promise import Judge, Part, Promise, Reach, Verdict
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
+from slotool.scheduling.shares import dealt_out
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
 from slotool.simulation.result import Points
 from slotool.tables import OutcomeTable
@@ -290,7 +291,7 @@ class FleetSearch:
         return busiest
 
     def served(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> Fleet:
-        """These pools under ``traffic``. ``draw``: of the latencies, and of who goes to which pool."""
+        """These pools under ``traffic``. ``draw``: of the latencies."""
         return Fleet(tuple(pools), self.judged(self.parts(pools, draw, traffic), traffic))
 
     def judged(self, parts: Sequence[Part], traffic: Traffic) -> Verdict:
@@ -307,7 +308,7 @@ class FleetSearch:
         parts = []
         kept_us = self.promise.deadline_us - self._deadline_us
         overheads = overheads or [Overhead(kept_us)] * len(pools)
-        shares = self.shared_out(pools, draw, traffic)
+        shares = self.shared_out(pools, traffic)
         for pool, at, overhead in zip(pools, shares, overheads, strict=True):
             service = self._service(pool.worker, pool.policy)
             deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
@@ -315,13 +316,11 @@ class FleetSearch:
             parts.append(Part(service.run(scenario, self.seed + draw, overhead), at, pool.replicas))
         return parts
 
-    def shared_out(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> list[np.ndarray]:
-        """Per pool the places in ``traffic`` of its requests, int64; each goes to one at random, by their shares."""
+    def shared_out(self, pools: Sequence[Pool], traffic: Traffic) -> list[np.ndarray]:
+        """Per pool the places in ``traffic`` of its requests, int64: each gets its share in turn, as in ``serve``."""
         if len(pools) == 1:
             return [np.arange(len(traffic.arrival_s))]
-        # The same numbers for all shares, so that pools of other shares are compared on the same requests.
-        drawn = np.random.default_rng((self.seed, draw)).random(len(traffic.arrival_s))
-        of = np.searchsorted(np.cumsum([pool.share for pool in pools])[:-1], drawn, side="right")
+        of = dealt_out([pool.share for pool in pools], len(traffic.arrival_s))
         return [np.flatnonzero(of == number) for number in range(len(pools))]
 
     def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:

@@ -1,7 +1,7 @@
 """Fleets of two kinds of workers: a few small ones in place of large ones that would be half idle.
 
-Each kind is a pool of its own: a service with its own queue and policy, to which a load balancer sends a fixed share of
-the requests, each at random. So a pool is simulated, and served, like a fleet of one kind.
+Each kind is a pool of its own behind the port of one server, with its own queue and policy and a fixed share of the
+requests, which it gets in turn. So a pool is simulated, and served, like a fleet of one kind.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MixedFleetSearch(FleetSearch):
         return cheaper
 
     def confirmed(self, found: Found) -> Found:
-        """With latencies, and who goes to which pool, drawn anew; with more small workers where that takes them."""
+        """With latencies drawn anew; with more small workers where that takes them."""
         if len(found.tried.pools) == 1 or not found.holds:
             return super().confirmed(found)
         large, small = found.tried.pools

@@ -4,64 +4,87 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slotool.planning.fleet import Pool, WorkerType
+from slotool.planning.fleet import Fleet, Pool, WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.scaling import ScalingLimits
 
 
 def service_text(
-    pool: Pool,
+    fleet: Fleet,
     promise: Promise,
     folder: Path,
     files: Mapping[str, Path],
     terms: Mapping[str, Any],
-    max_queue: int,
+    max_queues: Sequence[int],
     limits: ScalingLimits | None = None,
 ) -> str:
     """TOML with paths relative to ``folder``, where the file is to lie.
 
-    ``files``: of the model, by key. ``terms``: what requests are to ask for, where it is they who choose; no policy is
-    named then. ``max_queue``: what the workers can answer at their fastest point, or by the requests' own tiers, within
-    a deadline: more could not be in time. ``limits``: of workers that come with the load.
+    ``files``: of the model, by key, without latencies. ``terms``: what requests are to ask for, where it is they who
+    choose; no policy is named then. ``max_queues``: per pool what the workers can answer at their fastest point, or by
+    the requests' own tiers, within a deadline: more could not be in time. ``limits``: of workers that come with the
+    load.
     """
-    here, on_gpus = runs_here(pool), is_gpu(pool.worker)
     deadline_ms = promise.deadline_us / 1e3
-    policy = [f"policy = {_quoted(pool.policy)}", f"deadline-ms = {deadline_ms!r}"]
-    asked = " and ".join(f"{name} {_stated(value)}" for name, value in terms.items())
-    asking = [f"# Requests are to ask for {asked}."]
     lines = [
-        f"# {pool}: {promise.attainment:g} of the requests within {deadline_ms:g} ms, at confidence "
+        f"# {fleet}: {promise.attainment:g} of the requests within {deadline_ms:g} ms, at confidence "
         f"{promise.confidence:g}.",
-        *(() if pool.share == 1 else (f"# A load balancer is to send {pool.share:.1%} of the requests here.",)),
-        f"engine = {_quoted('local' if here or on_gpus else 'ray')}",
-        *(
-            ()
-            if here or on_gpus
-            else (f"# More workers than this machine has cores ({_cores()}): start a ray cluster of them.",)
-        ),
-        *([f"# Workers, each with a GPU of its own: {pool.replicas}."] if on_gpus else _replicas(pool, limits)),
-        f"threads = {pool.worker.threads}",
-        *_device(pool),
-        *(asking if terms else policy),
+        *_engine(fleet),
         f"default-deadline-ms = {deadline_ms!r}",
-        "# Of more waiting requests the last could not be answered in time"
-        f"{'' if terms else ', even at the fastest point'}.",
-        f"max-queue = {max_queue}",
-        "",
-        "[[models]]",
-        *(f"{key} = {_quoted(_relative(path, folder))}" for key, path in files.items()),
-        "",
     ]
+    if terms:
+        asked = " and ".join(f"{name} {_stated(value)}" for name, value in terms.items())
+        lines.append(f"# Requests are to ask for {asked}.")
+    else:
+        lines.append(f"deadline-ms = {deadline_ms!r}")
+    if len(fleet.pools) == 1:
+        lines += _pool(fleet.pools[0], terms, max_queues[0], limits)
+        files = {**files, "latency": _source(fleet.pools[0])}
+    else:
+        for pool, max_queue in zip(fleet.pools, max_queues, strict=True):
+            lines += ["", "[[pools]]", f"name = {_quoted(pool.worker.name)}", f"share = {pool.share!r}"]
+            lines += [f"latency = {_quoted(_relative(_source(pool), folder))}"]
+            lines += _pool(pool, terms, max_queue, None)
+    lines += ["", "[[models]]", *(f"{key} = {_quoted(_relative(path, folder))}" for key, path in files.items()), ""]
     return "\n".join(lines)
 
 
-def runs_here(pool: Pool) -> bool:
-    """Whether this machine has a core for each thread of its workers."""
-    return pool.replicas * pool.worker.threads <= _cores()
+def _source(pool: Pool) -> Path:
+    """Of its latencies."""
+    return Path(str(pool.worker.source))
+
+
+def _engine(fleet: Fleet) -> list[str]:
+    """Processes of this machine where it has the cores, or where GPUs are needed; else a cluster."""
+    if runs_here(*fleet.pools) or any(is_gpu(pool.worker) for pool in fleet.pools):
+        return [f"engine = {_quoted('local')}"]
+    return [
+        f"engine = {_quoted('ray')}",
+        f"# More workers than this machine has cores ({_cores()}): start a ray cluster of them.",
+    ]
+
+
+def _pool(pool: Pool, terms: Mapping[str, Any], max_queue: int, limits: ScalingLimits | None) -> list[str]:
+    """Workers of one kind: their number, how they choose points, and how many requests may wait for them."""
+    one_gpu_each = is_gpu(pool.worker)
+    return [
+        *([f"# Workers, each with a GPU of its own: {pool.replicas}."] if one_gpu_each else _replicas(pool, limits)),
+        f"threads = {pool.worker.threads}",
+        *_device(pool),
+        *([] if terms else [f"policy = {_quoted(pool.policy)}"]),
+        "# Of more waiting requests the last could not be answered in time"
+        f"{'' if terms else ', even at the fastest point'}.",
+        f"max-queue = {max_queue}",
+    ]
+
+
+def runs_here(*pools: Pool) -> bool:
+    """Whether this machine has a core for each thread of their workers."""
+    return sum(pool.replicas * pool.worker.threads for pool in pools) <= _cores()
 
 
 def _cores() -> int:

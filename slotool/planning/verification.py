@@ -23,32 +23,35 @@ FITTED = 10
 def planned(
     search: FleetSearch, pools: Sequence[Pool], draw: int, traffic: Traffic, front_ends: Sequence[FrontEnd]
 ) -> dict[str, Any]:
-    """Figures of these pools under ``traffic``, of which each has a front end; see ``figures``."""
-    count = len(traffic.arrival_s)
-    took_us, right = np.full(count, np.inf), np.zeros(count)
-    shares = search.shared_out(pools, draw, traffic)
-    for pool, at, front_end in zip(pools, shares, front_ends, strict=True):
-        took_us[at], right[at] = answered(search, pool, draw, traffic.arrival_s[at], front_end)
+    """Figures of these pools under ``traffic``; see ``figures``. ``front_ends``: as of ``answered``."""
+    took_us, right = answered(search, pools, draw, traffic.arrival_s, front_ends)
     return figures(took_us <= search.promise.deadline_us, right, took_us)
 
 
 def answered(
-    search: FleetSearch, pool: Pool, draw: int, arrival_s: np.ndarray, front_end: FrontEnd
+    search: FleetSearch, pools: Sequence[Pool], draw: int, arrival_s: np.ndarray, front_ends: Sequence[FrontEnd]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """By request of one pool, float64 [n]: how long its answer takes, infinite for none, and how accurate it is."""
-    read_us = front_end.read_us(1e6 * arrival_s)
+    """By request, float64 [n]: how long its answer takes, infinite for none, and how accurate it is.
+
+    ``front_ends``: per pool, as probed by itself. One server reads all requests, so that ``each_us`` is that of all.
+    """
+    read_us = front_ends[0].read_us(1e6 * arrival_s)
     # As a server, which keeps a share of each deadline for calls however slow its probe was.
-    headroom_us = min(front_end.headroom_us, MAX_SHARE * search.promise.deadline_us)
-    overhead = Overhead(headroom_us, front_end.call_us, front_end.slower)
-    (part,) = search.parts([pool], draw, Traffic.whole(read_us / 1e6), [overhead])
+    most_us = MAX_SHARE * search.promise.deadline_us
+    overheads = [Overhead(min(each.headroom_us, most_us), each.call_us, each.slower) for each in front_ends]
+    parts = search.parts(pools, draw, Traffic.whole(read_us / 1e6), overheads)
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
-    outside_us = random.choice(front_end.outside_us, len(arrival_s))
-    took_us: np.ndarray = _took_us(part) + (read_us - 1e6 * arrival_s) + outside_us
-    return took_us, part.result.right
+    took_us, right = read_us - 1e6 * arrival_s, np.zeros(len(arrival_s))
+    for part, front_end in zip(parts, front_ends, strict=True):
+        took_us[part.at] += _took_us(part) + random.choice(front_end.outside_us, len(part.at))
+        right[part.at] = part.result.right
+    return took_us, right
 
 
-def with_bursts(search: FleetSearch, pool: Pool, front_end: FrontEnd, bursts: RequestLog) -> FrontEnd:
-    """The front end whose simulated ``bursts`` take as long, on average, as those that were served.
+def with_bursts(
+    search: FleetSearch, pools: Sequence[Pool], front_ends: Sequence[FrontEnd], bursts: RequestLog
+) -> list[FrontEnd]:
+    """The front ends whose simulated ``bursts`` take as long, on average, as those that were served.
 
     What has no answer within the deadline counts as the deadline. Found by bisection, as answers come later the longer
     each request keeps the loop.
@@ -58,10 +61,10 @@ def with_bursts(search: FleetSearch, pool: Pool, front_end: FrontEnd, bursts: Re
     low_us, high_us = 0.0, deadline_us / BURST
     for _ in range(FITTED):
         each_us = 0.5 * (low_us + high_us)
-        tried_us, _ = answered(search, pool, 0, due_s, replace(front_end, each_us=each_us))
+        tried_us, _ = answered(search, pools, 0, due_s, [replace(each, each_us=each_us) for each in front_ends])
         slower = float(np.minimum(tried_us, deadline_us).mean()) > float(took_us.mean())
         low_us, high_us = (low_us, each_us) if slower else (each_us, high_us)
-    return replace(front_end, each_us=low_us)
+    return [replace(each, each_us=low_us) for each in front_ends]
 
 
 def _took_us(part: Part) -> np.ndarray:

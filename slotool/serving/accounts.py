@@ -13,8 +13,8 @@ from slotool.printable import printable
 from slotool.serving.feedback import Feedback
 from slotool.serving.live import Live
 from slotool.serving.model_queue import InferenceResult
+from slotool.serving.pools import AnyRouter
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.statistics import Statistics
 
@@ -43,7 +43,7 @@ class Accounts:
     Whoever reads any of them finds all answers counted.
     """
 
-    def __init__(self, router: Router):
+    def __init__(self, router: AnyRouter):
         self._metrics, self._events = router.metrics, router.events
         self._waiting = router.waiting
         self._statistics: dict[str, Statistics] = {}

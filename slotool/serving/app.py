@@ -31,10 +31,10 @@ from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.live_page import LivePage, RuntimeSettings
 from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import MODELS_ARE_FIXED, OpenInference
+from slotool.serving.pools import AnyRouter, PooledEngine
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.reprofiling import Reprofiling
-from slotool.serving.router import Router
 from slotool.serving.shared_memory import CUDA_NOT_SHARED, NOT_SHARED, SharedMemory
 from slotool.serving.shared_memory_routes import PATH as SHARED_MEMORY
 from slotool.serving.shared_memory_routes import SharedMemoryRoutes
@@ -50,14 +50,14 @@ _NOT_SERVED = {
 
 
 def create_app(
-    router: Router,
+    router: AnyRouter,
     *,
     limits: Limits | None = None,
     clients: Clients | None = None,
     addresses: AddressRates | None = None,
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
-    faults: LocalInferenceEngine | None = None,
+    faults: LocalInferenceEngine | PooledEngine | None = None,
     reprofiling: Reprofiling | None = None,
     worker_changes: Autoscaling | WorkerSwitching | None = None,
     shared_memory: bool = False,

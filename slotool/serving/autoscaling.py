@@ -14,11 +14,13 @@ USABLE_SHARE = 0.8
 
 
 class Autoscaling:
-    """Has the engine of ``router`` run as many workers as ``autoscaler`` says. Each change is an event with its
-    reason."""
+    """Has the engine of ``router`` run as many workers as ``autoscaler`` says, or as it has room for. Each change is an
+    event with its reason, and so is the lack of room."""
 
     def __init__(self, router: Router, autoscaler: Autoscaler):
         self._router, self._autoscaler = router, autoscaler
+        # Workers that were wanted and for which there was no room, said already.
+        self._lacking = 0
 
     async def run(self) -> None:
         """Look every second, for as long as the server runs."""
@@ -29,10 +31,23 @@ class Autoscaling:
     def look(self) -> None:
         """Add or remove workers, if the rate says so."""
         router = self._router
-        before = router.engine.workers
+        engine, before = router.engine, router.engine.workers
         scaling = self._autoscaler.look(router.now_us() / 1e6, router.arrived, before)
-        if scaling is not None and router.engine.scale_to(scaling.workers):
-            router.events.emit("scale", scaling.reason, workers=scaling.workers, before=before)
+        if scaling is None:
+            self._lacking = 0
+            return
+        workers, reason = scaling.workers, scaling.reason
+        room = engine.room_for(workers) if workers > before else workers
+        if room is None:  # it is asked again in a second
+            return
+        if room < workers:
+            reason = f"{reason}; there are free CPUs for {max(room - before, 0)} more now"
+        if before >= room and workers > before:
+            if self._lacking != workers:  # say so once
+                router.events.emit("scale-waits", reason, workers=before, wanted=workers)
+            self._lacking = workers
+        elif engine.scale_to(room):
+            router.events.emit("scale", reason, workers=room, before=before)
 
 
 def good_for_per_s(served: ServedModel) -> float | None:

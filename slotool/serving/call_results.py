@@ -39,6 +39,8 @@ class CallResults:
         self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
         # Called when all requests of a call have their answers.
         self.batch_listener: Callable[[], None] = _nothing
+        # Called when a worker was lost, and what it computed waits again.
+        self.loss_listener: Callable[[], None] = _nothing
 
     def ended(
         self,
@@ -54,6 +56,7 @@ class CallResults:
             model_queue.dispatcher.returned(batch)
             self._retries.after_loss(model_queue, batch, outcome, done_us)
             self._hand_over(model_queue)
+            self.loss_listener()
             return
         model_queue.dispatcher.answered(batch, done_us)
         if isinstance(outcome, Rejection):

@@ -14,6 +14,7 @@ from slotool.serving import bounds, rejections
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser
+from slotool.serving.pools import PooledEngine
 from slotool.serving.rejections import bad_request
 from slotool.workloads.faults import MAX_FACTOR, PATH
 
@@ -35,7 +36,7 @@ class Faults:
     Only a server that was started to allow it has these routes; they are part of no page.
     """
 
-    def __init__(self, front: FrontEnd, engine: LocalInferenceEngine):
+    def __init__(self, front: FrontEnd, engine: LocalInferenceEngine | PooledEngine):
         self._front, self._engine = front, engine
         self.routes = [Route(PATH, self.workers, methods=["GET"]), Route(PATH, self.inject, methods=["POST"])]
 

@@ -27,10 +27,10 @@ from slotool.serving.clients import Clients, read_clients
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
 from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
+from slotool.serving.pools import AnyRouter
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.request_options import RequestOptions, require_meant
-from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.shadow import Shadows
 from slotool.serving.shared_memory import Regions, SharedMemory
@@ -63,7 +63,7 @@ class FrontEnd:
     ``shared_memory``: in which clients may send and get tensors, None where they may not.
     """
 
-    def __init__(self, router: Router, limits: Limits, clients: Clients | None = None):
+    def __init__(self, router: AnyRouter, limits: Limits, clients: Clients | None = None):
         self.router = router
         self.limits = limits
         self.clients = clients
@@ -223,13 +223,15 @@ class FrontEnd:
         """The answer of ``submit`` where ``may_answer_alone``, as ``LoneRequest.answer`` has it; ``settle_alone`` must
         follow. ``options``: without a tolerance or a minimum of accuracy, to a model that checks no inputs and is named
         without a version. None: nothing has happened, and ``submit`` is asked."""
-        return self.router.lone_request.answer(served, x, options, arrival_us)
+        lone = self.router.lone_request
+        return None if lone is None else lone.answer(served, x, options, arrival_us)
 
     def settle_alone(self, asked: Asked, answer: InferenceResult) -> None:
         """Count it, once it is on its way."""
         self.admission.answered_alone(asked.options.timeout_us)
         self.accounts.answered(asked, answer)
-        self.router.lone_request.settle()
+        if (lone := self.router.lone_request) is not None:
+            lone.settle()
 
     def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
         served = asked.served

@@ -47,6 +47,10 @@ class RuntimeSettings(Protocol):
     def workers(self) -> tuple[int, int]:
         """Replicas, and threads of each."""
 
+    @property
+    def threads(self) -> int | None:
+        """Of each worker; None where pools have others."""
+
     async def use(self, policy: str) -> None:
         """Put another in force. Raises ``InputError``; then nothing has changed."""
 
@@ -186,7 +190,7 @@ class LivePage:
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),
             "worker_states": front.router.worker_states(),
-            "threads": runtime_settings.workers[1] if runtime_settings else None,
+            "threads": runtime_settings.threads if runtime_settings else None,
             "can_reconfigure": runtime_settings is not None and front.router.engine.can_reconfigure,
             "unready": None if unready is None else str(unready),
             "policy": runtime_settings.policy if runtime_settings else None,

@@ -82,7 +82,21 @@ class Metrics:
             ["device"],
             registry=self.registry,
         )
-        self._threads = Gauge("slotool_worker_threads", "Compute threads of each worker", registry=self.registry)
+        self._pool_workers = Gauge(
+            "slotool_pool_workers", "Workers of a pool that are alive and warm", ["pool"], registry=self.registry
+        )
+        self._pool_threads = Gauge(
+            "slotool_pool_threads", "Compute threads of each worker of a pool", ["pool"], registry=self.registry
+        )
+        self._pool_waiting = Gauge(
+            "slotool_pool_queue_requests", "Requests waiting for workers of a pool", ["pool"], registry=self.registry
+        )
+        self._pool_requests = Counter(
+            "slotool_pool_requests", "Requests given to a pool", ["pool"], registry=self.registry
+        )
+        self._threads = Gauge(
+            "slotool_worker_threads", "Compute threads of each worker; 0 where pools differ", registry=self.registry
+        )
         self._reconfigurations = Counter(
             "slotool_worker_reconfigurations",
             "Times that all workers were replaced by others in number or threads",
@@ -190,6 +204,17 @@ class Metrics:
     def watch_device(self, device: str, alive: Callable[[], int]) -> None:
         """Report ``alive()`` as the number of workers on ``device`` whenever metrics are read."""
         self._device_workers.labels(device).set_function(alive)
+
+    def watch_pool(
+        self, pool: str, threads: int, alive: Callable[[], int], waiting: Callable[[], int]
+    ) -> Callable[[], None]:
+        """Report workers and queue of a pool whenever metrics are read. What is returned is called for each request
+        that the pool is given."""
+        self._pool_threads.labels(pool).set(threads)
+        self._pool_workers.labels(pool).set_function(alive)
+        self._pool_waiting.labels(pool).set_function(waiting)
+        counted: Callable[[], None] = self._pool_requests.labels(pool).inc
+        return counted
 
     def watch_threads(self, threads: Callable[[], int]) -> None:
         """Report ``threads()`` as the threads of each worker whenever metrics are read."""

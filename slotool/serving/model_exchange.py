@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from slotool.serving import rejections
 from slotool.serving.candidates import parted
@@ -39,8 +40,19 @@ class ModelExchange:
 
         Raises ``InputError`` or ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
+        finish = await self.stage(models, workers)
+        await finish()
+
+    async def stage(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
+    ) -> Callable[[], Awaitable[None]]:
+        """The first half of ``run``: have the engine make these models ready. The function returned is the rest."""
         staging = self._engine.stage(models) if workers is None else self._engine.reconfigure(models, *workers)
-        change_over = await staging
+        return partial(self._finish, models, workers, await staging)
+
+    async def _finish(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None, change_over: Callable[[], None]
+    ) -> None:
         await self._drain([own for name, own in self._queues.items() if parted(name)[0] not in models])
         change_over()
         for name, served in models.items():

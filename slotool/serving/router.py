@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,9 +58,9 @@ class Router:
     latency headroom estimated from recent answers. Versions behind another server are called outside the workers
     (``RemoteCall``). ``max_queue``: requests waiting beyond this are rejected on arrival.
     ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
-    ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests. Use it
-    from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
-    ``RunError`` when one cannot run.
+    ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests.
+    ``numbered_from``: the number before that of the first request. Use it from one event loop. Raises ``InputError``
+    when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Router:
         default_deadline_us: float = math.inf,
         events: Events | None = None,
         clock_us: Callable[[], float] = monotonic_us,
+        numbered_from: int = 0,
     ):
         if not models:
             raise InputError("there is no model to serve")
@@ -97,7 +98,7 @@ class Router:
         )
         self._ended: Rejection | None = None
         self._is_draining = False
-        self._counts = RequestCounts()
+        self._counts = RequestCounts(numbered=numbered_from)
         self._scheduled = self._is_dispatching = False
         self.lone_request = LoneRequest(
             self.engine, self._queues, self.results, self._counts, clock_us, self._is_free, self._read_if_long
@@ -107,7 +108,7 @@ class Router:
         self.metrics.watch_workers(self.alive)
         for device in self.engine.devices:
             self.metrics.watch_device(device, partial(self.alive_on, device))
-        self.engine.open(models, self._calls.worker_changed)
+        self.engine.open(models, self._worker_changed)
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -123,6 +124,10 @@ class Router:
     def arrived(self) -> int:
         """Requests that have come, whatever became of them."""
         return self._counts.arrived
+
+    def listen_to_batches(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever all requests of a call have their answers."""
+        self.results.batch_listener = listener
 
     def waiting(self, model: str | None = None) -> int:
         """Requests in the queue of a model, by default in all."""
@@ -199,6 +204,22 @@ class Router:
         """
         await self._exchange.run(models, workers)
 
+    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], Awaitable[None]]:
+        """The first half of ``exchange``, as ``ModelExchange.stage`` has it."""
+        return await self._exchange.stage(models)
+
+    def give_waiting_to(self, other: Router) -> None:
+        """Have ``other``, which serves the same models, answer what waits here."""
+        for name, model_queue in self._queues.items():
+            if (heir := other._queues.get(name)) is not None and model_queue.dispatcher.queue:
+                hand_over(model_queue, heir, other._default_deadline)
+        other._wake_if_needed()
+
+    def _worker_changed(self, worker: int, alive: bool) -> None:
+        self._calls.worker_changed(worker, alive)
+        if not alive:
+            self.results.loss_listener()
+
     def _new_queue(self, served: ServedModel) -> ModelQueue:
         return ModelQueue(served, self._workers, self._no_worker, self.now_us)
 
@@ -252,7 +273,7 @@ class Router:
             done(rejections.no_longer_served(name))
             return
         self._counts.arrived += 1
-        rejection = self._rejection_on_arrival(options.timeout_us)
+        rejection = self.rejection_on_arrival(options.timeout_us)
         if rejection is not None:
             done(rejection)
             return
@@ -317,7 +338,7 @@ class Router:
         if took_us > LONG_US:
             self._wake(READING_ITERATIONS)
 
-    def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
+    def rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""
         if self._ended is not None:
             return self._ended

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.rules.switching import SwitchingPlan
 from slotool.serving.candidates import public
-from slotool.serving.router import Router
+from slotool.serving.pooled_sources import PooledSources
+from slotool.serving.pools import AnyRouter
 from slotool.serving.served import ServedModel
 from slotool.serving.sources import CombinedSources, Sources, require_same_interface
 from slotool.tables import OperatingPoint
+
+AnySources = Sources | CombinedSources | PooledSources
 
 
 class ReloadableSettings:
@@ -23,10 +26,10 @@ class ReloadableSettings:
 
     def __init__(
         self,
-        sources: Sources | CombinedSources,
-        router: Router,
+        sources: AnySources,
+        router: AnyRouter,
         warn: Callable[[str], None],
-        read: Callable[[], Sources | CombinedSources] | None = None,
+        read: Callable[[], AnySources] | None = None,
     ):
         self._sources = sources
         self._router = router
@@ -41,7 +44,7 @@ class ReloadableSettings:
         self._changing = asyncio.Lock()
         # Whether ``reload`` waits for another change, and has read nothing yet.
         self.reload_waits = False
-        router.metrics.watch_threads(lambda: self.workers[1])
+        router.metrics.watch_threads(lambda: self.threads or 0)
 
     @property
     def policies(self) -> Sequence[str]:
@@ -55,6 +58,14 @@ class ReloadableSettings:
     def workers(self) -> tuple[int, int]:
         """Replicas, and threads of each. Where workers come and go with the load, the fewest."""
         return self._sources.workers
+
+    @property
+    def threads(self) -> int | None:
+        """Of each worker; None where several pools have others."""
+        sources = self._sources
+        if isinstance(sources, PooledSources) and len({threads for _, threads in sources.shapes}) > 1:
+            return None
+        return sources.workers[1]
 
     async def use(self, policy: str) -> None:
         """Another policy for all models. Raises ``InputError``; then nothing has changed."""
@@ -79,9 +90,7 @@ class ReloadableSettings:
             await self._exchange(sources, models, reason)
             self._chosen_workers = sources.workers
 
-    async def _exchange(
-        self, sources: Sources | CombinedSources, models: Mapping[str, ServedModel], reason: str
-    ) -> None:
+    async def _exchange(self, sources: AnySources, models: Mapping[str, ServedModel], reason: str) -> None:
         """Serve ``models`` on the workers of ``sources``."""
         before, after = self.workers, sources.workers
         await self._router.exchange(models, None if before == after else after)
@@ -147,7 +156,7 @@ class ReloadableSettings:
         """Of the only model that is served; None without. Raises ``InputError``."""
         return self._sources.switching_plan
 
-    def _as_chosen(self, sources: Sources | CombinedSources) -> Sources | CombinedSources:
+    def _as_chosen(self, sources: AnySources) -> AnySources:
         """With what was chosen while the server runs. A file that has come to ask for other workers goes before."""
         if self._chosen_policy is not None:
             sources = sources.with_policy(self._chosen_policy)
@@ -155,9 +164,7 @@ class ReloadableSettings:
             sources = sources.with_workers(*self._chosen_workers)
         return sources
 
-    def _reloaded(
-        self, sources: Sources | CombinedSources, before: Mapping[str, ServedModel]
-    ) -> dict[str, ServedModel]:
+    def _reloaded(self, sources: AnySources, before: Mapping[str, ServedModel]) -> dict[str, ServedModel]:
         try:
             models = sources.reload(before, self._warn, artifacts=True)
         except SlotoolError:

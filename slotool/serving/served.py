@@ -27,6 +27,8 @@ class ServedModel:
     load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
     ``space``: points with the latencies of the table, before any correction. ``manifest``: the artifact's when it was
     read, by which another one at the same path is noticed. ``share``: of a candidate, the requests that it gets.
+    ``by_pool``: where several pools of workers serve it, what it is in each, with the pool's policy and latencies; the
+    first is what is said here.
     """
 
     name: str
@@ -38,6 +40,7 @@ class ServedModel:
     space: ControlSpace | None = None
     manifest: bytes = b""
     share: float = 1.0
+    by_pool: tuple[ServedModel, ...] = ()
 
     @cached_property
     def public_name(self) -> str:

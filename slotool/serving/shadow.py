@@ -16,9 +16,9 @@ from slotool.data.columns import Inputs
 from slotool.serving.candidates import SHADOW, candidate_name
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.outputs import Outputs
+from slotool.serving.pools import AnyRouter
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 
 # Copies on their way at once; of more requests none is made.
@@ -65,7 +65,7 @@ class Shadows:
     an event; it is never sent. It asks for what the request asked for, at the lowest priority.
     """
 
-    def __init__(self, router: Router):
+    def __init__(self, router: AnyRouter):
         self._router = router
         self._figures: dict[str, _Figures] = {}
         self._tasks: set[asyncio.Task[None]] = set()

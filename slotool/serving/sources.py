@@ -254,6 +254,11 @@ class CombinedSources:
         return CombinedSources(tuple(part.with_corrections(corrections) for part in self.parts))
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """As of ``Sources``; all models share them."""
+        return self.parts[0].devices
+
+    @property
     def workers(self) -> tuple[int, int]:
         """As of ``Sources``; all models share them."""
         return self.parts[0].workers

@@ -96,7 +96,7 @@ def test_what_calls_take_longer_is_a_line_through_the_fastest_and_the_slowest(
     # One request every 0.1 s: none waits, and the slow point answers.
     times_s = 0.1 * np.arange(300.0)
     search = FleetSearch(times_s, Promise(90e3, 0.9), reserve_us=2e3)
-    took_us, _ = verification.answered(search, Pool(kind, "maxacc", 1), 1, times_s, found)
+    took_us, _ = verification.answered(search, [Pool(kind, "maxacc", 1)], 1, times_s, [found])
     assert took_us == pytest.approx(np.full(300, 500.0 + 21e3 * (1 + slower) + call_us))
 
 
@@ -112,14 +112,15 @@ def test_bursts_tell_what_a_request_takes_of_the_loop(each_us: float) -> None:
     search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
     pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
     true = FrontEnd(np.full(1, 700.0), 20.0, 1e3, each_us)
-    took_us, _ = verification.answered(search, pool, 1, due_s, true)
+    took_us, _ = verification.answered(search, [pool], 1, due_s, [true])
     rows = log(np.zeros(len(due_s)), 1.0).rows
     lost = ~np.isfinite(took_us)
     done_s = due_s + 1e-6 * np.where(lost, 0.0, took_us)
     bursts = RequestLog(
         rows.assign(intended_s=due_s, sent_s=due_s, done_s=done_s, status=np.where(lost, 503, 200), deadline_s=0.05)
     )
-    found = verification.with_bursts(search, pool, FrontEnd(true.outside_us, true.call_us, true.headroom_us), bursts)
+    probed = FrontEnd(true.outside_us, true.call_us, true.headroom_us)
+    (found,) = verification.with_bursts(search, [pool], [probed], bursts)
     assert found.each_us == pytest.approx(each_us, abs=5.0)
 
 

@@ -86,6 +86,11 @@ class InferenceEngine(ABC):
         """Seconds until one of the workers that were lost is expected to be ready again: an estimate, for clients."""
         return 1.0
 
+    def room_for(self, workers: int) -> int | None:
+        """How many of so many workers there could be now, those that there are included; None where that is only known
+        once those that are starting have started. By default all of them."""
+        return workers
+
     def scale_to(self, workers: int) -> bool:
         """Have so many workers from now on: new ones are reported when they are warm, and those that are too many end
         when they are idle, the last first. Whether it can be done now.
@@ -111,6 +116,10 @@ class InferenceEngine(ABC):
         By default an engine has one set of models for as long as it runs, and this raises ``InputError``.
         """
         raise InputError(f"engine {self.name} cannot take other models while it serves: start the server again")
+
+    def unstage(self) -> None:
+        """Give up what ``stage`` made ready, where its function is not to be called. By default nothing is held."""
+        return
 
     async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
         """As ``stage``, on another number of workers with another number of threads each (Model-Switching's ⟨R, T⟩).

@@ -183,16 +183,24 @@ class RayInferenceEngine(InferenceEngine):
     its own is lost too, as soon as it has the CPUs; one that takes longer than ``hang_s`` over a call counts as lost.
     Nodes need this version of slotool. An artifact is read at its path where it lies there, else its files are sent.
     Other models or workers get ready beside those that serve, so that the cluster needs CPUs for both for that time.
+    ``max_replicas``: workers come and go by ``scale_to``, so many at most.
 
     ``open`` raises ``InputError`` when ray is not installed, no cluster answers or a model does not come from an
     artifact, ``RunError`` when the workers do not get warm.
     """
 
     name = "ray"
-    can_reconfigure = True
 
-    def __init__(self, replicas: int = 1, threads: int = 1, *, address: str = "auto", hang_s: float = 60.0):
-        self.workers = replicas
+    def __init__(
+        self,
+        replicas: int = 1,
+        threads: int = 1,
+        *,
+        address: str = "auto",
+        hang_s: float = 60.0,
+        max_replicas: int | None = None,
+    ):
+        self.workers, self.can_reconfigure = replicas, max_replicas is None
         self._threads, self._address, self._hang_s = threads, address, hang_s
         self._places: list[_Place] = []
         # Of other models or threads: on their way, and warm ones that wait for the call of the worker before them.
@@ -221,13 +229,24 @@ class RayInferenceEngine(InferenceEngine):
 
     async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
         """As many new actors load beside those that serve."""
-        return await self.reconfigure(models, self.workers, self._load.threads)
+        return await self._stage(models, self.workers, self._load.threads)
+
+    def unstage(self) -> None:
+        for place in self._staged:
+            self._ray.kill(place.actor)
+        self._staged = []
 
     async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
         """New actors load beside those that serve.
 
-        Raises ``RunError`` also where the cluster has no CPUs for them meanwhile.
+        Raises ``RunError`` also where the cluster has no CPUs for them meanwhile, ``InputError`` where workers come and
+        go by ``scale_to``.
         """
+        if not self.can_reconfigure:
+            raise InputError("workers come and go with the load (--max-replicas): their number cannot be set as well")
+        return await self._stage(models, workers, threads)
+
+    async def _stage(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
         self.listen()
         load = _Load(models, threads)
         staged = self._staged = self._new_places(load, workers)
@@ -298,6 +317,42 @@ class RayInferenceEngine(InferenceEngine):
         self._ray.kill(place.actor)
         if was_there:
             self._on_change(worker, False)
+
+    def room_for(self, workers: int) -> int | None:
+        """As many more as the cluster has free CPUs for, in all its nodes together.
+
+        Not known while workers start: they may have taken their CPUs, or not yet.
+        """
+        since_s = time.monotonic() - START_TIMEOUT_S
+        if any(place.lost_s is not None and place.lost_s > since_s for place in self._places):
+            return None
+        there = sum(not place.removed for place in self._places[:workers])
+        free = int(self._ray.available_resources().get("CPU", 0)) // self._load.threads
+        return min(workers, there + free)
+
+    def scale_to(self, workers: int) -> bool:
+        """Not while other models are on their way, nor while a worker that would be kept is still busy with the models
+        before. One that was to end and is still busy with the models of now stays."""
+        self.listen()
+        if self._staged or any(map(self._is_outdated, range(min(workers, len(self._places))))):
+            return False
+        self.workers = workers
+        for worker in range(workers):
+            before = self._places[worker] if worker < len(self._places) else None
+            if before is not None and not before.removed:
+                continue
+            place = _Place(self._new_actor(self._load.threads), self._load, lost_s=time.monotonic())
+            place.life = 0 if before is None else before.life + 1
+            self._places[worker:] = [place, *self._places[worker + 1 :]]
+            self._back(worker, place)
+        for worker in range(workers, len(self._places)):
+            self._remove_if_idle(worker)
+        return True
+
+    def _is_outdated(self, worker: int) -> bool:
+        """Whether a worker is still there that was not needed any more when other models came."""
+        place = self._places[worker]
+        return not place.removed and worker not in self._successors and place.load is not self._load
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._load.models[model].model, points)

@@ -58,7 +58,7 @@ class FastPath:
         self.straight = StraightPath(front, inference)
         # Answers of one call leave together.
         self.outbox = Outbox()
-        front.router.results.batch_listener = self._call_answered
+        front.router.listen_to_batches(self._call_answered)
         # A client that stays sends the same head again and again.
         self._remembered = lru_cache(maxsize=MAX_HEADS)(_read)
         self._sent: dict[bytes, SentHead] = {}

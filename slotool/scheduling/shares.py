@@ -1,0 +1,38 @@
+"""Which pool of workers gets which request: in turn, in proportion to stated shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class WeightedTurns:
+    """Deals requests out by ``shares``, each above 0; they need not add up to 1.
+
+    After any number of requests each pool has had its share of them, give or take one per other pool, so that a pool
+    gets arrivals that are more even than of a draw at random. Source: stride scheduling (Waldspurger and Weihl, 1995),
+    and the smooth weighted round robin of nginx.
+    """
+
+    def __init__(self, shares: Sequence[float]):
+        self._strides = [1.0 / share for share in shares]
+        self._given = [0] * len(shares)
+
+    def next(self) -> int:
+        """The pool of the next request."""
+        due = [(given + 0.5) * stride for given, stride in zip(self._given, self._strides, strict=True)]
+        pool = due.index(min(due))
+        self._given[pool] += 1
+        return pool
+
+
+def dealt_out(shares: Sequence[float], requests: int) -> np.ndarray:
+    """What ``WeightedTurns`` says of so many requests in turn: int64 [requests]."""
+    whole = sum(shares)
+    counts = [min(requests, int(np.ceil(requests * share / whole)) + len(shares)) for share in shares]
+    strides = [1.0 / share for share in shares]
+    due = np.concatenate([(np.arange(count) + 0.5) * each for count, each in zip(counts, strides, strict=True)])
+    pools = np.repeat(np.arange(len(shares)), counts)
+    in_turn: np.ndarray = pools[np.argsort(due, kind="stable")][:requests]
+    return in_turn
