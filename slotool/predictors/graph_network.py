@@ -21,7 +21,7 @@ from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.predictors import onednn
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.packed_graphs import Packed, Picker, alike, edges_of, exchange, owners_of
-from slotool.predictors.type_prices import fitted_prices, roofline_terms, type_slots
+from slotool.predictors.type_prices import costs_s, fitted_prices, roofline_terms, type_slots
 
 # Of the whole network, in addition to each operator's own measures.
 CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
@@ -57,7 +57,8 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
     messages along edges in both directions, and on the network's totals, which say what fits a cache. Being a sum, it
     extends to networks deeper than those shown: totals beyond those shown are left out when the factor is found, as
     they are for a share of the networks in training, and an operator's own sizes beyond those shown count as the
-    nearest shown. An operator of a type never seen pays prices that fit all types alike, factor 1.
+    nearest shown. An operator of a type never seen pays prices that fit all types alike, factor 1, a recurrent layer
+    those of dense layers.
 
     ``members`` networks of different seeds are trained on |log(predicted ÷ label)|, each kept as it was at its lowest
     dev error (smoothed over epochs), and averaged in log. Trains on ``device``, answers on the CPU. Raises
@@ -192,7 +193,7 @@ class Scaling:
         blind = beyond[:, -len(CONTEXT) :].any(axis=1)
         numbers = (np.clip(numbers, self.low, self.high) - self.mean) / self.deviation
         slots, owners, edges = type_slots(graphs, self.types), owners_of(graphs), edges_of(graphs)
-        cost = np.sum(roofline_terms(np.concatenate(measured)) * self.prices[slots], axis=1)
+        cost = costs_s(graphs, roofline_terms(np.concatenate(measured)), slots, self.types, self.prices)
         first = classes = np.arange(len(slots))
         if merge:
             first, classes = alike(np.column_stack([owners, slots, numbers]), *edges, ROUNDS)
