@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from slotool.predictors.amounts import CALLS_DEVIATION, GROUPS, group_shares
 from slotool.predictors.labels import Setting
 from slotool.predictors.settings import Encoded, SettingsModel
 
@@ -14,6 +15,9 @@ from slotool.predictors.settings import Encoded, SettingsModel
 # it is one of its own (in units of the mean variance), and noise of its labels.
 NEAR, OWN, NOISE = (0.05, 0.3), (0.003, 0.03, 0.15, 0.6), (0.02, 0.06, 0.15)
 SHIFT, STRETCH = 2.0, 0.1
+# How far prices of categories may differ from those of the known settings, in units of ``GROUPS``.
+PRICES = (0.0, 0.3, 1.0)
+DEVIATIONS = np.array([*GROUPS.values(), CALLS_DEVIATION])
 BROAD = 1.0
 FACTS = ("device", "backend", "threads", "batch_size", "precision")
 # A known setting counts so many times less for each fact in which the new one differs.
@@ -26,7 +30,8 @@ class Function:
     likely, conditioned on them.
 
     Each known setting is one hypothesis: the new function is near its, stretched, shifted, with a share in the others,
-    and a part of its own that is smooth in the encoder's kernel. Another is their mean, and far from it. All are
+    other prices of categories of operators (to first order: a network's shares × log price), and a part of its own that
+    is smooth in the encoder's kernel. Another is their mean, and far from it. All are
     weighed by how likely they make the labels, ``sources`` says how much each known setting got. ``at``: the labelled
     networks; ``log_s``: their labels, float64 [m].
     """
@@ -35,6 +40,7 @@ class Function:
         self.model, self.at, self.log_s = model, at, log_s
         self._functions = model.answer(at)
         self._own = model.encoder.kernel(at.at, at.at)
+        self._priced = _priced(at)
         self._middle = float((self._functions - at.roofline[:, None]).mean())
         with threadpool_limits(1):
             fits = [_Hypothesis(self, *numbers) for numbers in self._hypotheses(setting)]
@@ -47,22 +53,22 @@ class Function:
         of = np.array([-1 if each.source is None else each.source for each in fits])
         self.sources = np.array([weights[of == s].sum() for s in range(len(model.settings))])
 
-    def _hypotheses(self, setting: Setting | None) -> list[tuple[int | None, float, float, float, float]]:
-        """Source or None, near, own, noise, and log of the prior weight."""
-        found: list[tuple[int | None, float, float, float, float]] = []
+    def _hypotheses(self, setting: Setting | None) -> list[tuple[int | None, float, float, float, float, float]]:
+        """Source or None, near, own, prices, noise, and log of the prior weight."""
+        found: list[tuple[int | None, float, float, float, float, float]] = []
         parts = [*range(len(self.model.settings))]
         prior = np.array([fact_odds(setting, known) for known in self.model.settings])
         prior = np.log(prior / prior.sum())
-        for own, noise in product(OWN, NOISE):
-            found.append((None, BROAD, own, noise, 0.0))
-            found += [(source, near, own, noise, float(prior[source])) for source in parts for near in NEAR]
+        for numbers in product(OWN, PRICES, NOISE):
+            found.append((None, BROAD, *numbers, 0.0))
+            found += [(source, near, *numbers, float(prior[source])) for source in parts for near in NEAR]
         return found
 
     def answer(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of log(seconds), a label's noise included, float64 [n] each."""
         functions, across = self.model.answer(asked), self.model.encoder.kernel(asked.at, self.at.at)
         diagonal = self.model.encoder.variances(asked.at)
-        pairs = [each.answer(functions, asked.roofline, across, diagonal) for each in self._fits]
+        pairs = [each.answer(functions, asked, across, diagonal) for each in self._fits]
         means, variances = (np.stack(part) for part in zip(*pairs, strict=True))
         mean = self._weights @ means
         return mean, self._weights @ (variances + (means - mean) ** 2)
@@ -76,18 +82,22 @@ class _Hypothesis:
     """One Gaussian process of the mixture. Functions are centred on the roofline, and on ``middle``, over the labels'
     networks."""
 
-    def __init__(self, of: Function, source: int | None, near: float, own: float, noise: float, prior: float):
+    def __init__(
+        self, of: Function, source: int | None, near: float, own: float, prices: float, noise: float, prior: float
+    ):
         self.source, self._near, self._noise = source, near, noise
         self._own = own * float(of.model.variance.mean())
         self._spots = _centred(of._functions, of.at.roofline, of._middle)
+        self._priced = prices * of._priced
         base = self._mean(of._functions)
         covariance = self._covariance(self._spots, self._spots) + self._own * of._own + noise**2 * np.eye(len(base))
+        covariance += self._priced @ self._priced.T
         self._inverse = np.linalg.inv(covariance)
         residual = of.log_s - base
         self._alpha = self._inverse @ residual
         sign = np.linalg.slogdet(self._inverse)[1]
         self.evidence = float(-0.5 * residual @ self._alpha + 0.5 * sign) + prior
-        self._middle = of._middle
+        self._middle, self._prices = of._middle, prices
         self.left_out = -self._alpha / np.diag(self._inverse)
 
     def _mean(self, functions: np.ndarray) -> np.ndarray:
@@ -100,15 +110,21 @@ class _Hypothesis:
         return np.asarray(SHIFT**2 + STRETCH**2 * np.outer(*means) + self._near * apart)
 
     def answer(
-        self, functions: np.ndarray, roofline: np.ndarray, across: np.ndarray, diagonal: np.ndarray
+        self, functions: np.ndarray, asked: Encoded, across: np.ndarray, diagonal: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        spots = _centred(functions, roofline, self._middle)
-        between = self._covariance(spots, self._spots) + self._own * across
+        spots, priced = _centred(functions, asked.roofline, self._middle), self._prices * _priced(asked)
+        between = self._covariance(spots, self._spots) + self._own * across + priced @ self._priced.T
         means = spots.mean(axis=1)
         apart = np.mean((spots - means[:, None]) ** 2, axis=1)
         before = SHIFT**2 + STRETCH**2 * means**2 + self._near * apart + self._own * diagonal
+        before += np.sum(priced**2, axis=1)
         after = before - np.sum((between @ self._inverse) * between, axis=1)
         return self._mean(functions) + between @ self._alpha, np.maximum(after, 0.0) + self._noise**2
+
+
+def _priced(asked: Encoded) -> np.ndarray:
+    """float64 [n, groups + 1]: shares of categories, by how much their prices differ."""
+    return np.asarray(group_shares(asked.work) * DEVIATIONS)
 
 
 def _centred(functions: np.ndarray, roofline: np.ndarray, middle: float) -> np.ndarray:
