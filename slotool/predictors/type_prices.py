@@ -60,9 +60,9 @@ def costs_s(
 def _calls(operator: Operator) -> float:
     """Calls that a recurrent layer takes as long as, but for its work."""
     if operator.calls > 1:
-        return operator.calls
+        return float(operator.calls)
     layers, directions = operator.attributes.get("layers", 1), 1 + operator.attributes.get("bidirectional", False)
-    return 1 + STEP_SHARE * layers * directions * operator.shape[-2]
+    return float(1 + STEP_SHARE * layers * directions * operator.shape[-2])
 
 
 def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0) -> np.ndarray:
