@@ -16,7 +16,7 @@ BY_CATEGORY = tuple(f"{what} {name}" for what in ("calls", "cost", "bytes") for 
 AMOUNTS = (*TOTALS, *BY_CATEGORY)
 # Categories whose prices are likely to differ from setting to setting by one factor; calls of all categories are one
 # more. By how much, as deviations of the logarithm: found by the labels of seven CPU settings (torch, TensorFlow, ONNX
-# Runtime), each predicted from up to four others, 22 pairs, as the mean over pairs of what all labels of one make
+# Runtime), each predicted from up to four others, 23 pairs, as the mean over pairs of what all labels of one make
 # likely (expectation maximisation). Devices played no part.
 GROUPS = {
     ("window", "grouped"): 0.9,
