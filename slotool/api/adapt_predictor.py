@@ -45,7 +45,7 @@ class Adaptation(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        found = [*self.remarks, *self.run.odd_in_words]
+        found = [*self.remarks, *self.run.odd_in_words, *self.run.doubts]
         return found if self.run.harm is None else [*found, self.run.harm]
 
     def shown(self) -> list[Part]:

@@ -3,6 +3,7 @@ machine or shipped."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,9 +85,17 @@ class Chosen:
         for name, value in given.items():
             if not matching([own], **{name: value}):
                 predicts = getattr(own, name)
-                what = f"{self.path} predicts {name.replace('_', ' ')} {predicts}, not {value}"
-                raise ArgumentError(name, f"{what}: leave it out")
+                what = f"{self.path} predicts {name.replace('_', ' ')} {predicts}, not {value}: leave it out"
+                raise ArgumentError(name, what + self._measured_here(**{name: value}))
         return self
+
+    def _measured_here(self, threads: int | None = None, **_: Any) -> str:
+        """Which command learns so many threads from measurements, as the end of a sentence; empty where none does."""
+        own = self.opened.setting
+        if threads is None or own.device != "cpu" or threads > len(os.sched_getaffinity(0)):
+            return ""
+        command = f"slotool calibrate --backend {own.backend} --threads {threads}"
+        return f", or measure on {threads} here, which takes two minutes: {command}"
 
 
 def chosen_predictor(

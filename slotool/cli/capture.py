@@ -25,8 +25,7 @@ Torch = Annotated[
     list[str] | None,
     typer.Option(
         "--torch",
-        help="torch.nn.Module as module:factory or path/module.py:factory; its code is run, in a process of its own. "
-        "Repeatable.",
+        help="module:factory or file.py:factory, run in a process of its own; repeatable.",
     ),
 ]
 Onnx = Annotated[list[Path] | None, typer.Option("--onnx", help="An .onnx file; repeatable.", show_default=False)]
@@ -34,54 +33,46 @@ InputShape = Annotated[
     list[str] | None,
     typer.Option(
         "--input-shape",
-        help="One example's shape for --torch, and for free axes of --onnx, e.g. 3,32,32, or 'tokens=128;mask=128' of "
-        "several inputs; one for all, or one for each.",
+        help="One example's, for --torch and free axes of --onnx: 3,32,32, or 'tokens=128;mask=128'; one for all or "
+        "each.",
     ),
 ]
 InputDtype = Annotated[
     str | None,
     typer.Option(
         "--input-dtype",
-        help="Element type of --torch's inputs, such as int64, or 'ids=int64;x=float32' by their names.",
-        show_default="that of the weights; int64 where only that runs",
+        help="Of --torch's inputs: int64, or 'ids=int64;x=float32'.",
+        show_default="that of the weights, or int64",
     ),
 ]
-CaptureTimeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, help="Seconds after which the capture of a model has hung.")
-]
+CaptureTimeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds until a capture has hung.")]
 MaxMemory = Annotated[
     float | None,
-    typer.Option(
-        "--max-memory-gb", min=0.01, help="What the capture of a model may take.", show_default="90 % of free"
-    ),
+    typer.Option("--max-memory-gb", min=0.01, help="For one capture.", show_default="90 % of free"),
 ]
 
 
 def capture(
     keras: Annotated[
         str | None,
-        typer.Option("--keras", help="Name in keras.applications, several with commas, or all; or a .keras file."),
+        typer.Option("--keras", help="Names in keras.applications with commas, all, or a .keras file."),
     ] = None,
     torch: Torch = None,
     onnx: Onnx = None,
-    torchvision: Annotated[
-        str | None, typer.Option(help="Its networks: names with commas, families (one of each kind), or all.")
-    ] = None,
+    torchvision: Annotated[str | None, typer.Option(help="Names with commas, families (one of each), or all.")] = None,
     timm: Annotated[str | None, typer.Option(help="As --torchvision.")] = None,
-    transformers: Annotated[
-        str | None, typer.Option(help="As --torchvision; types of its configurations, such as bert.")
-    ] = None,
+    transformers: Annotated[str | None, typer.Option(help="As --torchvision; types such as bert.")] = None,
     input_shape: InputShape = None,
     input_dtype: InputDtype = None,
     factory_arguments: Annotated[
         list[str] | None,
         typer.Option(
             "--factory-arguments",
-            help="What --torch's function takes, e.g. 'depth=12,width=64'; repeated, a network each.",
+            help="For --torch's function: 'depth=12,width=64'; repeatable.",
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Captures side by side, of a package.", show_default="all cores")
+        int | None, typer.Option(min=1, help="Captures of a package at once.", show_default="all cores")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Graph file to write: .jsonl or .parquet.")] = None,
     timeout: CaptureTimeout = 600.0,
@@ -97,8 +88,6 @@ def capture(
     Example: slotool capture --keras ResNet50 -o resnet50.jsonl
 
     Example: slotool capture --keras all -o applications.parquet
-
-    Example: slotool capture --torch torch.nn:ReLU --input-shape 1,8,8
 
     Example: slotool capture --timm families -o timm.parquet
 

@@ -24,15 +24,13 @@ def register(app: typer.Typer) -> None:
 def predict(
     predictor: Annotated[
         Path | None,
-        typer.Argument(
-            help="Predictor artifact, from train-predictor.", show_default="the shipped one of the networks' framework"
-        ),
+        typer.Argument(help="Predictor artifact.", show_default="calibrated or shipped"),
     ] = None,
     graph: Annotated[
-        list[Path] | None, typer.Option("--graph", help="Graph file (Parquet or .jsonl), one or many; repeatable.")
+        list[Path] | None, typer.Option("--graph", help="Graph file (.parquet or .jsonl); repeatable.")
     ] = None,
     keras: Annotated[
-        list[str] | None, typer.Option("--keras", help="Name in keras.applications, or a .keras file; repeatable.")
+        list[str] | None, typer.Option("--keras", help="Keras application or .keras file; repeatable.")
     ] = None,
     torch: Torch = None,
     onnx: Onnx = None,
@@ -41,41 +39,30 @@ def predict(
     timeout: CaptureTimeout = 600.0,
     backend: Annotated[
         str | None,
-        typer.Option("--backend", help="What runs the networks: torch, keras (TensorFlow) …"),
+        typer.Option("--backend", help="What runs them: torch, keras (TensorFlow) …"),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Of several devices; shipped: rtx4090, rtx3090, i9-10940x.")
-    ] = None,
-    precision: Annotated[str | None, typer.Option("--precision", help="Of several precisions, such as amp.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of several numbers of threads.")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Of several batch sizes.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Shipped: rtx4090, rtx3090, i9-10940x.")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="Such as amp.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Compute threads.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Examples in a call.")] = None,
     co_runners: Annotated[
         list[str] | None,
         typer.Option(
             "--co-runners",
-            help="Network that runs at the same time: a name or id in --graph's file, or what --keras takes; "
-            "repeatable.",
+            help="Co-runner: name or id in --graph, or as --keras.",
         ),
     ] = None,
-    slo: Annotated[
-        str | None, typer.Option("--slo", help="Also say how likely the latency is at most this: 500us, 20ms, 1s.")
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Also say where the time goes, by type of operator.")
-    ] = False,
+    slo: Annotated[str | None, typer.Option("--slo", help="Say how likely it takes at most 500us, 20ms, 1s.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say where the time goes, by type of operator.")] = False,
     sweep: Annotated[
         str | None,
-        typer.Option("--sweep", help="Over a range: batch=1:64, threads=1:2, size=64:256:32, length=16,64."),
+        typer.Option("--sweep", help="batch=1:64, threads=1:2, size=64:256:32 or length=16,64."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Write a plot (PNG) of what --explain or --sweep finds.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="PNG of what --explain or --sweep finds.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Also write a latency table, rows marked as predicted.")
+        Path | None, typer.Option("--out", "-o", help="Latency table to write, marked as predicted.")
     ] = None,
-    family: Annotated[
-        str | None, typer.Option("--family", help="Write it as that of a family of this name, for plan and serve.")
-    ] = None,
+    family: Annotated[str | None, typer.Option("--family", help="Name it so in --out, for plan and serve.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:

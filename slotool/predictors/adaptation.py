@@ -27,6 +27,9 @@ from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
 LABELS_ALONE = (THREE_TERM, SCRATCH)
 # Key of the scores: how good the labels of ``calibrate`` were.
 CALIBRATION = "calibration"
+# Labels so many times what a base says are hardly in seconds; those that are further off than this while held out are
+# hardly of the networks that they name.
+MAX_TIMES, MAX_HELD_OUT = 200.0, 0.5
 # Of fewer kinds each label is held out alone: without one of two kinds nothing is left to learn from.
 MIN_KINDS = 4
 
@@ -135,6 +138,22 @@ class AdaptationRun:
             f"these labels do harm: held out in turn, {self.best} is {kept:.1%} off, and the base without any label "
             f"{as_it_is:.1%}; measure more of them, or again on an idle machine"
         )
+
+    @property
+    def doubts(self) -> list[str]:
+        """What all labels together give reason to ask, a sentence each."""
+        found = []
+        times = float(np.exp(-np.median(self.held_out.log_errors[AS_IS])))
+        if max(times, 1 / times) > MAX_TIMES:
+            found.append(
+                f"the labels are {times:.3g} times what the base predicts, in the median: are they in seconds?"
+            )
+        if (error := self.held_out.mape(self.best)) > MAX_HELD_OUT:
+            found.append(
+                f"held out in turn, {self.best} is {error:.0%} off: these labels tell nothing of one another. Is each "
+                "that of the network it names, and are all of one setting?"
+            )
+        return found
 
     def scores(self) -> dict[str, Any]:
         """JSON document."""

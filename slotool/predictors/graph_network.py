@@ -21,6 +21,7 @@ from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.predictors import onednn
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.packed_graphs import Packed, Picker, alike, edges_of, exchange, owners_of
+from slotool.predictors.type_prices import costs_s, fitted_prices, roofline_terms, type_slots
 
 # Of the whole network, in addition to each operator's own measures.
 CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
@@ -56,7 +57,8 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
     messages along edges in both directions, and on the network's totals, which say what fits a cache. Being a sum, it
     extends to networks deeper than those shown: totals beyond those shown are left out when the factor is found, as
     they are for a share of the networks in training, and an operator's own sizes beyond those shown count as the
-    nearest shown. An operator of a type never seen pays prices that fit all types alike, factor 1.
+    nearest shown. An operator of a type never seen pays prices that fit all types alike, factor 1, a recurrent layer
+    those of dense layers.
 
     ``members`` networks of different seeds are trained on |log(predicted ÷ label)|, each kept as it was at its lowest
     dev error (smoothed over epochs), and averaged in log. Trains on ``device``, answers on the CPU. Raises
@@ -170,8 +172,8 @@ class Scaling:
         numbers = np.log1p(_with_context(measured))
         deviation = numbers.std(axis=0)
         types = tuple(sorted({operator.op for graph in graphs for operator in graph.operators}))
-        terms = _roofline_terms(np.concatenate(measured))
-        constant_s, prices = _prices(terms, _slots(graphs, types), owners_of(graphs), latency_s)
+        terms = roofline_terms(np.concatenate(measured))
+        constant_s, prices = fitted_prices(terms, type_slots(graphs, types), owners_of(graphs), latency_s)
         return cls(
             types=types,
             mean=numbers.mean(axis=0),
@@ -190,8 +192,8 @@ class Scaling:
         beyond = (numbers < self.low - 1e-6) | (numbers > self.high + 1e-6)
         blind = beyond[:, -len(CONTEXT) :].any(axis=1)
         numbers = (np.clip(numbers, self.low, self.high) - self.mean) / self.deviation
-        slots, owners, edges = _slots(graphs, self.types), owners_of(graphs), edges_of(graphs)
-        cost = np.sum(_roofline_terms(np.concatenate(measured)) * self.prices[slots], axis=1)
+        slots, owners, edges = type_slots(graphs, self.types), owners_of(graphs), edges_of(graphs)
+        cost = costs_s(graphs, roofline_terms(np.concatenate(measured)), slots, self.types, self.prices)
         first = classes = np.arange(len(slots))
         if merge:
             first, classes = alike(np.column_stack([owners, slots, numbers]), *edges, ROUNDS)
@@ -269,49 +271,6 @@ def _without_context(operators: Tensor, blind: Tensor) -> Tensor:
     context = operators[:, -len(CONTEXT) - 1 : -1] * ~blind[:, None]
     said = torch.maximum(operators[:, -1:], blind[:, None].to(operators.dtype))
     return torch.cat([operators[:, : -len(CONTEXT) - 1], context, said], dim=1)
-
-
-def _roofline_terms(measures: np.ndarray) -> np.ndarray:
-    """float64 [operators, 4]: a call, padded FLOPs, weight bytes, moved bytes."""
-    _, padded, weights, read, written = measures[:, :5].T
-    return np.stack([np.ones(len(measures)), padded, weights, read + written], axis=1)
-
-
-def _prices(
-    terms: np.ndarray, slots: np.ndarray, owners: np.ndarray, latency_s: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds > 0, by least squares on relative errors: of a network [1], of each term by type [types + 1, terms].
-
-    The last type is that of the unknown: prices that fit all types alike. A price of zero would leave an operator
-    without a cost to be a factor of, so every type pays at least a thousandth of the common price.
-    """
-    types, width = int(slots.max()) + 1, terms.shape[1]
-    by_type = np.zeros((len(latency_s), types, width))
-    np.add.at(by_type, (owners, slots), terms)
-    ones = np.ones((len(latency_s), 1))
-    common = _not_negative(np.hstack([ones, by_type.sum(axis=1)]), latency_s, least=1e-3)
-    own = _not_negative(np.hstack([ones, by_type.reshape(len(ones), -1)]), latency_s)
-    prices = np.vstack([np.maximum(own[1:].reshape(types, width), 1e-3 * common[1:]), common[1:]])
-    return np.maximum(own[:1], 1e-3 * common[:1]), prices
-
-
-def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """Prices ≥ 0 of these columns; each at least what makes the share ``least`` of a latency where it weighs most."""
-    from scipy.optimize import nnls
-
-    relative = columns / latency_s[:, None]
-    scale = np.maximum(relative.max(axis=0), 1e-300)
-    weights: np.ndarray = np.maximum(nnls(relative / scale, np.ones(len(columns)))[0], least) / scale
-    return weights
-
-
-def _slots(graphs: Sequence[OperatorGraph], types: Sequence[str]) -> np.ndarray:
-    """int64 [operators]: which of ``types`` each is, or one past them."""
-    slot = {op: i for i, op in enumerate(types)}
-    kinds = [operator.op for graph in graphs for operator in graph.operators]
-    # One of each kind is looked up, whatever their number.
-    at = {kind: slot.get(kind, len(types)) for kind in set(kinds)}
-    return np.fromiter(map(at.__getitem__, kinds), dtype=np.int64, count=len(kinds))
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.labels import Setting
+from slotool.predictors.new_setting import Function, covariance_before
 from slotool.predictors.residuals import Residuals
-from slotool.predictors.settings import Encoded, Function, SettingsModel, covariance_before
+from slotool.predictors.settings import Encoded, SettingsModel
 
 MIN_LABELS, MAX_LABELS = 3, 200
 

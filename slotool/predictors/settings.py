@@ -1,12 +1,10 @@
-"""Labels of many settings learnt at once: one encoder of networks, a function of it for every setting, and the prior of
-functions from which a new setting's is found by a few labels."""
+"""Labels of many settings learnt at once: one encoder of networks, and a function of it for every setting."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any, Self
 
 import numpy as np
@@ -257,129 +255,3 @@ def _likeliest(
         options = [(*numbers[:at], value, *numbers[at + 1 :]) for value in values]
         numbers = max(options, key=likelihood)  # type: ignore[assignment, arg-type]  # three numbers each
     return Encoder(mean, deviation, *numbers)
-
-
-# ---- a new setting
-
-
-# How far a new setting's function lies from each known one (deviations of the weights of all known functions), how much
-# it is one of its own (in units of the mean variance), and noise of its labels.
-NEAR, OWN, NOISE = (0.05, 0.3), (0.003, 0.03, 0.15, 0.6), (0.02, 0.06, 0.15)
-SHIFT, STRETCH = 2.0, 0.1
-BROAD = 1.0
-FACTS = ("device", "backend", "threads", "batch_size", "precision")
-# A known setting counts so many times less for each fact in which the new one differs.
-FACT_ODDS = 0.7
-MIN_WEIGHT = 1e-4
-
-
-class Function:
-    """A new setting's function, found by its labels: the Gaussian mixture of functions that the known settings make
-    likely, conditioned on them.
-
-    Each known setting is one hypothesis: the new function is near its, stretched, shifted, with a share in the others,
-    and a part of its own that is smooth in the encoder's kernel. Another is their mean, and far from it. All are
-    weighed by how likely they make the labels, ``sources`` says how much each known setting got. ``at``: the labelled
-    networks; ``log_s``: their labels, float64 [m].
-    """
-
-    def __init__(self, model: SettingsModel, at: Encoded, log_s: np.ndarray, setting: Setting | None = None):
-        self.model, self.at, self.log_s = model, at, log_s
-        self._functions = model.answer(at)
-        self._own = model.encoder.kernel(at.at, at.at)
-        self._middle = float((self._functions - at.roofline[:, None]).mean())
-        with threadpool_limits(1):
-            fits = [_Hypothesis(self, *numbers) for numbers in self._hypotheses(setting)]
-        evidence = np.array([each.evidence for each in fits])
-        weights = np.exp(evidence - evidence.max())
-        weights /= weights.sum()
-        kept = weights > MIN_WEIGHT
-        self._fits = [each for each, keep in zip(fits, kept.tolist(), strict=True) if keep]
-        self._weights = weights[kept] / weights[kept].sum()
-        of = np.array([-1 if each.source is None else each.source for each in fits])
-        self.sources = np.array([weights[of == s].sum() for s in range(len(model.settings))])
-
-    def _hypotheses(self, setting: Setting | None) -> list[tuple[int | None, float, float, float, float]]:
-        """Source or None, near, own, noise, and log of the prior weight."""
-        found: list[tuple[int | None, float, float, float, float]] = []
-        parts = [*range(len(self.model.settings))]
-        prior = np.array([fact_odds(setting, known) for known in self.model.settings])
-        prior = np.log(prior / prior.sum())
-        for own, noise in product(OWN, NOISE):
-            found.append((None, BROAD, own, noise, 0.0))
-            found += [(source, near, own, noise, float(prior[source])) for source in parts for near in NEAR]
-        return found
-
-    def answer(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of log(seconds), a label's noise included, float64 [n] each."""
-        functions, across = self.model.answer(asked), self.model.encoder.kernel(asked.at, self.at.at)
-        diagonal = self.model.encoder.variances(asked.at)
-        pairs = [each.answer(functions, asked.roofline, across, diagonal) for each in self._fits]
-        means, variances = (np.stack(part) for part in zip(*pairs, strict=True))
-        mean = self._weights @ means
-        return mean, self._weights @ (variances + (means - mean) ** 2)
-
-    def left_out(self) -> np.ndarray:
-        """Error of each label, log(predicted ÷ label), from all others, float64 [m]."""
-        return np.asarray(self._weights @ np.stack([each.left_out for each in self._fits]))
-
-
-class _Hypothesis:
-    """One Gaussian process of the mixture. Functions are centred on the roofline, and on ``middle``, over the labels'
-    networks."""
-
-    def __init__(self, of: Function, source: int | None, near: float, own: float, noise: float, prior: float):
-        self.source, self._near, self._noise = source, near, noise
-        self._own = own * float(of.model.variance.mean())
-        self._spots = _centred(of._functions, of.at.roofline, of._middle)
-        base = self._mean(of._functions)
-        covariance = self._covariance(self._spots, self._spots) + self._own * of._own + noise**2 * np.eye(len(base))
-        self._inverse = np.linalg.inv(covariance)
-        residual = of.log_s - base
-        self._alpha = self._inverse @ residual
-        sign = np.linalg.slogdet(self._inverse)[1]
-        self.evidence = float(-0.5 * residual @ self._alpha + 0.5 * sign) + prior
-        self._middle = of._middle
-        self.left_out = -self._alpha / np.diag(self._inverse)
-
-    def _mean(self, functions: np.ndarray) -> np.ndarray:
-        return np.asarray(functions.mean(axis=1) if self.source is None else functions[:, self.source])
-
-    def _covariance(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Shift, stretch of the mean function, and a share in how each known setting differs from the mean."""
-        means = first.mean(axis=1), second.mean(axis=1)
-        apart = (first - means[0][:, None]) @ (second - means[1][:, None]).T / first.shape[1]
-        return np.asarray(SHIFT**2 + STRETCH**2 * np.outer(*means) + self._near * apart)
-
-    def answer(
-        self, functions: np.ndarray, roofline: np.ndarray, across: np.ndarray, diagonal: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        spots = _centred(functions, roofline, self._middle)
-        between = self._covariance(spots, self._spots) + self._own * across
-        means = spots.mean(axis=1)
-        apart = np.mean((spots - means[:, None]) ** 2, axis=1)
-        before = SHIFT**2 + STRETCH**2 * means**2 + self._near * apart + self._own * diagonal
-        after = before - np.sum((between @ self._inverse) * between, axis=1)
-        return self._mean(functions) + between @ self._alpha, np.maximum(after, 0.0) + self._noise**2
-
-
-def _centred(functions: np.ndarray, roofline: np.ndarray, middle: float) -> np.ndarray:
-    return np.asarray(functions - roofline[:, None] - middle)
-
-
-def fact_odds(new: Setting | None, known: Setting) -> float:
-    """How much a known setting counts before any label: less for each fact in which it differs from the new one."""
-    if new is None:
-        return 1.0
-    differing = sum(getattr(new, fact) != getattr(known, fact) for fact in FACTS)
-    return float(FACT_ODDS**differing)
-
-
-def covariance_before(model: SettingsModel, asked: Encoded) -> tuple[np.ndarray, float]:
-    """Covariance [n, n] of log(seconds) of networks in a setting that nothing is known of, and the variance of a
-    label's noise: what choosing networks to measure goes by."""
-    spots = _centred(model.answer(asked), asked.roofline, 0.0)
-    means = spots.mean(axis=1)
-    apart = (spots - means[:, None]) @ (spots - means[:, None]).T / spots.shape[1]
-    own = OWN[2] * float(model.variance.mean()) * model.encoder.kernel(asked.at, asked.at)
-    return SHIFT**2 + STRETCH**2 * np.outer(means, means) + BROAD * apart + own, NOISE[1] ** 2

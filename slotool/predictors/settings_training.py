@@ -16,11 +16,12 @@ from slotool.predictors.domain import Domain
 from slotool.predictors.kinds import even_sample
 from slotool.predictors.labels import Setting
 from slotool.predictors.network_features import TOTALS, network_features
+from slotool.predictors.new_setting import Function, covariance_before
 from slotool.predictors.residuals import Residuals
 from slotool.predictors.sampling import greedy
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.setting_labels import SettingsLabelled
-from slotool.predictors.settings import MAX_NETWORKS, Encoded, Function, SettingsModel, covariance_before
+from slotool.predictors.settings import MAX_NETWORKS, Encoded, SettingsModel
 from slotool.predictors.trained import KIND, NOMINAL_COVERAGE, SCORES, Bounds, TrainedPredictor, domain_of
 
 FOLDS, FEW = 5, 10

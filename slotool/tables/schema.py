@@ -122,9 +122,13 @@ class Schema:
         ``first_row`` is the number errors give the first row. Raises ``TableError``.
         """
         called = {c.name: self._name_in(frame, c) for c in self.columns}
-        missing = [column.name for column in self.columns if column.required and called[column.name] not in frame]
+        missing = [column for column in self.columns if column.required and called[column.name] not in frame]
         if missing:
-            raise TableError(f"{source}: column {', '.join(missing)} is missing; this is no {self.name} table")
+            names = ", ".join(column.name for column in missing)
+            aliases = [f"{column.name} may be called {column.alias}" for column in missing if column.alias]
+            raise TableError(
+                f"{source}: {'; '.join([f'column {names} is missing', *aliases])}; this is no {self.name} table"
+            )
         typed = {
             c.name: _typed(replace(c, name=called[c.name]), frame.get(called[c.name]), len(frame), source, first_row)
             for c in self.columns

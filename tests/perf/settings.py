@@ -31,8 +31,9 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.predictors.labels import Setting
 from slotool.predictors.network_features import FEATURES, network_features
+from slotool.predictors.new_setting import Function
 from slotool.predictors.setting_labels import SettingsLabelled
-from slotool.predictors.settings import Function, SettingsModel
+from slotool.predictors.settings import SettingsModel
 from slotool.predictors.settings_training import SettingsRun, choose_labels, train_settings
 from tests.perf.ten_labels import cell_graphs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -355,6 +356,21 @@ def test_a_label_that_cannot_be_right_is_named_and_set_aside(slotool, folder: Pa
     truth, given = there_s(GRAPHS)[asked], np.isfinite(predictions.low_s)
     inside = (predictions.low_s <= truth) & (truth <= predictions.high_s)
     assert np.mean(inside[given]) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("order", "times", "sentence"),
+    [(1, 1000.0, "are they in seconds?"), (-1, 1.0, "these labels tell nothing of one another"), (1, 1.0, None)],
+)
+def test_labels_in_other_units_or_of_other_networks_are_doubted(
+    folder: Path, order: int, times: float, sentence
+) -> None:
+    rows = [50, 52, 54, 60, 62, 64]
+    graphs = sorted((GRAPHS[i] for i in rows), key=lambda graph: graph.flops)
+    measured = join_labels(LatencyTable.load(folder / "there.parquet"), graphs)
+    labelled = replace(measured, latency_s=times * measured.latency_s[::order])
+    doubts = adapt_and_score(TrainedPredictor.load(str(folder / "base")), labelled).doubts
+    assert [sentence in each for each in doubts] == ([] if sentence is None else [True])
 
 
 def test_a_label_that_may_be_wrong_is_named_and_kept() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from slotool.graphs.operators import Effect
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Examples
 from slotool.predictors.graph_network import GraphNetworkPredictor
+from slotool.predictors.trained import TrainedPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 MLPS, CNNS = random_networks(240, seed=2), random_networks(60, seed=2, kind="cnn")
@@ -78,6 +80,18 @@ def test_a_type_never_seen_pays_for_the_work_it_does(linear_in_weights) -> None:
     assert first / 4 < second < first * 4
     more = linear_in_weights.predict([dense_chain(10, op="NeverSeen")])[0]
     assert more > 1.5 * second
+
+
+def test_a_recurrent_layer_never_shown_pays_for_each_of_its_steps() -> None:
+    def layer(op: str, steps: int) -> OperatorGraph:
+        builder = GraphBuilder("recurrent")
+        builder.add(op, builder.add("InputLayer", shape=[steps, 32]), units=32)
+        return builder.graph()
+
+    shipped = TrainedPredictor.load(str(Path(__file__).parents[2] / "models" / "predictor-torch")).predictor
+    short, long, fused = shipped.predict([layer("GRU", 10), layer("GRU", 100), layer("LSTM", 100)])
+    assert long > 5 * short
+    assert short < fused < long
 
 
 def test_seed_decides_the_numbers() -> None:

@@ -128,6 +128,7 @@ def test_a_shipped_device_is_chosen_by_its_facts(facts: dict[str, str], setting:
         ("predictor-devices", {"device": "i9", "batch_size": 8}, "knows no device i9 and batch size 8"),
         ("predictor-torch", {"backend": "keras"}, "predicts backend torch, not keras"),
         ("predictor-torch", {"threads": 7}, "predicts threads 2, not 7"),
+        ("predictor-torch", {"threads": 1}, "measure on 1 here.*: slotool calibrate --backend torch --threads 1"),
     ],
 )
 def test_facts_that_choose_no_setting_or_several_are_sentences(

@@ -19,9 +19,10 @@ from slotool.predictors.base import Examples
 from slotool.predictors.contenders import AS_IS, SETTINGS, HeldOut
 from slotool.predictors.labels import Labelled, Setting
 from slotool.predictors.network_features import CATEGORIES, FEATURES, network_features
+from slotool.predictors.new_setting import Function, fact_odds
 from slotool.predictors.setting import SettingsPredictor, matching
 from slotool.predictors.setting_labels import SettingsLabelled, join_settings
-from slotool.predictors.settings import Function, SettingsModel, fact_odds
+from slotool.predictors.settings import SettingsModel
 from slotool.predictors.settings_training import SettingsRun, of_setting, train_settings
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable
