@@ -33,8 +33,8 @@ def verified_plan(
     data: str | DataSource,
     reporter: Reporter,
 ) -> tuple[list[dict[str, Any]], tuple[bool | None, str]]:
-    """As ``_verified``; of more workers than this machine has cores for, without a cluster that has, only why it was not
-    verified: the plan is worth knowing all the same."""
+    """As ``_verified``; only why not, of more workers than this machine has cores for and without a cluster that has
+    them: the plan is worth knowing all the same."""
     from slotool.planning.service_text import runs_here
 
     try:
