@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.progress import Reporter
+from slotool.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +26,26 @@ FRONT_END = "with the front end"
 
 
 def verified_plan(
+    service: Path,
+    search: FleetSearch,
+    fleet: Fleet,
+    verify_s: float,
+    data: str | DataSource,
+    reporter: Reporter,
+) -> tuple[list[dict[str, Any]], tuple[bool | None, str]]:
+    """As ``_verified``; only why not, of more workers than this machine has cores for and without a cluster that has
+    them: the plan is worth knowing all the same."""
+    from slotool.planning.service_text import runs_here
+
+    try:
+        return _verified(service, search, fleet, verify_s, data, reporter)
+    except InputError as error:
+        if runs_here(*fleet.pools):
+            raise
+        return [], (None, f"not verified: the plan needs more cores than this machine has; {error}")
+
+
+def _verified(
     service: Path,
     search: FleetSearch,
     fleet: Fleet,

@@ -47,10 +47,6 @@ class RuntimeSettings(Protocol):
     def workers(self) -> tuple[int, int]:
         """Replicas, and threads of each."""
 
-    @property
-    def threads(self) -> int | None:
-        """Of each worker; None where pools have others."""
-
     async def use(self, policy: str) -> None:
         """Put another in force. Raises ``InputError``; then nothing has changed."""
 
@@ -179,7 +175,8 @@ class LivePage:
         front, runtime_settings = self._front, self._runtime_settings
         accounts = front.accounts
         live = accounts.live if model is None else accounts.live_of.get(model, accounts.live)
-        unready = front.router.unready()
+        unready, states = front.router.unready(), front.router.worker_states()
+        differ = len({state.get("threads") for state in states}) > 1
         return {
             "version": __version__,
             "up_s": round(accounts.live.up_s(), 3),
@@ -189,8 +186,8 @@ class LivePage:
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),
-            "worker_states": front.router.worker_states(),
-            "threads": runtime_settings.threads if runtime_settings else None,
+            "worker_states": states,
+            "threads": runtime_settings.workers[1] if runtime_settings and not differ else None,
             "can_reconfigure": runtime_settings is not None and front.router.engine.can_reconfigure,
             "unready": None if unready is None else str(unready),
             "policy": runtime_settings.policy if runtime_settings else None,

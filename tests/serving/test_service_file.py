@@ -11,6 +11,7 @@ import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError
+from slotool.serving.pooled_sources import PoolEntry
 from slotool.serving.service_file import ModelEntry, read_models
 from slotool.serving.sources import Sources
 from tests.serving.live_server import tier_rules
@@ -129,5 +130,6 @@ def test_models_are_listed_in_a_file(slotool: Slotool) -> None:
 
 def test_the_reference_has_every_key() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/service-file.md").read_text()
-    keys = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert sorted(keys) == sorted(ModelEntry.__struct_encode_fields__)
+    for part, entry in zip(page.split("A table `[[pools]]`"), (ModelEntry, PoolEntry), strict=True):
+        keys = [line.split("`")[1] for line in part.splitlines() if line.startswith("| `")]
+        assert sorted(keys) == sorted(entry.__struct_encode_fields__)
