@@ -525,6 +525,7 @@ class Router:
         for query in batch.queries:
             del model_queue.pending[query.id]
         first, answered, shared = 0, 0, len(wanted) > 1
+        decisions = {id(query): batch.decision_of(at) for at, query in enumerate(batch.queries)} if shared else {}
         for request in wanted:
             query, last = request.query, first + request.query.examples
             part = scored.take(slice(first, last)) if shared else scored
@@ -536,7 +537,8 @@ class Router:
                 queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
                 timing = queue_us, took_us, slack_us + request.headroom_us
                 named = query.id, fallback, version
-                request.end(InferenceResult(part, batch.decision, *timing, examples, *named, sure, shared))
+                decision = decisions.get(id(query), batch.decision)
+                request.end(InferenceResult(part, decision, *timing, examples, *named, sure, shared))
                 answered += 1
         self.batch_listener()
         # When they have left, which may be long after they were there.
