@@ -87,7 +87,8 @@ def read_versions(
     the largest that was measured of all.
 
     ``conditions`` and ``devices`` narrow the rows, as of ``read_profile``. Raises ``InputError`` as that does, and for
-    a version of the rules that the table lacks or has only in batches: a request that waits alone is a call of one example.
+    a version of the rules that the table lacks or has only in batches: a request that waits alone is a call of one
+    example.
     """
     subject, samples = read_samples(latency, subject=subject, devices=devices, **conditions)
     wanted = {*rules.versions, rules.best_version}

@@ -51,7 +51,7 @@ class ToleranceTiers(Policy):
             for objective in {rule.objective for rule in rules.rules}
         }
         self._in_turn = {point: other for point in own if (other := points.in_turn(point)) is not None}
-        # Per tolerance and objective, the ensemble asked for; per ensemble, the sizes of its calls and their worst cases.
+        # Per tolerance and objective, the ensemble asked for; per ensemble, sizes of its calls and their worst cases.
         self._own: dict[tuple[float, str], OperatingPoint | None] = {}
         self._rooms: dict[OperatingPoint, tuple[tuple[int, ...], list[float]]] = {}
         self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))

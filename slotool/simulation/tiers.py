@@ -1,9 +1,9 @@
 """Requests of tolerance tiers on a virtual clock, compiled: each has an example, which says how far its cascade goes.
 
-What a server of rules does with a request is in four places: ``ToleranceTiers`` chooses the ensemble and how many share
-the call, ``Dispatcher`` takes those from the queue, a worker asks one version after the other (``PointRunner``), and two
-workers ask both of a Conc ensemble (``EnsembleCall``). Here the choice is a table of ``ToleranceTiers.choices``, and how
-many versions an example takes is ``RoutingPolicy.asked``.
+What a server of rules does with a request is in four places: ``ToleranceTiers`` chooses the ensemble and how many
+share the call, ``Dispatcher`` takes those from the queue, a worker asks one version after the other (``PointRunner``),
+and two workers ask both of a Conc ensemble (``EnsembleCall``). Here the choice is a table of
+``ToleranceTiers.choices``, and how many versions an example takes is ``RoutingPolicy.asked``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from slotool.rules.cascades import MAX_STEPS
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc
 from slotool.rules.ruleset import RuleSet
-from slotool.scheduling.space import ControlSpace, errors_at
 from slotool.scheduling.dispatcher import MAX_PASSED
+from slotool.scheduling.space import ControlSpace, errors_at
 from slotool.scheduling.tolerance_tiers import ToleranceTiers, worst_us
 from slotool.simulation.events import ROUNDING_US
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
@@ -38,7 +38,8 @@ class Ensembles:
     the last. ``at_once``: bool [P], the first two begin together. ``taken``: int8 [P, examples], how many of them an
     example takes. ``correct``: float32 [P, examples], 1 less the answer's error; ``accuracy``: float64 [P], its mean.
     ``sizes``: int64 [S], ascending, of the calls that any may have, beginning with 1; ``worst_us``: float64 [P, S], all
-    consulted for each example, as a server plans; 0 where ``space`` does not know, ``inf`` beyond an ensemble's largest.
+    consulted for each example, as a server plans; 0 where ``space`` does not know, ``inf`` beyond what an ensemble
+    takes.
     Raises ``InputError`` for versions that ``outcomes`` lack.
     """
 
@@ -149,19 +150,25 @@ class TieredService:
         values, starts, sizes = self._values, self._starts, ensembles.sizes
         mean_us = np.array([values[first:end].mean() for first, end in pairwise(starts)]).reshape(-1, len(sizes))
         taken = ensembles.taken[row]
-        asked = [(version, float((taken > step).mean())) for step, version in enumerate(ensembles.asks[row]) if version >= 0]
+        asked = [
+            (version, float((taken > step).mean())) for step, version in enumerate(ensembles.asks[row]) if version >= 0
+        ]
         each_us = [
-            sum(float(np.interp(share * size, sizes, mean_us[version])) * min(1.0, share * size) for version, share in asked)
+            sum(
+                float(np.interp(share * size, sizes, mean_us[version])) * min(1.0, share * size)
+                for version, share in asked
+            )
             / size
             for size in sizes[np.isfinite(ensembles.worst_us[row])]
         ]
-        return min(each_us)
+        return float(min(each_us))
 
     def simulate(
         self, scenario: Scenario, asked: Asked, *, seed: int = 0, call_us: float = 0.0, slower: float = 0.0
     ) -> TierResult:
         """Requests in order of arrival, those of one ensemble that wait together in batches, on the workers of
-        ``scenario``; ``call_us``: what a worker's call takes besides its versions; ``slower``: by which share these take longer than sampled.
+        ``scenario``; ``call_us``: what a worker's call takes besides its versions; ``slower``: by which share these
+        take longer than sampled.
 
         Raises ``InputError`` for deadlines out of that order, priorities, minimum accuracies and workers that die.
         """
@@ -274,7 +281,7 @@ def _gather(
             continue
         # Its own ensemble: both versions at once, and in turn.
         first, in_turn = choices[asked.tier[query], 0, 0], choices[asked.tier[query], 0, 1]
-        if row != first and row != in_turn:
+        if row not in (first, in_turn):
             ends_by_us, passed = min(ends_by_us, deadline_us[query] - worst_us[in_turn, 0]), passed + 1
         elif now + worst_us[row, np.searchsorted(sizes, count + 1)] > ends_by_us:
             break

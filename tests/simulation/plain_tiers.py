@@ -44,7 +44,11 @@ def simulate_plainly(
     """As ``TieredService.simulate``. ``times``: of a call of each of ``versions`` with each of ``sizes``."""
     count = len(scenario)
     out = PlainResult(
-        np.full(count, EXPIRED), np.full(count, np.nan), [""] * count, np.zeros(len(versions), dtype=int), 0.0,
+        np.full(count, EXPIRED),
+        np.full(count, np.nan),
+        [""] * count,
+        np.zeros(len(versions), dtype=int),
+        0.0,
         np.zeros(count, dtype=int),
     )
     state = Dispatcher(policy, len(scenario.death_us))
