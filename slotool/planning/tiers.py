@@ -83,10 +83,12 @@ def read_versions(
     devices: Sequence[str] = (),
     **conditions: Any,
 ) -> Profile:
-    """Calls of one example at each version that the rules consult, as a profile whose grid leaves none of them out.
+    """Calls at each version that the rules consult, as a profile whose grid leaves none of them out; in batches up to
+    the largest that was measured of all.
 
     ``conditions`` and ``devices`` narrow the rows, as of ``read_profile``. Raises ``InputError`` as that does, and for
-    a version of the rules that the table lacks or has only in batches: a request of a tier is a call of one example.
+    a version of the rules that the table lacks or has only in batches: a request that waits alone is a call of one
+    example.
     """
     subject, samples = read_samples(latency, subject=subject, devices=devices, **conditions)
     wanted = {*rules.versions, rules.best_version}
@@ -98,15 +100,17 @@ def read_versions(
         if (point, 1) not in samples:
             least = min(size for own, size in samples if own == point)
             raise InputError(
-                f"latencies of {point} begin with batches of {least}; a request of a tier is a call of one example: "
-                "measure batch size 1"
+                f"latencies of {point} begin with batches of {least}; a request that waits alone is a call of one "
+                "example: measure batch size 1"
             )
     known = latency.where(co_runners="", **conditions)
     space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile, devices=devices)
-    latency_us = {(point, 1): taken for point in points if (taken := space.latency_us(point)) is not None}
+    largest = min(space.batch_sizes(point)[-1] for point in points)
+    cells = [(point, size) for point in points for size in space.batch_sizes(point) if size <= largest]
+    latency_us = {cell: taken for cell in cells if (taken := space.latency_us(*cell)) is not None}
     accuracy = {point: mean for point in points if (mean := space.accuracy(point)) is not None}
     grid = ControlGrid(ControlSpace(points, latency_us, accuracy), all_points=True)
-    return Profile(subject, grid, {(point, 1): samples[point, 1] for point in points})
+    return Profile(subject, grid, {cell: samples[cell] for cell in cells})
 
 
 def _promised(mix: TierMix, rules: RuleSet) -> list[dict[str, Any]]:
@@ -248,7 +252,7 @@ class TierFleetSearch(MixedFleetSearch):
     def _make(self, worker: WorkerType, policy: str) -> TierService:
         if worker.name not in self._of_workers:
             profile = worker.profile
-            samples_us = {version_name(point): own_us for (point, _), own_us in profile.samples_us.items()}
+            samples_us = {(version_name(point), size): own for (point, size), own in profile.samples_us.items()}
             self._of_workers[worker.name] = TieredService(
                 self._rules, profile.grid.space, samples_us, self._table, self._tiers, cancels=self._cancels
             )

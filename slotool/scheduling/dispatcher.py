@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -204,18 +204,21 @@ class Dispatcher:
         return shed
 
     def _begin(self, worker: int, decision: Decision, now_us: float) -> Batch:
-        serves, first = self.policy.serves, self.queue.peek()
-        room = 0 if first is not None and first.alone else decision.batch_size
-        key = first.batch_key if first is not None else None
+        policy, first = self.policy, self.queue.peek()
+        assert first is not None
+        room, key, serves = 0 if first.alone else decision.batch_size, first.batch_key, policy.serves
         queries = self.queue.take(
             room, lambda query: not query.alone and query.batch_key == key and serves(decision.point, query)
         )
         behind = self.queue.peek()
-        if behind is not None and (behind.alone or behind.batch_key != key):
-            queries += self._fitting(key, room, sum(query.examples for query in queries), decision.point, now_us)
+        if room > 1 and behind is not None and self._may_pass(first, decision.point, behind):
+            queries += self._fitting(first, room, sum(query.examples for query in queries), decision.point, now_us)
         second = self._second(worker, decision)
         examples = queries[0].examples if len(queries) == 1 else sum([query.examples for query in queries])
-        batch = Batch(worker, queries, decision, now_us, second, self.policy.planned_us(decision.point, examples))
+        decisions = [policy.decision_for(query, decision) for query in queries] if len(queries) > 1 else ()
+        batch = Batch(
+            worker, queries, decision, now_us, second, policy.planned_us(decision.point, examples), decisions
+        )  # fmt: skip
         self.workers.begins(batch)
         return batch
 
@@ -225,16 +228,25 @@ class Dispatcher:
             return None
         return self.workers.second_idle(worker)
 
-    def _fitting(self, key: Hashable, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:
-        """Take queries of this key from behind others, to fill a batch of ``taken`` examples.
+    def _may_pass(self, first: Query, point: OperatingPoint, query: Query) -> bool:
+        """Whether others may pass ``query`` to join the batch of ``first``, because it never could."""
+        if query.alone or query.batch_key != first.batch_key:
+            return True
+        own_point, serves = self.policy.own_point, self.policy.serves
+        return own_point(query) is not None and own_point(first) is not None and not serves(point, query)
 
-        As many as let every query that they pass begin in time at the same point, once the batch has ended.
+    def _fitting(self, first: Query, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:
+        """Take queries like ``first`` from behind others, to fill a batch of ``taken`` examples.
+
+        As many as let every query that they pass begin in time at its own point, by default the same one, once the
+        batch has ended.
         """
         found: list[Query] = []
         ends_by_us, passed = math.inf, 0
         for query in self.queue:
-            if query.alone or query.batch_key != key:
-                ends_by_us = min(ends_by_us, query.deadline_us - self.policy.planned_us(point, query.examples))
+            if self._may_pass(first, point, query):
+                own = self.policy.own_point(query) or point
+                ends_by_us = min(ends_by_us, query.deadline_us - self.policy.planned_us(own, query.examples))
                 passed += 1
                 if passed > MAX_PASSED:
                     break

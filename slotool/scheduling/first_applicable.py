@@ -24,9 +24,9 @@ class FirstApplicable(Policy):
         self._policies = tuple(policies)
         self.points = tuple(dict.fromkeys(point for policy in self._policies for point in policy.points))
         # Those of them that have more to say than the base class: each is asked for every query.
-        self._shedding, self._planning, self._observing = (
+        self._shedding, self._planning, self._observing, self._pointing = (
             tuple(policy for policy in self._policies if getattr(type(policy), method) is not getattr(Policy, method))
-            for method in ("shed_candidate", "planned_us", "observe")
+            for method in ("shed_candidate", "planned_us", "observe", "own_point")
         )
         self.decides_alone = not self._shedding and all(policy.decides_alone for policy in self._policies)
         sharing = [policy for policy in self._policies if type(policy).serves is not Policy.serves]
@@ -62,6 +62,18 @@ class FirstApplicable(Policy):
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         return tuple(sorted({size for policy in self._policies for size in policy.batch_sizes}))
+
+    def own_point(self, query: Query) -> OperatingPoint | None:
+        for policy in self._pointing:
+            point = policy.own_point(query)
+            if point is not None:
+                return point
+        return None
+
+    def decision_for(self, query: Query, decision: Decision) -> Decision:
+        for policy in self._pointing:
+            decision = policy.decision_for(query, decision)
+        return decision
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         # No generator: it is asked for every request that might share a call.

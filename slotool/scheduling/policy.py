@@ -86,6 +86,17 @@ class Policy(ABC):
         """Examples of the batches that it forms, ascending, as far as it says; a server warms them."""
         return ()
 
+    def own_point(self, query: Query) -> OperatingPoint | None:
+        """The point that ``query`` asks for by itself, whatever else waits; None where there is none.
+
+        Queries of other such points may be passed, while each of them can still begin in time.
+        """
+        return None
+
+    def decision_for(self, query: Query, decision: Decision) -> Decision:
+        """``decision``, as it reads for a query that joined the one it was made for; by default as it is."""
+        return decision
+
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         """Whether ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
         return False

@@ -77,7 +77,8 @@ class ControlSpace:
 
         That of the next larger batch that was profiled; beyond the largest, that one's in proportion. Both are upper
         bounds, since latency grows with the batch, but less than in proportion (superserve, A.3.1, insight 1).
-        Of an ensemble (``Rule.point``) of this space's versions: the worst case, in which all are consulted.
+        Of an ensemble (``Rule.point``) of this space's versions: the worst case, in which all of them are consulted for
+        every example.
         """
         batches = self._batch_sizes.get(point)
         if batches is None:
@@ -97,6 +98,14 @@ class ControlSpace:
     def batch_sizes(self, point: OperatingPoint) -> tuple[int, ...]:
         """The batch sizes at which the latency of ``point`` is known, ascending."""
         return tuple(self._batch_sizes.get(point, ()))
+
+    def call_sizes(self, point: OperatingPoint) -> tuple[int, ...]:
+        """The batch sizes that a call at ``point``, perhaps an ensemble of this space's versions, may have: ascending,
+        up to the largest at which the latency of each version is known; 1 alone where one's is not."""
+        versions = (point,) if point in self._batch_sizes else self._consulted(point)[1]
+        known = [self._batch_sizes[version] or [1] for version in versions]
+        largest = min((sizes[-1] for sizes in known), default=1)
+        return tuple(sorted({1, *(size for sizes in known for size in sizes if size <= largest)}))
 
     def accuracy(self, point: OperatingPoint) -> float | None:
         """Mean accuracy at ``point``, None when unknown."""
@@ -120,14 +129,17 @@ class ControlSpace:
         return point
 
     def _worst_case_us(self, ensemble: OperatingPoint, batch_size: int) -> float | None:
-        found = self._ensembles.get(ensemble)
-        if found is None:
-            found = self._ensembles[ensemble] = self._versions_of(ensemble)
-        kind, versions = found
+        kind, versions = self._consulted(ensemble)
         known = [time for version in versions if (time := self.latency_us(version, batch_size)) is not None]
         if not versions or len(known) < len(versions):
             return None
         return max(known) if kind == Conc.kind else sum(known)
+
+    def _consulted(self, ensemble: OperatingPoint) -> tuple[str, tuple[OperatingPoint, ...]]:
+        found = self._ensembles.get(ensemble)
+        if found is None:
+            found = self._ensembles[ensemble] = self._versions_of(ensemble)
+        return found
 
     def _versions_of(self, ensemble: OperatingPoint) -> tuple[str, tuple[OperatingPoint, ...]]:
         """The kind of its policy and the points it consults; none where some are not known, or it is no ensemble."""

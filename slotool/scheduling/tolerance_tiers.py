@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from slotool.errors import InputError
 from slotool.rules import points
@@ -15,6 +16,15 @@ from slotool.scheduling.query import RESPONSE_TIME, Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
+# Tolerances whose ensembles are remembered: any client may ask for another.
+MAX_KNOWN = 1_000
+
+
+def worst_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -> list[float]:
+    """µs of a call of each size if every version of ``point`` is consulted for each example, never falling; 0 where
+    ``space`` does not know."""
+    return list(accumulate((space.latency_us(point, size) or 0.0 for size in sizes), max))
+
 
 class ToleranceTiers(Policy):
     """The rule of the tier the query asked for; nothing to say on a query without a tolerance.
@@ -23,6 +33,9 @@ class ToleranceTiers(Policy):
     the tier's ensemble could miss the deadline, stricter tiers are tried, and at last the best version alone: they keep
     the wider tolerance as well. ``space`` may know the latencies of single versions; an ensemble's is the worst case,
     all versions consulted.
+    Waiting queries whose tier names the same ensemble share a call: as many as would be in time with the most urgent of
+    them even if every version were consulted for each. Each version then answers a batch, of those that go on to it.
+    One of whose versions latencies are known of single examples only takes one query at a time.
     Where only one worker is idle, a Conc ensemble is taken one version after the other: the same answers, later.
     Source: tolerance-tiers, §IV.
     """
@@ -38,11 +51,20 @@ class ToleranceTiers(Policy):
             for objective in {rule.objective for rule in rules.rules}
         }
         self._in_turn = {point: other for point in own if (other := points.in_turn(point)) is not None}
+        # Per tolerance and objective, the ensemble asked for; per ensemble, sizes of its calls and their worst cases.
+        self._own: dict[tuple[float, str], OperatingPoint | None] = {}
+        self._rooms: dict[OperatingPoint, tuple[tuple[int, ...], list[float]]] = {}
         self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
-        return None if query is None else self.decide_alone(now_us, query, queue)
+        if query is None:
+            return None
+        decision = self.decide_alone(now_us, query, queue)
+        if len(queue) > 1 and isinstance(decision, Decision):
+            room = self._room(decision.point, query.slack_us(now_us))
+            return decision._replace(batch_size=max(room, query.examples))
+        return decision
 
     def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
         if query.tolerance is None:
@@ -59,6 +81,44 @@ class ToleranceTiers(Policy):
         except InputError as error:
             return CannotMeet(str(error))
         return CannotMeet(self._space.too_slow(tried, query.examples, slack_us))
+
+    def own_point(self, query: Query) -> OperatingPoint | None:
+        """The ensemble of its tier, its versions in turn."""
+        if query.tolerance is None:
+            return None
+        key = query.tolerance, query.objective
+        if key not in self._own:
+            first = next(self._candidates(query), None) if query.objective in self._tiers else None
+            if len(self._own) > MAX_KNOWN:
+                self._own.clear()
+            self._own[key] = None if first is None else self._in_turn.get(first.point, first.point)
+        return self._own[key]
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        own = self.own_point(query)
+        return own is not None and own == self._in_turn.get(point, point)
+
+    def decision_for(self, query: Query, decision: Decision) -> Decision:
+        if self.serves(decision.point, query):
+            own = next(self._candidates(query))
+            return decision._replace(reason=own.reason, rule=own.rule)
+        return decision
+
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        return self._space.latency_us(point, examples) or 0.0
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({size for point in self.points for size in self._space.call_sizes(point)}))
+
+    def _room(self, point: OperatingPoint, slack_us: float) -> int:
+        """The most examples of a call at ``point`` within ``slack_us``."""
+        found = self._rooms.get(point)
+        if found is None:
+            sizes = self._space.call_sizes(point)
+            found = self._rooms[point] = sizes, worst_us(self._space, point, sizes)
+        sizes, taken_us = found
+        return sizes[max(0, bisect_right(taken_us, slack_us) - 1)]
 
     def choices(self, tolerance: float, objective: str = RESPONSE_TIME) -> list[tuple[OperatingPoint, OperatingPoint]]:
         """What a query of this tolerance is offered, in the order in which ``decide`` tries it: the ensemble while two

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ class Batch(NamedTuple):
     """A call that ``worker`` is to make at once: ``queries``, most urgent first, at ``decision.point``.
 
     ``second_worker``: the worker of an ensemble's second version, when both begin at the same time. ``planned_us``: how
-    long it is expected to take, 0 where that is not known.
+    long it is expected to take, 0 where that is not known. ``decisions``: of each of several queries, what ``decision``
+    is for it; empty where only one is there.
     """
 
     worker: int
@@ -26,6 +28,11 @@ class Batch(NamedTuple):
     begun_us: float
     second_worker: int | None = None
     planned_us: float = 0.0
+    decisions: Sequence[Decision] = ()
+
+    def decision_of(self, at: int) -> Decision:
+        """What was decided for the query at this place."""
+        return self.decisions[at] if self.decisions else self.decision
 
     @property
     def examples(self) -> int:

@@ -87,6 +87,7 @@ class CallResults:
         for query in batch.queries:
             del model_queue.pending[query.id]
         first, answered, shared = 0, 0, len(wanted) > 1
+        decisions = {id(query): batch.decision_of(at) for at, query in enumerate(batch.queries)} if shared else {}
         for request in wanted:
             query, last = request.query, first + request.query.examples
             part = scored.take(slice(first, last)) if shared else scored
@@ -98,7 +99,8 @@ class CallResults:
                 queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
                 timing = queue_us, took_us, slack_us + request.headroom_us
                 named = query.id, fallback, version
-                request.end(InferenceResult(part, batch.decision, *timing, examples, *named, sure, shared))
+                decision = decisions.get(id(query), batch.decision)
+                request.end(InferenceResult(part, decision, *timing, examples, *named, sure, shared))
                 answered += 1
         self.all_answered(took_us, planned_us, done_us, answered)
 

@@ -1,8 +1,9 @@
 """Requests of tolerance tiers on a virtual clock, compiled: each has an example, which says how far its cascade goes.
 
-What a server of rules does with a request is in three places: ``ToleranceTiers`` chooses the ensemble, a worker asks
-one version after the other (``PointRunner``), and two workers ask both of a Conc ensemble (``EnsembleCall``). Here the
-choice is a table of ``ToleranceTiers.choices``, and how many versions an example takes is ``RoutingPolicy.asked``.
+What a server of rules does with a request is in four places: ``ToleranceTiers`` chooses the ensemble and how many
+share the call, ``Dispatcher`` takes those from the queue, a worker asks one version after the other (``PointRunner``),
+and two workers ask both of a Conc ensemble (``EnsembleCall``). Here the choice is a table of
+``ToleranceTiers.choices``, and how many versions an example takes is ``RoutingPolicy.asked``.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from slotool.rules.cascades import MAX_STEPS
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc
 from slotool.rules.ruleset import RuleSet
+from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.space import ControlSpace, errors_at
-from slotool.scheduling.tolerance_tiers import ToleranceTiers
+from slotool.scheduling.tolerance_tiers import ToleranceTiers, worst_us
 from slotool.simulation.events import ROUNDING_US
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
 from slotool.simulation.scenario import Scenario
@@ -35,7 +37,9 @@ class Ensembles:
     ``versions``: names, V of them, all that any consults. ``asks``: int16 [P, 4], which are asked, in turn; −1 behind
     the last. ``at_once``: bool [P], the first two begin together. ``taken``: int8 [P, examples], how many of them an
     example takes. ``correct``: float32 [P, examples], 1 less the answer's error; ``accuracy``: float64 [P], its mean.
-    ``worst_us``: float64 [P], all consulted, as a server plans; 0 where ``space`` does not know.
+    ``sizes``: int64 [S], ascending, of the calls that any may have, beginning with 1; ``worst_us``: float64 [P, S], all
+    consulted for each example, as a server plans; 0 where ``space`` does not know, ``inf`` beyond what an ensemble
+    takes.
     Raises ``InputError`` for versions that ``outcomes`` lack.
     """
 
@@ -50,7 +54,22 @@ class Ensembles:
         self.taken = np.array([policy.asked(outcomes) for policy in policies], dtype=np.int8)
         correct = 1.0 - errors_at(points, outcomes)
         self.accuracy, self.correct = correct.mean(axis=0), np.ascontiguousarray(correct.T, dtype=np.float32)
-        self.worst_us = np.array([space.latency_us(point) or 0.0 for point in points])
+        each = [space.call_sizes(point) for point in points]
+        self.sizes = np.array(sorted({size for sizes in each for size in sizes}), dtype=np.int64)
+        self.worst_us = np.full((len(points), len(self.sizes)), np.inf)
+        for row, (point, own) in enumerate(zip(points, each, strict=True)):
+            held = self.sizes <= own[-1]
+            self.worst_us[row, held] = worst_us(space, point, self.sizes[held].tolist())
+
+
+def _samples(samples_us: Mapping[tuple[str, int], np.ndarray], version: str, size: int) -> np.ndarray:
+    """µs measured of calls of ``version`` with ``size`` examples, or with the next larger number; beyond that of the
+    largest. Raises ``InputError`` where there are none."""
+    there = sorted(own for name, own in samples_us if name == version and len(samples_us[name, own]))
+    if not there:
+        known = ", ".join(dict.fromkeys(name for name, _ in samples_us)) or "no version"
+        raise InputError(f"the latency table does not know version {version!r} of the rules; it has {known}")
+    return np.asarray(samples_us[version, next((own for own in there if own >= size), there[-1])], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,8 @@ class TieredService:
     """``rules`` as workers serve them to requests of ``tiers``: pairs of a tolerance and an objective.
 
     ``offered``: per tier, ``ToleranceTiers.choices``. ``space``: latencies of single versions, by which a server plans;
-    ``samples_us``: µs measured of one call of each. ``outcomes``: the examples that requests are of. ``cancels``: a
+    ``samples_us``: µs measured of calls, by version and batch size; a size that was not counts as the next larger one
+    that was. ``outcomes``: the examples that requests are of. ``cancels``: a
     version that is not needed any more ends at once; else its worker is busy to its end.
     Raises ``InputError`` for an objective without tiers, and for a version without latencies or outcomes.
     """
@@ -93,7 +113,7 @@ class TieredService:
         self,
         rules: RuleSet,
         space: ControlSpace,
-        samples_us: Mapping[str, np.ndarray],
+        samples_us: Mapping[tuple[str, int], np.ndarray],
         outcomes: OutcomeTable,
         tiers: Sequence[tuple[float, str]],
         *,
@@ -110,35 +130,45 @@ class TieredService:
         self._choices = np.full((len(tiers), max(map(len, self.offered)), 2), -1, dtype=np.int16)
         for tier, choices in enumerate(self.offered):
             self._choices[tier, : len(choices)] = [[rows[point] for point in pair] for pair in choices]
-        for version in self.ensembles.versions:
-            if not len(samples_us.get(version, ())):
-                known = ", ".join(samples_us) or "no version"
-                raise InputError(f"the latency table does not know version {version!r} of the rules; it has {known}")
-        samples = [np.asarray(samples_us[version], dtype=np.float64) for version in self.ensembles.versions]
+        samples = [
+            _samples(samples_us, version, size) for version in self.ensembles.versions for size in self.ensembles.sizes
+        ]
         self._values, self._starts = np.concatenate(samples), np.cumsum([0, *map(len, samples)])
 
     def fastest_us(self, tier: int) -> float:
         """The least deadline with which a server lets a request of this tier begin."""
-        return float(min(self.ensembles.worst_us[row] for row in self._choices[tier, :, 1] if row >= 0))
+        return float(min(self.ensembles.worst_us[row, 0] for row in self._choices[tier, :, 1] if row >= 0))
 
     def rows(self, tier: int) -> list[int]:
         """Of ``ensembles``, those that a request of this tier may be answered by."""
         return sorted({int(row) for row in self._choices[tier].ravel() if row >= 0})
 
     def worker_us(self, tier: int) -> float:
-        """Worker time that a request of this tier takes by its own ensemble, on average over the examples: its versions
-        one after the other, as while other workers are busy."""
-        row = self._choices[tier, 0, 1]
-        values, starts = self._values, self._starts
-        mean_us = np.array([values[first:end].mean() for first, end in pairwise(starts)])
-        steps_us = np.cumsum(mean_us[self.ensembles.asks[row]])
-        return float(steps_us[self.ensembles.taken[row] - 1].mean())
+        """Worker time that a request of this tier takes by its own ensemble, on average over the examples and in the
+        best batches: its versions one after the other, as while other workers are busy."""
+        row, ensembles = self._choices[tier, 0, 1], self.ensembles
+        values, starts, sizes = self._values, self._starts, ensembles.sizes
+        mean_us = np.array([values[first:end].mean() for first, end in pairwise(starts)]).reshape(-1, len(sizes))
+        taken = ensembles.taken[row]
+        asked = [
+            (version, float((taken > step).mean())) for step, version in enumerate(ensembles.asks[row]) if version >= 0
+        ]
+        each_us = [
+            sum(
+                float(np.interp(share * size, sizes, mean_us[version])) * min(1.0, share * size)
+                for version, share in asked
+            )
+            / size
+            for size in sizes[np.isfinite(ensembles.worst_us[row])]
+        ]
+        return float(min(each_us))
 
     def simulate(
         self, scenario: Scenario, asked: Asked, *, seed: int = 0, call_us: float = 0.0, slower: float = 0.0
     ) -> TierResult:
-        """Requests in order of arrival, each by itself, on the workers of ``scenario``; ``call_us``: what a worker's
-        call takes besides its versions; ``slower``: by which share these take longer than sampled.
+        """Requests in order of arrival, those of one ensemble that wait together in batches, on the workers of
+        ``scenario``; ``call_us``: what a worker's call takes besides its versions; ``slower``: by which share these
+        take longer than sampled.
 
         Raises ``InputError`` for deadlines out of that order, priorities, minimum accuracies and workers that die.
         """
@@ -150,20 +180,20 @@ class TieredService:
             np.full(count, np.nan),
             np.full(count, np.nan),
             np.full(count, -1, dtype=np.int16),
+            np.zeros(count, dtype=np.int16),
             np.zeros(len(ensembles.versions), dtype=np.int64),
         )
         busy_us, calls, other_tier = _run(
             np.ascontiguousarray(scenario.arrival_us),
             np.ascontiguousarray(scenario.deadline_us),
             _Asked(np.ascontiguousarray(asked.example), np.ascontiguousarray(asked.tier), self._choices),
-            _Ensembles(ensembles.asks, ensembles.at_once, ensembles.taken, ensembles.worst_us),
+            _Ensembles(ensembles.asks, ensembles.at_once, ensembles.taken, ensembles.worst_us, ensembles.sizes),
             _Service((1 + slower) * self._values, self._starts, seed, call_us, self.cancels),
             np.zeros(len(scenario.death_us)),
             found,
         )
-        batch = (found.row >= 0).astype(np.int16)
         return TierResult(
-            ensembles, scenario, found.status, found.started_us, found.done_us, found.row, batch, busy_us, calls,
+            ensembles, scenario, found.status, found.started_us, found.done_us, found.row, found.batch, busy_us, calls,
             ensembles.versions, found.version_calls, other_tier, asked.example,
         )  # fmt: skip
 
@@ -181,10 +211,11 @@ class _Ensembles(NamedTuple):
     at_once: Any
     taken: Any
     worst_us: Any
+    sizes: Any
 
 
 class _Service(NamedTuple):
-    """``values``, ``starts``, ``seed``: as of ``ServiceTimes``, of versions."""
+    """``values``, ``starts``, ``seed``: as of ``ServiceTimes``, of versions × sizes."""
 
     values: Any
     starts: Any
@@ -198,6 +229,7 @@ class _Found(NamedTuple):
     started_us: Any
     done_us: Any
     row: Any
+    batch: Any
     version_calls: Any
 
 
@@ -225,9 +257,63 @@ def _chosen(choices: Any, worst_us: Any, slack_us: float, one_idle: int) -> int:
         row = choices[at, one_idle]
         if row < 0:
             break
-        if worst_us[row] <= slack_us:
+        if worst_us[row, 0] <= slack_us:
             return int(row)
     return -1
+
+
+@njit(cache=True)
+def _gather(
+    head: int, row: int, now: float, slack_us: float, arrival_us: Any, deadline_us: Any, asked: _Asked,
+    ensembles: _Ensembles, found: _Found, members: Any,
+) -> int:  # fmt: skip
+    """Put the requests that share the call of ``head`` into ``members``, as ``Dispatcher`` takes them; how many."""
+    worst_us, sizes, choices = ensembles.worst_us, ensembles.sizes, asked.choices
+    room = 1
+    for column in range(len(sizes)):
+        if worst_us[row, column] <= slack_us:
+            room = max(room, sizes[column])
+    members[0], count, passed, ends_by_us = head, 1, 0, np.inf
+    for query in range(head + 1, len(arrival_us)):
+        if count == room or arrival_us[query] > now or passed > MAX_PASSED:
+            break
+        if found.batch[query] > 0:
+            continue
+        # Its own ensemble: both versions at once, and in turn.
+        first, in_turn = choices[asked.tier[query], 0, 0], choices[asked.tier[query], 0, 1]
+        if row not in (first, in_turn):
+            ends_by_us, passed = min(ends_by_us, deadline_us[query] - worst_us[in_turn, 0]), passed + 1
+        elif now + worst_us[row, np.searchsorted(sizes, count + 1)] > ends_by_us:
+            break
+        else:
+            members[count] = query
+            count += 1
+    return count
+
+
+@njit(cache=True)
+def _take(
+    row: int, members: Any, example: Any, ensembles: _Ensembles, service: _Service, drawn: int, found: _Found
+) -> tuple[float, float, int]:
+    """µs that an ensemble's versions take for a batch, those of the second at once with the first apart; and the number
+    of the next call of a version. Each version has those that go on to it."""
+    asks, taken, sizes = ensembles.asks, ensembles.taken, ensembles.sizes
+    both, took_us, second_us, steps = ensembles.at_once[row], 0.0, 0.0, 0
+    for query in members:
+        steps = max(steps, taken[row, example[query]])
+    for step in range(2 if both else steps):
+        version, count = asks[row, step], 0
+        for query in members:
+            count += both or taken[row, example[query]] > step
+        cell = version * len(sizes) + np.searchsorted(sizes, count)
+        one_us = draw_us(service.values, service.starts, cell, service.seed, drawn)
+        drawn += 1
+        found.version_calls[version] += count
+        if step == 1 and both:
+            second_us = one_us
+        else:
+            took_us += one_us
+    return took_us, second_us, drawn
 
 
 @njit(cache=True)
@@ -240,46 +326,45 @@ def _run(
     free_us: Any,
     found: _Found,
 ) -> tuple[float, int, int]:
-    asks, at_once, taken, worst_us = ensembles
-    values, starts, seed, call_us, cancels = service
+    at_once, taken, worst_us = ensembles.at_once, ensembles.taken, ensembles.worst_us
+    call_us, members = service.call_us, np.empty(ensembles.sizes[-1], dtype=np.int64)
     now, busy_us, drawn, calls, others, workers = 0.0, 0.0, 0, 0, 0, len(free_us)
     for query in range(len(arrival_us)):
+        if found.batch[query] > 0:
+            continue
         now = max(now, arrival_us[query], free_us[0])
-        if deadline_us[query] <= now:
+        slack_us = deadline_us[query] - now
+        if slack_us <= 0:
             continue
         other = 0 if workers == 1 else 2 if workers > 2 and free_us[2] < free_us[1] else 1
         one_idle = 0 if other and free_us[other] <= now else 1
-        tier, example = asked.tier[query], asked.example[query]
-        row = _chosen(asked.choices[tier], worst_us, deadline_us[query] - now, one_idle)
+        row = _chosen(asked.choices[asked.tier[query]], worst_us, slack_us, one_idle)
         if row < 0:
             found.status[query] = REJECTED
             continue
-        others += row != asked.choices[tier, 0, one_idle]
-        both, steps = at_once[row], taken[row, example]
-        took_us, second_us = call_us, 0.0
-        for step in range(2 if both else steps):
-            version = asks[row, step]
-            one_us = draw_us(values, starts, version, seed, drawn)
-            drawn += 1
-            found.version_calls[version] += 1
-            if step == 1 and both:
-                second_us = one_us + call_us
-            else:
-                took_us += one_us
+        size = _gather(query, row, now, slack_us, arrival_us, deadline_us, asked, ensembles, found, members)
+        batch = members[:size]
+        took_us, second_us, drawn = _take(row, batch, asked.example, ensembles, service, drawn, found)
         calls += 1
-        done = now + took_us
+        done, both = now + took_us + call_us, at_once[row]
+        busy_us += done - now
         if both:
-            second = now + second_us
-            if steps < 2 and cancels:
+            is_needed = False
+            for each in batch:
+                is_needed |= taken[row, asked.example[each]] > 1
+            second = now + second_us + call_us
+            if not is_needed and service.cancels:
                 second = min(second, done)
             busy_us += second - now
             _busy_until(free_us, other, second)
             _busy_until(free_us, 0, done)
-            if steps > 1:
+            if is_needed:
                 done = max(done, second)
         else:
             _busy_until(free_us, 0, done)
-        busy_us += took_us
-        found.status[query] = IN_TIME if done <= deadline_us[query] + ROUNDING_US else LATE
-        found.started_us[query], found.done_us[query], found.row[query] = now, done, row
+        for each in batch:
+            others += row != asked.choices[asked.tier[each], 0, one_idle]
+            found.status[each] = IN_TIME if done <= deadline_us[each] + ROUNDING_US else LATE
+            found.started_us[each], found.done_us[each] = now, done
+            found.row[each], found.batch[each] = row, size
     return busy_us, calls, others

@@ -28,6 +28,7 @@ from slotool.scheduling import (
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, ValueIteration
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.edf import FixedWorkers
+from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, queue_of, three_versions
 
@@ -190,11 +191,13 @@ def test_a_derived_policy_is_not_decided_by_its_base() -> None:
 
 
 def conc(workers: int | Workers) -> Dispatcher:
-    """A service whose only tier is a Conc ensemble."""
+    """A service whose only tier is a Conc ensemble of versions with latencies of single examples: no call is shared."""
     point = OperatingPoint.of(policy="conc", first="small", second="large", threshold=0.8)
     rule = Rule("tier", "response-time", 0.1, point, 0.0, 0.1, 1e-3, 1e-3)
     rules = RuleSet("certified", 0.999, "relative", "large", 0.02, 1_000, "0" * 64, (rule,))
-    return Dispatcher(ToleranceTiers(rules, three_versions()), workers)
+    points = three_versions().points
+    single = ControlSpace(points, {(point, 1): three_versions().latency_us(point) or 0.0 for point in points})
+    return Dispatcher(ToleranceTiers(rules, single), workers)
 
 
 def test_both_versions_of_an_ensemble_have_a_worker_each_and_each_is_free_for_itself() -> None:

@@ -334,6 +334,33 @@ def test_ensembles_err_exactly_where_the_replay_says(three: ThreeLinear, toleran
     np.testing.assert_array_equal(result.labels != y, replayed.astype(bool))
 
 
+def test_requests_of_tiers_share_calls_and_are_answered_as_one_by_one(three: ThreeLinear) -> None:
+    """The same labels by the same rules; each version has those in one call that went on to it by themselves. A version
+    without latencies of batches has one request a call."""
+    x = batch(40)
+    tiers = 10 * [(0.1, "cost"), (0.3, "response-time"), (0.15, "cost"), (0.3, "cost")]
+    asked = [
+        (x[i : i + 1], RequestOptions(60e6 + i, tolerance, objective)) for i, (tolerance, objective) in enumerate(tiers)
+    ]
+    by_itself: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
+    for sizes, found in (((1,), by_itself), ((1, 16, 64), shared)):
+        latency_us = {(point, size): 100.0 for point in POINTS for size in sizes}
+        known = ControlSpace(POINTS, latency_us, dict.fromkeys(POINTS, 0.9))
+        results = list(map(answered, together(router_of(three, by_demand(known, tier_rules())), *asked)))
+        found["answers"] = [(r.labels.tolist(), r.decision.point, r.decision.rule, r.decision.reason) for r in results]
+        found["versions"] = {point: sum(n for at, n in three.calls if at == point) for point in POINTS}
+        found["calls"] = list(three.calls)
+        found["batch"] = {r.batch for r in results}
+    assert shared["answers"] == by_itself["answers"]
+    assert shared["versions"] == by_itself["versions"]
+    assert by_itself["batch"] == {1}
+    # Two ensembles wait in turn: a call of each, and a second one for those that the first version is not sure of.
+    went_on = shared["versions"][LARGE]
+    assert 0 < went_on < 20
+    assert sorted(n for _, n in shared["calls"]) == sorted([20, 20, went_on])
+
+
 CASCADES = [
     Cascade((Step("small", Sure("small", 0.8)), Step("medium", Sure("medium", 0.7)), Step("large")), answer)
     for answer in ANSWERS

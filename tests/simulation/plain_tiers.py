@@ -27,6 +27,7 @@ class PlainResult(NamedTuple):
     point: list[str]
     version_calls: np.ndarray
     busy_us: float
+    batch: np.ndarray
 
 
 def simulate_plainly(
@@ -38,35 +39,41 @@ def simulate_plainly(
     tiers: Sequence[tuple[float, str]],
     times: ServiceTimes,
     cancels: bool,
+    sizes: np.ndarray,
 ) -> PlainResult:
-    """As ``TieredService.simulate``. ``times``: of one call of each of ``versions``."""
+    """As ``TieredService.simulate``. ``times``: of a call of each of ``versions`` with each of ``sizes``."""
     count = len(scenario)
     out = PlainResult(
-        np.full(count, EXPIRED), np.full(count, np.nan), [""] * count, np.zeros(len(versions), dtype=int), 0.0
+        np.full(count, EXPIRED),
+        np.full(count, np.nan),
+        [""] * count,
+        np.zeros(len(versions), dtype=int),
+        0.0,
+        np.zeros(count, dtype=int),
     )
     state = Dispatcher(policy, len(scenario.death_us))
     ends: list[tuple[float, int, int]] = []
     drawn, busy_us, arrived, now_us = 0, 0.0, 0, 0.0
 
-    def call_us(version: str) -> float:
+    def call_us(version: str, examples: int) -> float:
         nonlocal drawn
         at = versions.index(version)
-        out.version_calls[at] += 1
+        out.version_calls[at] += examples
         drawn += 1
-        return times.draw(at, drawn - 1)
+        return times.draw(at * len(sizes) + int(np.searchsorted(sizes, examples)), drawn - 1)
 
     def begin(batch: Batch) -> None:
         nonlocal busy_us
-        (query,) = batch.queries
-        own = from_point(batch.decision.point)
-        example = int(asked.example[int(query.id)])
-        taken = int(own.asked(outcomes)[example])
+        own, numbers = from_point(batch.decision.point), [int(query.id) for query in batch.queries]
+        each = own.asked(outcomes)[asked.example[numbers]]
+        taken = int(each.max())
         if batch.second_worker is None:
-            done_us = now_us + sum(call_us(version) for version in own.versions[:taken])
+            going_on = [int((each > step).sum()) for step in range(taken)]
+            done_us = now_us + sum(map(call_us, own.versions[:taken], going_on))
             lasting = {batch.worker: done_us}
         else:
             assert isinstance(own, Conc)
-            first_us, second_us = (now_us + call_us(version) for version in own.versions)
+            first_us, second_us = (now_us + call_us(version, len(each)) for version in own.versions)
             if taken == 1 and cancels:
                 second_us = min(first_us, second_us)
             lasting = {batch.worker: first_us, batch.second_worker: second_us}
@@ -74,9 +81,9 @@ def simulate_plainly(
         for worker, end_us in lasting.items():
             busy_us += end_us - now_us
             heappush(ends, (end_us, len(ends), worker))
-        i = int(query.id)
-        out.status[i] = IN_TIME if done_us <= query.deadline_us + 1e-3 else LATE
-        out.done_us[i], out.point[i] = done_us, batch.decision.point.key
+        for i, query in zip(numbers, batch.queries, strict=True):
+            out.status[i] = IN_TIME if done_us <= query.deadline_us + 1e-3 else LATE
+            out.done_us[i], out.point[i], out.batch[i] = done_us, batch.decision.point.key, len(numbers)
 
     while arrived < count or ends:
         soonest_us = float(scenario.arrival_us[arrived]) if arrived < count else np.inf

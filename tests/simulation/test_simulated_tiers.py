@@ -20,6 +20,8 @@ from tests.simulation.plain_tiers import simulate_plainly
 
 VERSIONS = {"small": 100.0, "medium": 300.0, "large": 1_000.0}
 EXAMPLES = 50
+# A call of so many takes so many times what one of a single example does.
+SIZES = {1: 1.0, 2: 1.3, 4: 1.8, 8: 2.5}
 
 
 def outcomes() -> OutcomeTable:
@@ -47,7 +49,9 @@ def rules(policies: dict[float, RoutingPolicy]) -> RuleSet:
 
 def space() -> ControlSpace:
     points = [OperatingPoint.of(version=version) for version in VERSIONS]
-    return ControlSpace(points, {(point, 1): 1.2 * VERSIONS[str(point.get("version"))] for point in points})
+    return ControlSpace(
+        points, {(p, s): 1.2 * share * VERSIONS[str(p.get("version"))] for p in points for s, share in SIZES.items()}
+    )
 
 
 def cascade(first: float, second: float) -> Cascade:
@@ -55,9 +59,13 @@ def cascade(first: float, second: float) -> Cascade:
     return Cascade(steps, "surer")
 
 
-def samples(spread: float) -> dict[str, np.ndarray]:
+def samples(spread: float) -> dict[tuple[str, int], np.ndarray]:
     random = np.random.default_rng(1)
-    return {version: taken_us * random.lognormal(0, spread, 20) for version, taken_us in VERSIONS.items()}
+    return {
+        (version, size): share * taken_us * random.lognormal(0, spread, 20)
+        for version, taken_us in VERSIONS.items()
+        for size, share in SIZES.items()
+    }
 
 
 def asked(count: int, tiers: int, seed: int = 0) -> Asked:
@@ -93,17 +101,19 @@ def test_the_compiled_loop_does_what_a_servers_dispatcher_does(
     own, requests = samples(0.3), asked(len(scenario), len(tiers), seed)
     found = service.simulate(scenario, requests, seed=seed)
     names = service.ensembles.versions
-    values = [own[version] for version in names]
+    values = [own[version, size] for version in names for size in SIZES]
     times = ServiceTimes(np.concatenate(values), np.cumsum([0, *map(len, values)]), seed)
     plain = simulate_plainly(
-        ToleranceTiers(rules(policies), space()), TABLE, names, scenario, requests, tiers, times, cancels
-    )
+        ToleranceTiers(rules(policies), space()), TABLE, names, scenario, requests, tiers, times, cancels,
+        np.array(list(SIZES)),
+    )  # fmt: skip
     assert found.status.tolist() == plain.status.tolist()
     np.testing.assert_allclose(found.done_us, plain.done_us)
     keys = [service.ensembles.points[row].key if row >= 0 else "" for row in found.row]
     assert keys == plain.point
     assert found.version_calls.tolist() == plain.version_calls.tolist()
     assert found.busy_us == pytest.approx(plain.busy_us)
+    assert found.batch.tolist() == plain.batch.tolist()
 
 
 @pytest.mark.parametrize(
@@ -168,4 +178,4 @@ def test_what_is_not_simulated_is_refused(death_us: list[float], deadlines_us: l
     with pytest.raises(InputError, match="in order of arrival"):
         service.simulate(scenario, asked(2, 1))
     with pytest.raises(InputError, match="does not know version 'large'"):
-        TieredService(rules({0.1: OSFA("small")}), space(), {"small": np.ones(1)}, TABLE, [(0.1, "cost")])
+        TieredService(rules({0.1: OSFA("small")}), space(), {("small", 1): np.ones(1)}, TABLE, [(0.1, "cost")])
