@@ -769,6 +769,7 @@ policies[].utilisation number   share of the time that workers compute
 policies[].calls integer        calls of a model
 policies[].regret number        best_possible less effective_accuracy
 plots           list            plots written
+log             text?           table of what became of every query, where it was asked for
 """,
     "serve": """
 url             text            where the server listens, HTTP

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from slotool.compilation import from_cache_only
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
 from slotool.errors import RunError
@@ -95,6 +94,9 @@ class InlineInferenceEngine(InferenceEngine):
 
     def _warm_from_cache(self, models: Mapping[str, ServedModel]) -> dict[str, PointRunner] | None:
         """As ``_warm``; None where something is to be compiled that the cache on disk lacks."""
+        # Numba takes seconds to import: only where there is a model that compiles.
+        from slotool.compilation import from_cache_only
+
         with from_cache_only() as missing:
             try:
                 runners = self._warm(models)
