@@ -23,7 +23,7 @@ RUNNERS_UP = 5
 @dataclass(frozen=True, repr=False, eq=False)
 class Plan(Result):
     """``rows``: the smallest fleet of each worker type and policy, those that hold the promise first, cheapest first;
-    ``explanation``: why not one worker fewer. ``out``: the service file written, ``services``: of each pool of workers;
+    ``explanation``: why not one worker fewer. ``out``: the service file written, ``services``: the same, as a list;
     ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked; ``kept``: whether
     the promise was kept then, None where that is not decided, and ``verdict`` says by how much. ``scaling``: limits of
     workers that come with the load, where the service file has them."""
