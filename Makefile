@@ -23,7 +23,7 @@ AGAIN := --reruns 2 -raR
 test: test-shared test-alone
 
 test-shared: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 4 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 3 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
 
 test-alone: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(AGAIN) $(ALONE)

@@ -29,6 +29,10 @@ class Replay:
         self._folder = folder
         self._runs: dict[str, _Run] = {}
 
+    def forget(self) -> None:
+        """Run everything again from now on."""
+        self._runs.clear()
+
     def run(self, bash: Shell, command: str) -> tuple[int, list[str]]:
         """The exit code of ``command`` and what it prints, now or at its first run."""
         if (

@@ -20,7 +20,9 @@ WAIT_S = 400  # kernels of SLO-NNs are compiled once per checkout, for more than
 # Of the pages, the first where a command names none; a run takes free ones in their place.
 PORTS = ("8000", "8001")
 INSTALLED = ".installed"
-_END = "\x1e"
+_END, _JOBS = "\x1e", "\x1d"
+# How often a server that says nothing is asked whether it is still there.
+SERVING_LOOK_S = 5.0
 _REMARK = re.compile(r"(warning|slotool): ")
 # Remarks on the load of the machine are right to be printed and come and go with that load.
 _OF_THE_HOUR = re.compile(r"advice: |warning: (one request left the client|the client sent) ")
@@ -64,7 +66,7 @@ class Shell:
         self._until(lambda lines: any(line.startswith(_END) for line in lines), command)
         in_background = command.rstrip().endswith("&")
         if in_background:
-            self._until(lambda lines: any(line.startswith("serving") for line in lines), command)
+            self._until_it_serves(command)
         with self._arrived:
             end = next(line for line in self._lines if line.startswith(_END))
             printed = [line for line in self._lines if line != end]
@@ -112,12 +114,31 @@ class Shell:
             self._lines.append(_END + "255")
             self._arrived.notify_all()
 
+    def _until_it_serves(self, command: str) -> None:
+        """Wait for the line that a server prints; not for one that has ended."""
+        assert self._bash.stdin is not None
+        while not self._came(lambda lines: any(line.startswith("serving") for line in lines), SERVING_LOOK_S):
+            self._bash.stdin.write(f"printf '\\n{_JOBS}%d\\n' \"$(jobs -r | wc -l)\"\n")
+            self._bash.stdin.flush()
+            self._until(lambda lines: any(line.startswith(_JOBS) for line in lines), command)
+            with self._arrived:
+                running = next(line for line in self._lines if line.startswith(_JOBS))
+                self._lines[:] = [line for line in self._lines if line and line != running]
+            if running == f"{_JOBS}0":
+                raise ChildProcessError(f"{command!r} ended before it served: {self._stderr.read_text()[-500:]}")
+
     def _until(self, ready, command: str) -> None:
-        until = time.monotonic() + WAIT_S
+        if not self._came(ready, WAIT_S):
+            raise TimeoutError(f"{command!r} took more than {WAIT_S} s; it printed {self._lines}")
+
+    def _came(self, ready, within_s: float) -> bool:
+        """Whether what was printed is ``ready`` in time."""
+        until = time.monotonic() + within_s
         with self._arrived:
             while not ready(self._lines):
                 if not self._arrived.wait(until - time.monotonic()):
-                    raise TimeoutError(f"{command!r} took more than {WAIT_S} s; it printed {self._lines}")
+                    return False
+        return True
 
 
 def _environment(folder: Path) -> dict[str, str]:
