@@ -9,7 +9,10 @@ from collections.abc import Iterable
 # Answers considered, and their maximum age.
 REMEMBERED, FORGOTTEN_US = 400, 2e6
 # Share of them that the headroom covers; it is recomputed after ``EVERY`` answers, when it is asked for.
-QUANTILE, EVERY = 0.99, 25
+QUANTILE, EVERY = 0.995, 25
+# Until so many answers are remembered the headroom is at least this share of a request's timeout: a policy that waits as
+# long as plans allow has its first answers late otherwise.
+FEW, CAREFUL_SHARE = 100, 0.05
 # Largest share of a request's timeout that the headroom takes.
 MAX_SHARE = 0.5
 
@@ -18,8 +21,8 @@ class LatencyHeadroom:
     """By how much deadlines are brought forward, to make room for what plans do not know.
 
     Plans know the latency profile only. ``observe`` receives how much later than planned, in µs, answers left
-    together; the headroom is the ``QUANTILE`` of the recent values. It is 0 before any answer, and after
-    ``FORGOTTEN_US`` without.
+    together; the headroom is the ``QUANTILE`` of the recent values. While few are known, at first and after
+    ``FORGOTTEN_US`` without any, it is careful.
     """
 
     def __init__(self) -> None:
@@ -37,12 +40,15 @@ class LatencyHeadroom:
 
     def of(self, timeout_us: float, now_us: float) -> float:
         """µs by which to bring forward the deadline of a request that has ``timeout_us``."""
-        if math.isinf(timeout_us) or now_us - self._seen_at_us > FORGOTTEN_US:
+        if math.isinf(timeout_us):
             return 0.0
+        if now_us - self._seen_at_us > FORGOTTEN_US:
+            return CAREFUL_SHARE * timeout_us
         if self._since >= EVERY:
             self._since = 0
             self._needed_us = max(0.0, _quantile(self._excess_us, QUANTILE))
-        return min(self._needed_us, MAX_SHARE * timeout_us)
+        careful_us = CAREFUL_SHARE * timeout_us if len(self._excess_us) < FEW else 0.0
+        return min(max(self._needed_us, careful_us), MAX_SHARE * timeout_us)
 
 
 def _quantile(values: Iterable[float], share: float) -> float:
