@@ -10,8 +10,8 @@ from collections.abc import Iterable
 REMEMBERED, FORGOTTEN_US = 400, 2e6
 # Share of them that the headroom covers; it is recomputed after ``EVERY`` answers, when it is asked for.
 QUANTILE, EVERY = 0.995, 25
-# Until so many answers are remembered the headroom is at least this share of a request's timeout: a policy that waits as
-# long as plans allow has its first answers late otherwise.
+# Until so many answers are remembered the headroom is at least this share of a request's timeout: a policy that waits
+# as long as plans allow has its first answers late otherwise.
 FEW, CAREFUL_SHARE = 100, 0.05
 # Largest share of a request's timeout that the headroom takes.
 MAX_SHARE = 0.5

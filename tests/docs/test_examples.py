@@ -118,7 +118,7 @@ def test_a_command_runs_again_only_when_a_file_that_it_names_differs(tmp_path: P
 
 
 def test_a_server_that_ends_at_once_is_not_waited_for(tmp_path: Path) -> None:
-    with shell(tmp_path) as bash, pytest.raises(ChildProcessError, match="ended before it served: .*no such"):
+    with shell(tmp_path) as bash, pytest.raises(ChildProcessError, match=r"ended before it served: .*no such"):
         bash.run("slotool serve no-such-artifact &")
 
 
