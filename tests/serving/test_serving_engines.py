@@ -66,7 +66,8 @@ def test_a_model_that_compiles_is_tried_in_a_process_of_its_own_first(
             tried[-1].append("ended")
 
     monkeypatch.setattr(inline, "WorkerProcess", Apart)
-    monkeypatch.setattr(inline, "from_cache_only", lambda: nullcontext(["a kernel"]))
+    from_cache_only = compilation.from_cache_only
+    monkeypatch.setattr(compilation, "from_cache_only", lambda: nullcontext(["a kernel"]))
     three, labelled = ThreeLinear(), sparse_model()
     models = {"three": served(three)}
     engine = InlineInferenceEngine()
@@ -79,7 +80,7 @@ def test_a_model_that_compiles_is_tried_in_a_process_of_its_own_first(
     else:
         asyncio.run(engine.stage(models))()
         asyncio.run(engine.stage(models))()
-        monkeypatch.setattr(inline, "from_cache_only", compilation.from_cache_only)
+        monkeypatch.setattr(compilation, "from_cache_only", from_cache_only)
         models["labelled"] = replace(models["labelled"], model=sparse_model())
         asyncio.run(engine.stage(models))()
     assert tried == [["labelled", "ended"]]
