@@ -15,7 +15,7 @@ import torch
 
 from slotool import devices
 from slotool.elastic.family import Family, Version
-from slotool.planning.fleet import Pool, WorkerType
+from slotool.planning.fleet import Fleet, Pool, WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.service_text import service_text
 from slotool.serving import Router
@@ -144,8 +144,10 @@ def test_only_a_fault_that_stays_ends_a_worker(said: str, is_lost: bool) -> None
 def test_a_planned_service_names_a_gpu_for_each_worker(replicas: int, line: str) -> None:
     kind = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet", "cuda:1")
     promise = Promise(50_000.0, 0.99, 0.0, 0.95)
-    text = service_text(Pool(kind, "slackfit", replicas), promise, Path(), {}, {}, 10)
+    text = service_text(Fleet((Pool(kind, "slackfit", replicas),), mock.Mock()), promise, Path(), {}, {}, [10])
     assert {line, 'engine = "local"'} <= set(text.splitlines())
     assert "\nreplicas" not in text
     on_cpu = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet")
-    assert "device" not in service_text(Pool(on_cpu, "slackfit", replicas), promise, Path(), {}, {}, 10)
+    assert "device" not in service_text(
+        Fleet((Pool(on_cpu, "slackfit", replicas),), mock.Mock()), promise, Path(), {}, {}, [10]
+    )
