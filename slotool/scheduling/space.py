@@ -23,7 +23,8 @@ class ControlSpace:
     """Points, cheapest first, and T(point, batch size) in µs as far as it is known (superserve, §4.1 and A.3.1).
 
     ``latency_us``: µs of a call by point and batch size. ``accuracy``: mean accuracy by point. Both may be partial or
-    empty: a policy then makes no promise it cannot check.
+    empty: a policy then makes no promise it cannot check. ``median_us``: µs of the median call, where ``latency_us``
+    is a higher quantile of samples.
     Raises ``InputError`` when there are no points, or a figure belongs to none of them.
     """
 
@@ -32,9 +33,11 @@ class ControlSpace:
         points: Sequence[OperatingPoint],
         latency_us: Mapping[tuple[OperatingPoint, int], float] | None = None,
         accuracy: Mapping[OperatingPoint, float] | None = None,
+        median_us: Mapping[tuple[OperatingPoint, int], float] | None = None,
     ):
         self.points = tuple(points)
         self._latency_us = dict(latency_us or {})
+        self._median_us = dict(median_us or {})
         self._accuracy = dict(accuracy or {})
         if not self.points:
             raise InputError("a control space needs at least one operating point")
@@ -66,11 +69,11 @@ class ControlSpace:
         left for a point and batch the slowest counts.
         Outcome versions are point keys or, for a family, plain version names. Raises ``TableError`` as ``of_devices``.
         """
-        return cls(
-            points,
-            {} if latency is None else _latencies_us(subject, points, latency, quantile, devices, conditions),
-            {} if outcomes is None else _accuracies(points, outcomes),
+        latency_us, median_us = (
+            {} if latency is None else _latencies_us(subject, points, latency, share, devices, conditions)
+            for share in (quantile, 0.5)
         )
+        return cls(points, latency_us, {} if outcomes is None else _accuracies(points, outcomes), median_us)
 
     def latency_us(self, point: OperatingPoint, batch_size: int = 1) -> float | None:
         """µs of a call with ``batch_size`` examples, None when unknown.
@@ -90,10 +93,21 @@ class ControlSpace:
             return self._latency_us[point, batches[at]]
         return self._latency_us[point, batches[-1]] * batch_size / batches[-1]
 
+    def median_us(self, point: OperatingPoint, batch_size: int = 1) -> float | None:
+        """µs of the median call with ``batch_size`` examples, None where no samples of that size are known."""
+        return self._median_us.get((point, batch_size))
+
     def corrected(self, factors: Mapping[OperatingPoint, float]) -> ControlSpace:
         """The same, calls at a point taking so many times as long; 1 for a point without a factor."""
-        latency_us = {(point, size): us * factors.get(point, 1.0) for (point, size), us in self._latency_us.items()}
-        return ControlSpace(self.points, latency_us, self._accuracy)
+        latency_us, median_us = (
+            {(point, size): us * factors.get(point, 1.0) for (point, size), us in known.items()}
+            for known in (self._latency_us, self._median_us)
+        )
+        return ControlSpace(self.points, latency_us, self._accuracy, median_us)
+
+    def with_accuracy(self, accuracy: Mapping[OperatingPoint, float]) -> ControlSpace:
+        """The same latencies, with these accuracies."""
+        return ControlSpace(self.points, self._latency_us, accuracy, self._median_us)
 
     def batch_sizes(self, point: OperatingPoint) -> tuple[int, ...]:
         """The batch sizes at which the latency of ``point`` is known, ascending."""

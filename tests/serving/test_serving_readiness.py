@@ -85,7 +85,8 @@ def test_who_has_no_deadline_waits_for_a_worker_no_longer_than_the_default() -> 
         assert (told.status, told.cause) == (504, "expired")
         assert "the request has no deadline and waited for 0.2 s" in str(told)
         own = await rejection(ask(router, 0.1e6))
-        assert "the deadline passed" in str(own)
+        # The last look may come just before it has passed, when too little is left to be answered in.
+        assert (own.status, own.cause) == (504, "expired")
         # Whoever was at work by then is answered.
         engine.answer()
         await asyncio.wait_for(at_work, 30)

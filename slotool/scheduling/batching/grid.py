@@ -11,7 +11,7 @@ from slotool.errors import InputError
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
-# A larger batch that seems to take this much less than a smaller one is no noise.
+# A larger batch that seems to take this much less than a smaller one, also by its median, is no noise.
 MAX_REPAIRED = 0.5
 # What compiled code counts in 16 bits: examples of a batch, and operating points.
 MAX_BATCH_SIZE = MAX_POINTS = 2**15 - 1
@@ -29,8 +29,8 @@ class ControlGrid:
     out, since no policy should ever choose them, unless ``all_points`` are wanted.
 
     Raises ``InputError`` for what cannot be repaired safely: no latency at all or none at the largest size, a latency
-    not positive or beyond a year, one that falls by more than half while the batch grows, an accuracy missing or not
-    in [0, 1].
+    not positive or beyond a year, one that falls by more than half while the batch grows and whose median (where
+    known) does too, an accuracy missing or not in [0, 1].
     """
 
     def __init__(self, space: ControlSpace, *, all_points: bool = False):
@@ -117,21 +117,34 @@ class ControlGrid:
         return latency_us
 
     def _risen(self, latency_us: np.ndarray) -> np.ndarray:
-        risen = np.maximum.accumulate(latency_us, axis=1)
-        share = 1.0 - latency_us / risen
-        worst = int(share.argmax())
-        p, b = divmod(worst, len(self.sizes))
-        if share[p, b] > MAX_REPAIRED:
+        risen, fallen = _raised(latency_us)
+        # A few disturbed samples move a high quantile as far as they like, and leave the median where it is.
+        beyond_noise = np.minimum(fallen, _raised(self._medians(latency_us))[1])
+        p, b = divmod(int(beyond_noise.argmax()), len(self.sizes))
+        if beyond_noise[p, b] > MAX_REPAIRED:
             raise InputError(
                 f"{self.space.points[p]} takes {latency_us[p, b]:.4g} µs at batch size {self.sizes[b]}, but "
                 f"{risen[p, b]:.4g} µs at a smaller one: no noise explains that; measure it again"
             )
-        if share[p, b] > 0:
+        p, b = divmod(int(fallen.argmax()), len(self.sizes))
+        if fallen[p, b] > 0:
             self.remarks.append(
-                f"{int((share > 0).sum())} latencies fall while the batch grows, by {share[p, b]:.1%} at most: "
+                f"{int((fallen > 0).sum())} latencies fall while the batch grows, by {fallen[p, b]:.1%} at most: "
                 "raised to that of the smaller batch"
             )
+        if fallen[p, b] > MAX_REPAIRED:
+            self.remarks.append(
+                f"{self.space.points[p]} is counted as {risen[p, b]:.4g} µs at batch size {self.sizes[b]}, whose own "
+                f"calls took {latency_us[p, b]:.4g} µs: those of a smaller batch were disturbed, since their median is "
+                "as it should be; measure it again to serve more"
+            )
         return risen
+
+    def _medians(self, latency_us: np.ndarray) -> np.ndarray:
+        """As ``latency_us``, of the median call where it is known."""
+        known = [[self.space.median_us(point, int(size)) for size in self.sizes] for point in self.space.points]
+        medians = np.array(known, dtype=np.float64)
+        return np.where(np.isnan(medians), latency_us, medians)
 
     def _accuracies(self) -> np.ndarray:
         known = [self.space.accuracy(point) for point in self.space.points]
@@ -141,6 +154,12 @@ class ControlGrid:
             if math.isnan(value) or not 0.0 <= value <= 1.0:
                 raise InputError(f"the accuracy of {point} is {value:g}, which is not within 0 and 1")
         return np.array(known, dtype=np.float64)
+
+
+def _raised(latency_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[points, sizes], each raised to that of the smaller batch, and by what share of that it was lower."""
+    raised = np.maximum.accumulate(latency_us, axis=1)
+    return raised, 1.0 - latency_us / raised
 
 
 def _pareto(latency_us: np.ndarray, accuracy: np.ndarray) -> list[int]:

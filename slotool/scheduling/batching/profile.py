@@ -46,11 +46,7 @@ def read_profile(
     space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile, devices=devices)
     if outcomes is None and "accuracy" in rows:
         means = rows.assign(accuracy=_numbers(rows["accuracy"])).groupby("point")["accuracy"].mean().dropna()
-        times = {
-            (point, size): space.latency_us(point, size) or 0.0 for point in points for size in space.batch_sizes(point)
-        }
-        accuracy = {point: float(means[point.key]) for point in points if point.key in means}
-        space = ControlSpace(points, times, accuracy)
+        space = space.with_accuracy({point: float(means[point.key]) for point in points if point.key in means})
     return Profile(subject, ControlGrid(space), _samples_us(rows))
 
 
