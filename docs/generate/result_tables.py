@@ -382,8 +382,8 @@ def traces(figures: Figures) -> list[Table]:
 
 
 def planned_served(figures: Figures) -> list[Table]:
-    """Planned, planned with the front end as probed, and served: a table per service."""
-    whats = ("planned", "with the front end", "served")
+    """Planned, planned with the front end as probed, served, and served again: a table per service."""
+    whats = ("planned", "with the front end", "served", "served again")
     heads = ["trace", "requests", "in time", "accuracy", "p99"]
     by: dict[str, list[list[str]]] = {}
     for row in figures["rows"]:

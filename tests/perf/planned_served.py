@@ -5,7 +5,8 @@ files of milliseconds, trained here in a minute. Latencies are measured here fir
 ``$SLOTOOL_NETWORKS`` if they are there, and left there. Rates are shares of what one worker serves at its most accurate
 point, but at most ``MAX_RATE_PER_S``, since client and server share this machine; deadlines 1.2 times the longest call,
 and at least ``MIN_DEADLINE_S``. Recorded arrivals are read from ``$SLOTOOL_DATA_DIR``. Beside the plan stands the same
-plan with the front end as it was probed at the server's start, by which the goals are judged.
+plan with the front end as it was probed at the server's start, by which the goals are judged; and beside what was served
+what a second server served of the same trace: no plan can be nearer to either than they are to each other.
 ``SLOTOOL_BENCH_SECONDS``: how long each trace lasts (8). Figures are kept in ``$SLOTOOL_NETWORKS`` too, so that a run
 that was cut short goes on behind the last trace.
 """
@@ -45,7 +46,7 @@ RECORDED = {
 }
 # Issue 21: planned beside served.
 GOALS = {"attainment": 0.005, "accuracy": 0.005, "p99_s": 0.1}
-ROWS = ("planned", "with the front end", "served")
+ROWS = ("planned", "with the front end", "served", "served again")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def main() -> None:
         for row in mine:
             print(f"  {said(row)}", flush=True)
     within = {
-        what: {by: sum(abs(off(row, what, by)) <= goal for row in rows) for by in ROWS[:2]}
+        what: {by: sum(abs(off(row, what, by)) <= goal for row in rows) for by in ROWS if by != "served"}
         for what, goal in GOALS.items()
     }
     print(f"\nwithin the goals, of {len(rows)}: {within}")
@@ -140,7 +141,16 @@ def traces(rate: float, lasts_s: float) -> dict[str, np.ndarray]:
 
 
 def compared(service: Service, times_s: np.ndarray, deadline_s: float, folder: Path) -> dict[str, Any]:
-    """By row of the plan's own verification: attainment, accuracy and p99."""
+    """By row of the plan's own verification, made twice: attainment, accuracy and p99."""
+    first, second = (verified(service, times_s, deadline_s, folder) for _ in range(2))
+    named = {**{row["what"]: row for row in first}, "served again": second[-1]}
+    # A p99 that never came is no number of JSON.
+    by = {name: {what: row[what] if row[what] < math.inf else None for what in GOALS} for name, row in named.items()}
+    return {"requests": first[-1]["requests"], **by}
+
+
+def verified(service: Service, times_s: np.ndarray, deadline_s: float, folder: Path) -> list[dict[str, Any]]:
+    """What ``plan --verify`` finds, what was served last."""
     arrivals = ArrivalTable(pd.DataFrame({"arrival_s": times_s - times_s[0]}))
     found = slotool.plan(
         service.latency, outcomes=service.outcomes, arrivals=arrivals, deadline_ms=1e3 * deadline_s, attainment=0.5,
@@ -148,9 +158,7 @@ def compared(service: Service, times_s: np.ndarray, deadline_s: float, folder: P
         out=folder / "service.toml", verify_s=float(times_s[-1]) + 1.0, data=service.data, force=True, progress=None,
     )  # fmt: skip
     found.judge()
-    # A p99 that never came is no number of JSON.
-    by = {row["what"]: {what: row[what] if row[what] < math.inf else None for what in GOALS} for row in found.verified}
-    return {"requests": found.verified[-1]["requests"], **by}
+    return list(found.verified)
 
 
 def off(row: Mapping[str, Any], what: str, by: str = ROWS[1]) -> float:
