@@ -5,8 +5,8 @@ files of milliseconds, trained here in a minute. Latencies are measured here fir
 ``$SLOTOOL_NETWORKS`` if they are there, and left there. Rates are shares of what one worker serves at its most accurate
 point, but at most ``MAX_RATE_PER_S``, since client and server share this machine; deadlines 1.2 times the longest call,
 and at least ``MIN_DEADLINE_S``. Recorded arrivals are read from ``$SLOTOOL_DATA_DIR``. Beside the plan stands the same
-plan with the front end as it was probed at the server's start, by which the goals are judged; and beside what was served
-what a second server served of the same trace: no plan can be nearer to either than they are to each other.
+plan with the front end as it was probed at the server's start, by which the goals are judged; and beside what was
+served what a second server served of the same trace: no plan can be nearer to either than they are to each other.
 ``SLOTOOL_BENCH_SECONDS``: how long each trace lasts (8). Figures are kept in ``$SLOTOOL_NETWORKS`` too, so that a run
 that was cut short goes on behind the last trace.
 """
