@@ -678,7 +678,6 @@ kept            flag?           whether what was served kept the promise; null: 
 verdict         text            by how much; empty where not verified
 scaling         object?         limits of workers that come with the load; null: all are always there
 out             text?           service file written
-services        list            the service file, where one is written
 plots           list            plots written
 """,
     "gen-switching-plan": """

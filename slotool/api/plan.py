@@ -124,7 +124,7 @@ def plan(
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
-    require_alike(outcomes, rules, tolerance, objective, mixed)
+    require_alike(outcomes, rules, tolerance, objective)
     written = None if out is None else Path(out)
     if verify_s is not None and (written is None or not verify_s > 0):
         raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
@@ -174,17 +174,13 @@ def plan(
         return Plan([], facts, f"no fleet keeps the promise: {search.why_nothing_fits(workers)}")
     best = found[0]
     fleets = [fleet_row(each, promise, search) for each in found]
-    explanation = explained(best, promise, found)
+    explanation = explained(best, promise, found, mixed)
     if not best.holds:
         return Plan(fleets, facts, explanation)
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
-    limits = None if written is None else _scaling_limits(search, best.tried)
-    services = (
-        []
-        if written is None
-        else _services(written, best.tried, search, artifact, {"outcomes": outcomes, "rules": rules}, limits)
-    )
+    files = {"outcomes": outcomes, "rules": rules}
+    limits = None if written is None else _write_service(written, best.tried, search, artifact, files)
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
@@ -193,7 +189,7 @@ def plan(
         verdict = f"not verified: the plan needs {missing[0]}, which is not here"
     elif verify_s is not None and written is not None:
         verified, (kept, verdict) = verified_plan(written, search, best.tried, verify_s, data, reporter)
-    return Plan(fleets, facts, explanation, written, drawn, verified, services, kept, verdict, scaling)
+    return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling)
 
 
 def _why_not_here(worker: WorkerType) -> str:
@@ -287,7 +283,7 @@ def _found(
         found = confirm(search, found, steps.advance)
     if not mixed:
         return found
-    with reporter.progress("fleets of two kinds", total=len(workers) * (len(workers) - 1)) as steps:
+    with reporter.progress("fleets of two kinds") as steps:
         cheaper = search.mixed(found, steps.advance)
     with reporter.progress("fleets confirmed") as steps:
         return confirm(search, [*found, *cheaper], steps.advance)
@@ -369,15 +365,15 @@ def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
     return limits_of(search, fleet, search.whole)
 
 
-def _services(
+def _write_service(
     out: Path,
     fleet: Fleet,
     search: FleetSearch,
     artifact: Any,
     files: Mapping[str, Any],
-    limits: ScalingLimits | None,
-) -> list[Path]:
-    """Write the service file. ``files``: by key, None for none."""
+) -> ScalingLimits | None:
+    """The limits of workers that come with the load, where the service file has them. ``files``: by key, None for
+    none."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import service_text
 
@@ -385,10 +381,11 @@ def _services(
         "artifact": Path(str(artifact)),
         **{key: Path(str(path)) for key, path in files.items() if path is not None},
     }
+    limits = _scaling_limits(search, fleet)
     terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
     with whole_file(out) as file:
         file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))
-    return [out]
+    return limits
 
 
 def _draw(

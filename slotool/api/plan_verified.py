@@ -73,7 +73,7 @@ def _verified(
             "which no plan knows: on more cores more may be in time"
         )
     sent = partial(loadtest, data=data, deadline_ms=deadline_ms, progress=reporter)
-    # A plan of several pools has no terms.
+    # Several pools have the same terms.
     asked = partial(sent, **search.terms(fleet.pools[0]))
     bursts_at = _at(front_end.burst_times_s(deadline_ms / 1e3))
     served = ["--config", str(service), "--port", "0"]

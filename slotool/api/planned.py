@@ -23,7 +23,7 @@ RUNNERS_UP = 5
 @dataclass(frozen=True, repr=False, eq=False)
 class Plan(Result):
     """``rows``: the smallest fleet of each worker type and policy, those that hold the promise first, cheapest first;
-    ``explanation``: why not one worker fewer. ``out``: the service file written, ``services``: the same, as a list;
+    ``explanation``: why not one worker fewer. ``out``: the service file written;
     ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked; ``kept``: whether
     the promise was kept then, None where that is not decided, and ``verdict`` says by how much. ``scaling``: limits of
     workers that come with the load, where the service file has them."""
@@ -34,7 +34,6 @@ class Plan(Result):
     out: Path | None = None
     plots: Sequence[Path] = ()
     verified: Sequence[Mapping[str, Any]] = ()
-    services: Sequence[Path] = ()
     kept: bool | None = None
     verdict: str = ""
     scaling: Mapping[str, Any] | None = None
@@ -63,8 +62,7 @@ class Plan(Result):
             "verified": list(self.verified),
         }
         found |= {"kept": self.kept, "verdict": self.verdict, "scaling": self.scaling}
-        services = [str(path) for path in self.services]
-        return {**self.facts, **found, "out": out, "services": services, "plots": plots}
+        return {**self.facts, **found, "out": out, "plots": plots}
 
     def shown(self) -> list[Part]:
         facts = self.facts
@@ -78,7 +76,7 @@ class Plan(Result):
             holding = strictest_of(holding)
         left = len(self.rows) - len(holding[: RUNNERS_UP + 1])
         more = [f"{left} more worker types and policies; --json lists all"] if left else []
-        wrote = [f"wrote {path}" for path in (*self.services, *self.plots)]
+        wrote = [f"wrote {path}" for path in (self.out, *self.plots) if path is not None]
         shown: list[Part] = [
             *([table(title, _columns(holding), map(_cells, holding[: RUNNERS_UP + 1]))] if holding else []),
             *more,
@@ -137,7 +135,7 @@ def _limits(row: Mapping[str, Any]) -> str:
     return "; ".join(
         (f"{pool['worker']} ({pool['share']:.1%} of the requests): " if len(row["pools"]) > 1 else "")
         + f"{_batches(pool)}a queue of up to {pool['max_queue']:,} requests, as many as "
-        f"the workers can answer within a deadline {how}"
+        f"the workers can answer within a deadline {how}, and no more than a server reads in that time"
         for pool in row["pools"]
     )
 
@@ -146,10 +144,13 @@ def _batches(pool: Mapping[str, Any]) -> str:
     return f"batches of up to {pool['max_batch']:,}, " if pool["max_batch"] > 1 else "no batches, "
 
 
-def explained(best: Found, promise: Promise, found: Sequence[Found]) -> str:
-    """Why not one worker fewer and, of the strictest tier that holds, why not a stricter one."""
+def explained(best: Found, promise: Promise, found: Sequence[Found], mixed: bool = False) -> str:
+    """Why not one worker fewer and, of the strictest tier that holds, why not a stricter one. ``mixed``: fleets of two
+    types were tried too."""
     stricter = [each for each in found if best.holds and not each.holds and each.rank < best.rank]
     said = _explained(best, promise, found)
+    if mixed and best.holds and len(best.tried.pools) == 1:
+        said += "; no fleet of two types that holds is cheaper"
     if not stricter:
         return said
     closest = max(stricter, key=lambda each: (each.rank, -each.tried.verdict.shortfall(promise)))

@@ -12,9 +12,9 @@ from slotool.cli import interrupts
 from slotool.cli.commands import config_file, refuse_without_effect
 from slotool.cli.options import Json, panel, parse_duration
 from slotool.cli.serve_logs import access_log_at, events_to, traces_to
-from slotool.cli.serve_pools import pool_queue, refuse_with_pools, router_of
+from slotool.cli.serve_pools import of_only_pool, router_of, scaling_of
 from slotool.cli.serve_sources import beside_config, devices_of, first_read, reader
-from slotool.cli.serve_workers import autoscaler_of, engine_of, reprofiling_of, with_faults, worker_changes
+from slotool.cli.serve_workers import autoscalers_of, engine_of, reprofiling_of, with_faults, worker_changes
 
 if TYPE_CHECKING:
     import socket
@@ -147,7 +147,7 @@ def serve(
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    refuse_with_pools(pools, pool, engine)
+    max_replicas, requests_per_worker = scaling_of(pools, pool, engine, max_replicas, requests_per_worker)
     given = Sources(
         *subjects,
         threads,
@@ -180,16 +180,14 @@ def serve(
         traces_to(traces, traces_share) as spans,
     ):
         served = sources.load(output.warn)
-        autoscaler = (
-            None if max_replicas is None else autoscaler_of(served, replicas, max_replicas, requests_per_worker)
-        )
+        autoscalers = autoscalers_of(sources, served, max_replicas, requests_per_worker)
         router = router_of(
             sources,
             served,
             partial(
                 engine_of, engine, max_examples=max_batch, hang_s=hang_s, address=address, max_replicas=max_replicas
             ),
-            max_queue=pool_queue(pools, pool, max_queue),
+            max_queue=of_only_pool(pools, pool, "max-queue", max_queue),
             default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
         )
@@ -202,8 +200,8 @@ def serve(
             runtime_settings=runtime_settings,
             access_log=accesses,
             traces=spans,
-            reprofiling=reprofiling_of(router, runtime_settings) if reprofile else None,
-            worker_changes=worker_changes(router, runtime_settings, autoscaler, switch_workers),
+            reprofiling=reprofiling_of(router, runtime_settings) if reprofile else (),
+            worker_changes=worker_changes(router, runtime_settings, autoscalers, switch_workers),
             faults=with_faults(router.engine, listener) if allow_faults else None,
             shared_memory=shared_memory and _only_here(listener, "--shared-memory"),
         )

@@ -18,24 +18,39 @@ if TYPE_CHECKING:
     from slotool.serving.runtime_settings import AnySources
 
 
-def refuse_with_pools(pools: Sequence[Any] | None, only: str | None, engine: str) -> None:
+def _refuse_with_pools(pools: Sequence[Any] | None, only: str | None, engine: str) -> None:
     """What cannot be asked for where there are pools, or none. ``only``: the one that is served."""
     if pools is None:
         if only is not None:
             raise typer.BadParameter("pools are listed in a file: --config service.toml", param_hint="--pool")
         return
-    of_one = ("replicas", "threads", "device", "switch_workers", "max_replicas", "requests_per_worker")
+    of_one = ("replicas", "threads", "device", "max_replicas", "requests_per_worker")
     refuse_without_effect(of_one, "with [[pools]], each of which has its own workers")
-    if only is None:
-        refuse_without_effect(("reprofile",), "with [[pools]]: calls take as long as their pool's workers need")
+    refuse_without_effect(("switch_workers",), "with [[pools]]: a switching plan is of workers of one kind")
     if engine == "inline":
         raise typer.BadParameter("[[pools]] are workers of --engine local or ray", param_hint="--engine")
+    if engine not in ("local", "ray") and any(isinstance(pool, dict) and "max-replicas" in pool for pool in pools):
+        raise typer.BadParameter(
+            f"--engine {engine} cannot add workers: leave max-replicas out of the [[pools]]", param_hint="--engine"
+        )
 
 
-def pool_queue(pools: Sequence[Any] | None, only: str | None, max_queue: int) -> int:
-    """Requests that may wait: as the only pool that is served says, where one does."""
-    stated = [entry.get("max-queue") for entry in pools or () if entry.get("name") == only]
-    return int(stated[0] or max_queue) if stated else max_queue
+def scaling_of(
+    pools: Sequence[Any] | None, only: str | None, engine: str, most: int | None, per_worker_per_s: float | None
+) -> tuple[int | None, float | None]:
+    """``--max-replicas`` and ``--requests-per-worker`` as given or as the only pool that is served says; several pools
+    have their own. Refuses what cannot be asked for where there are pools, or none."""
+    _refuse_with_pools(pools, only, engine)
+    return of_only_pool(pools, only, "max-replicas", most), of_only_pool(
+        pools, only, "requests-per-worker", per_worker_per_s
+    )
+
+
+def of_only_pool(pools: Sequence[Any] | None, only: str | None, key: str, otherwise: Any) -> Any:
+    """What the only pool that is served says of ``key``, where one is and does."""
+    named = [(entry.get("name") or f"pool {number}", entry) for number, entry in enumerate(pools or ())]
+    stated = [entry.get(key) for name, entry in named if name == only]
+    return stated[0] or otherwise if stated else otherwise
 
 
 def router_of(
@@ -47,8 +62,8 @@ def router_of(
     default_deadline_us: float,
     events: Events,
 ) -> AnyRouter:
-    """Of one pool of workers or several, each with cores of its own where there are enough. ``made``: an engine of so
-    many replicas and threads."""
+    """Of one pool of workers or several, each with cores of its own where there are enough, also for those that come
+    with the load. ``made``: an engine of so many replicas and threads."""
     from slotool.process import cores_by_preference
     from slotool.serving.pooled_sources import PooledSources
     from slotool.serving.pools import PooledRouter
@@ -57,10 +72,11 @@ def router_of(
     if not isinstance(sources, PooledSources):
         engine = made(*sources.workers, devices=sources.devices)
         return Router(served, engine, max_queue=max_queue, default_deadline_us=default_deadline_us, events=events)
-    cores, wanted = cores_by_preference(), [replicas * threads for replicas, threads in sources.shapes]
+    cores = cores_by_preference()
+    wanted = [(pool.max_replicas or pool.replicas) * pool.threads for pool in sources.pools]
     enough, engines, first = sum(wanted) <= len(cores), [], 0
-    for part, (replicas, threads), count in zip(sources.parts, sources.shapes, wanted, strict=True):
+    for pool, part, count in zip(sources.pools, sources.parts, wanted, strict=True):
         own = cores[first : first + count] if enough else []
-        engines.append(made(replicas, threads, devices=part.devices, cores=own))
+        engines.append(made(*part.workers, max_replicas=pool.max_replicas, devices=part.devices, cores=own))
         first += count
     return PooledRouter(sources.pools, served, engines, default_deadline_us=default_deadline_us, events=events)

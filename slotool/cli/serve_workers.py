@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
     from slotool.serving.pools import AnyRouter, PooledEngine
     from slotool.serving.reprofiling import Reprofiling
-    from slotool.serving.runtime_settings import ReloadableSettings
+    from slotool.serving.router import Router
+    from slotool.serving.runtime_settings import AnySources, ReloadableSettings
     from slotool.serving.worker_switching import WorkerSwitching
 
 
@@ -76,31 +77,58 @@ def with_faults(engine: InferenceEngine | PooledEngine, listener: socket.socket)
     return engine
 
 
-def reprofiling_of(router: AnyRouter, settings: ReloadableSettings) -> Reprofiling:
-    from slotool.serving.reprofiling import Reprofiling
+def _by_pool(router: AnyRouter) -> list[tuple[str, Router]]:
+    """Names of pools, each with its router; without pools the name is empty."""
     from slotool.serving.router import Router
 
-    assert isinstance(router, Router)  # refused with pools
+    return [("", router)] if isinstance(router, Router) else [(pool.name, own) for pool, own in router.by_pool]
 
-    spaces = [served.space for served in router.models.values() if served.space is not None]
-    if not any(space.batch_sizes(point) for space in spaces for point in space.points):
+
+def reprofiling_of(router: AnyRouter, settings: ReloadableSettings) -> list[Reprofiling]:
+    """Of the workers, or of each pool of them that has latencies."""
+    from slotool.serving.reprofiling import Reprofiling
+
+    def known(own: Router) -> bool:
+        spaces = [served.space for served in own.models.values() if served.space is not None]
+        return any(space.batch_sizes(point) for space in spaces for point in space.points)
+
+    found = [Reprofiling(own, settings, pool) for pool, own in _by_pool(router) if known(own)]
+    if not found:
         raise typer.BadParameter("there are no latencies to correct: give --latency too", param_hint="--reprofile")
-    return Reprofiling(router, settings)
+    return found
 
 
 def worker_changes(
-    router: AnyRouter, settings: ReloadableSettings, autoscaler: Autoscaler | None, switch_workers: bool
-) -> Autoscaling | WorkerSwitching | None:
-    """What changes the workers with the load, if anything."""
+    router: AnyRouter, settings: ReloadableSettings, autoscalers: Sequence[Autoscaler | None], switch_workers: bool
+) -> list[Autoscaling | WorkerSwitching]:
+    """What changes the workers with the load, if anything. ``autoscalers``: as of ``autoscalers_of``."""
     from slotool.serving.autoscaling import Autoscaling
-    from slotool.serving.pools import PooledRouter
+    from slotool.serving.router import Router
     from slotool.serving.worker_switching import WorkerSwitching
 
-    if isinstance(router, PooledRouter):
-        return None
-    if autoscaler is not None:
-        return Autoscaling(router, autoscaler)
-    return WorkerSwitching(router, settings) if switch_workers else None
+    if switch_workers:
+        assert isinstance(router, Router)  # refused with pools
+        return [WorkerSwitching(router, settings)]
+    routers = [own for _, own in _by_pool(router)]
+    return [Autoscaling(own, scaler) for own, scaler in zip(routers, autoscalers, strict=True) if scaler is not None]
+
+
+def autoscalers_of(
+    sources: AnySources, models: Mapping[str, ServedModel], most: int | None, per_worker_per_s: float | None
+) -> list[Autoscaler | None]:
+    """Of the workers, or of each pool of them, which says so for itself; None of those that stay as they are."""
+    from slotool.serving.pooled_sources import PooledSources
+
+    if not isinstance(sources, PooledSources):
+        return [None if most is None else autoscaler_of(models, sources.workers[0], most, per_worker_per_s)]
+    scalers: list[Autoscaler | None] = []
+    for number, pool in enumerate(sources.pools):
+        own = {name: served.by_pool[number] for name, served in models.items()}
+        rate_per_s = pool.requests_per_worker
+        scalers.append(
+            None if pool.max_replicas is None else autoscaler_of(own, pool.replicas, pool.max_replicas, rate_per_s)
+        )
+    return scalers
 
 
 def autoscaler_of(

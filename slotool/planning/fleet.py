@@ -28,6 +28,9 @@ from slotool.tables import OutcomeTable
 MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
 # Of the fleets around a chosen one.
 SIZES = 8
+# Requests that one server reads per second, at most; 30,000 were the most that one was seen to answer. More can never
+# wait at the same time than come within a deadline.
+MAX_READ_PER_S = 50_000
 
 
 @dataclass(frozen=True)
@@ -217,9 +220,14 @@ class FleetSearch:
         return {}
 
     def max_queue(self, pool: Pool) -> int:
-        """Requests that may wait: what it can answer at its fastest point and best batch size within a deadline."""
-        best_rate_per_s = pool.replicas * float(pool.worker.profile.grid.best_rate_per_s.max())
-        return max(pool.replicas, math.ceil(best_rate_per_s * self.promise.deadline_us / 1e6))
+        """Requests that may wait: what its workers can answer within a deadline (``_best_rate_per_s``), no more than a
+        server reads in that time, and one for each worker at least."""
+        rate_per_s = min(pool.replicas * self._best_rate_per_s(pool), MAX_READ_PER_S)
+        return max(pool.replicas, math.ceil(rate_per_s * self.promise.deadline_us / 1e6))
+
+    def _best_rate_per_s(self, pool: Pool) -> float:
+        """That one worker can answer: at its fastest point and best batch size."""
+        return float(pool.worker.profile.grid.best_rate_per_s.max())
 
     def promised(self, fleet: Fleet) -> list[dict[str, Any]]:
         """What each tolerance tier that ``fleet`` serves promises by itself; none without rules."""

@@ -35,19 +35,30 @@ class MixedFleetSearch(FleetSearch):
         needs by itself, for the least of the smaller kind that hold the promise with the rest. ``advance`` is called
         for each pair.
         """
-        best: dict[str, Found] = {}
+        best: dict[object, Found] = {}
         for each in ranked(found, self.promise):
-            best.setdefault(each.tried.pools[0].worker.name, each)
+            best.setdefault(self._alternative(each.tried.pools[0]), each)
         cheaper: list[Found] = []
-        limit = min((each.tried.cost for each in best.values() if each.holds), default=math.inf)
+        holding = [each for each in best.values() if each.holds]
+        rank = min((each.rank for each in holding), default=0.0)
+        limit = min((each.tried.cost for each in holding if each.rank == rank), default=math.inf)
         for large, small in permutations(best.values(), 2):
-            advance()
-            if large.tried.pools[0].worker.price <= small.tried.pools[0].worker.price:
+            pools = large.tried.pools[0], small.tried.pools[0]
+            if pools[0].worker.price <= pools[1].worker.price or large.rank > rank or not self._may_share(*pools):
                 continue
+            advance()
             for pair in self._replacing(large, small, limit):
                 cheaper.append(pair)
                 limit = pair.tried.cost
         return cheaper
+
+    def _alternative(self, pool: Pool) -> object:
+        """Of pools that are alike in this the best is tried: of each type of workers, under any policy."""
+        return pool.worker.name
+
+    def _may_share(self, large: Pool, small: Pool) -> bool:
+        """Whether requests may go to either. Policies answer any, each as it can."""
+        return True
 
     def confirmed(self, found: Found) -> Found:
         """With latencies drawn anew; with more small workers where that takes them."""
@@ -58,9 +69,9 @@ class MixedFleetSearch(FleetSearch):
         for more in range(MAX_MORE + 1):
             tried = self._best_shared(large, replace(small, replicas=small.replicas + more), 1, self._confirming)
             if self._holds(tried):
-                return Found(tried, holds=True, fewer=fewer or found.fewer, confirmed=True)
+                return Found(tried, holds=True, fewer=fewer or found.fewer, confirmed=True, rank=found.rank)
             fewer = tried
-        return Found(tried, holds=False, confirmed=True)
+        return Found(tried, holds=False, confirmed=True, rank=found.rank)
 
     def _replacing(self, large: Found, small: Found, limit: float) -> Iterator[Found]:
         """Fleets of fewer of ``large`` and some of ``small``, each cheaper than ``limit`` and those before it."""
@@ -84,7 +95,7 @@ class MixedFleetSearch(FleetSearch):
                 else:
                     low, fewer = middle, tried
             limit = enough.cost
-            yield Found(enough, holds=True, fewer=fewer)
+            yield Found(enough, holds=True, fewer=fewer, rank=large.rank)
 
     def _best_shared(self, large: Pool, small: Pool, draw: int = 0, traffic: Traffic | None = None) -> Fleet:
         """These workers with the share of the requests that holds the promise, or comes closest to it."""

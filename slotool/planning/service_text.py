@@ -26,8 +26,8 @@ def service_text(
 
     ``files``: of the model, by key, without latencies. ``terms``: what requests are to ask for, where it is they who
     choose; no policy is named then. ``max_queues``: per pool what the workers can answer at their fastest point, or by
-    the requests' own tiers, within a deadline: more could not be in time. ``limits``: of workers that come with the
-    load.
+    the requests' own tiers, within a deadline, and at most what a server reads in that time. ``limits``: of workers
+    that come with the load.
     """
     deadline_ms = promise.deadline_us / 1e3
     lines = [
@@ -77,7 +77,7 @@ def _pool(pool: Pool, terms: Mapping[str, Any], max_queue: int, limits: ScalingL
         *_device(pool),
         *([] if terms else [f"policy = {_quoted(pool.policy)}"]),
         "# Of more waiting requests the last could not be answered in time"
-        f"{'' if terms else ', even at the fastest point'}.",
+        f"{'' if terms else ', even at the fastest point'}, or more than a server reads within a deadline.",
         f"max-queue = {max_queue}",
     ]
 

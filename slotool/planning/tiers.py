@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -215,8 +214,7 @@ class TierFleetSearch(MixedFleetSearch):
         return {"tolerance": tolerance, "objective": mix.objective}
 
     def promised(self, fleet: Fleet) -> list[dict[str, Any]]:
-        (pool,) = fleet.pools
-        return _promised(self.mixes[pool.policy], self._rules)
+        return _promised(self.mixes[fleet.pools[0].policy], self._rules)  # all pools serve the same mix
 
     def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
         fastest_us = min(self._service(worker, name).fastest_us for worker in workers for name in self.mixes)
@@ -229,10 +227,19 @@ class TierFleetSearch(MixedFleetSearch):
         found = super().cheapest(worker, policy)
         return replace(found, rank=self.mixes[policy].tolerances[0]) if self._strictest else found
 
-    def max_queue(self, pool: Pool) -> int:
-        """Requests that may wait: what it can answer by their tiers' own ensembles within a deadline."""
-        service = self._service(pool.worker, pool.policy)
-        return max(pool.replicas, math.ceil(pool.replicas * self.promise.deadline_us / service.worker_us))
+    def _alternative(self, pool: Pool) -> object:
+        return pool.worker.name, pool.policy
+
+    def _may_share(self, large: Pool, small: Pool) -> bool:
+        """A request gets the same tier from either."""
+        return large.policy == small.policy
+
+    def _rate_per_s(self, pool: Pool) -> float:
+        return self._best_rate_per_s(pool)
+
+    def _best_rate_per_s(self, pool: Pool) -> float:
+        """By the ensembles of the requests' own tiers."""
+        return 1e6 / self._service(pool.worker, pool.policy).worker_us
 
     def _enough(self, fleet: Fleet) -> bool:
         """More workers than keep the deadline do not make answers more accurate: every request gets its own tier."""

@@ -43,6 +43,7 @@ def worker_types(
     """
     made: list[WorkerType] = []
     remarks: list[str] = []
+    said: dict[str, list[str]] = {}
     for table, source in tables:
         known = table.where(status="ok", co_runners="").of_devices(devices)
         named = Named(known, source)
@@ -57,11 +58,13 @@ def worker_types(
                 remarks.append(f"latencies of {name} are predicted: compare a measurement, or what --verify serves")
             if (least := int(profile.grid.sizes[0])) > 1:
                 remarks.append(f"latencies of {name} begin with batches of {least}: a call of fewer is taken for one")
-            remarks += profile.grid.remarks
+            said[name] = profile.grid.remarks
             device = str(known.rows["device"].iloc[0])
             if device == UNKNOWN_DEVICE and devices:
                 device = devices[0]  # whoever named it says of what these rows are
             made.append(WorkerType(name, profile, int(threads), price, source, device))
+    for name, own in said.items():
+        remarks += [f"{name}: {remark}" if len(made) > 1 else remark for remark in own]
     if unknown := set(prices) - {worker.name for worker in made}:
         there = "; ".join(worker.name for worker in made)
         raise ArgumentError("prices", f"there is no worker type {min(unknown)!r}; there are {there}")

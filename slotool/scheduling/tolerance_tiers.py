@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from slotool.errors import InputError
 from slotool.rules import points
@@ -18,12 +19,39 @@ from slotool.tables import OperatingPoint
 
 # Tolerances whose ensembles are remembered: any client may ask for another.
 MAX_KNOWN = 1_000
+# A call of this share of the best rate in batches is large enough.
+LARGE_ENOUGH = 0.9
+# Calls that are thought ahead.
+MAX_AHEAD = 32
+# The weight of the last call in what calls take of their worst cases.
+LAST_CALL = 0.05
 
 
 def worst_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -> list[float]:
     """µs of a call of each size if every version of ``point`` is consulted for each example, never falling; 0 where
     ``space`` does not know."""
     return list(accumulate((space.latency_us(point, size) or 0.0 for size in sizes), max))
+
+
+class Calls(NamedTuple):
+    """Calls of an ensemble: ``sizes``, ascending from 1, and their worst cases in µs, as of ``worst_us``.
+
+    ``enough``: the smallest size whose rate is ``LARGE_ENOUGH`` of the best. ``workers``: that one takes.
+    """
+
+    sizes: tuple[int, ...]
+    worst_us: list[float]
+    enough: int
+    workers: int
+
+    @classmethod
+    def of(cls, space: ControlSpace, point: OperatingPoint, *, concurrent: bool) -> Calls:
+        """``concurrent``: its versions begin at the same time, on a worker each."""
+        sizes = space.call_sizes(point)
+        taken_us = worst_us(space, point, sizes)
+        each_us = [us / size for us, size in zip(taken_us, sizes, strict=True)]
+        enough = next(size for us, size in zip(each_us, sizes, strict=True) if LARGE_ENOUGH * us <= min(each_us))
+        return cls(sizes, taken_us, enough, 2 if concurrent else 1)
 
 
 class ToleranceTiers(Policy):
@@ -36,6 +64,8 @@ class ToleranceTiers(Policy):
     Waiting queries whose tier names the same ensemble share a call: as many as would be in time with the most urgent of
     them even if every version were consulted for each. Each version then answers a batch, of those that go on to it.
     One of whose versions latencies are known of single examples only takes one query at a time.
+    Where the most urgent query leaves time for a small call only, and calls as small would lose others that wait, it is
+    rejected, so that calls become large again. What calls take of their worst cases is learnt by ``observe``.
     Where only one worker is idle, a Conc ensemble is taken one version after the other: the same answers, later.
     Source: tolerance-tiers, §IV.
     """
@@ -51,9 +81,11 @@ class ToleranceTiers(Policy):
             for objective in {rule.objective for rule in rules.rules}
         }
         self._in_turn = {point: other for point in own if (other := points.in_turn(point)) is not None}
-        # Per tolerance and objective, the ensemble asked for; per ensemble, sizes of its calls and their worst cases.
+        # Per tolerance and objective, the ensemble asked for; per ensemble, its calls.
         self._own: dict[tuple[float, str], OperatingPoint | None] = {}
-        self._rooms: dict[OperatingPoint, tuple[tuple[int, ...], list[float]]] = {}
+        self._calls: dict[OperatingPoint, Calls] = {}
+        # Of their worst cases, what calls take; 0 before the first.
+        self._share = 0.0
         self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
@@ -61,10 +93,16 @@ class ToleranceTiers(Policy):
         if query is None:
             return None
         decision = self.decide_alone(now_us, query, queue)
-        if len(queue) > 1 and isinstance(decision, Decision):
-            room = self._room(decision.point, query.slack_us(now_us))
-            return decision._replace(batch_size=max(room, query.examples))
-        return decision
+        if len(queue) == 1 or not isinstance(decision, Decision):
+            return decision
+        calls, slack_us = self._calls_of(decision.point), query.slack_us(now_us)
+        room = calls.sizes[max(0, bisect_right(calls.worst_us, slack_us) - 1)]
+        wanted = min(len(queue), calls.enough)
+        if room < wanted and self._loses_others(calls, now_us, queue):
+            return CannotMeet(
+                f"it leaves no time for a call of {wanted}, and smaller calls would lose some of {len(queue)} that wait"
+            )
+        return decision._replace(batch_size=max(room, query.examples))
 
     def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
         if query.tolerance is None:
@@ -111,14 +149,38 @@ class ToleranceTiers(Policy):
     def batch_sizes(self) -> tuple[int, ...]:
         return tuple(sorted({size for point in self.points for size in self._space.call_sizes(point)}))
 
-    def _room(self, point: OperatingPoint, slack_us: float) -> int:
-        """The most examples of a call at ``point`` within ``slack_us``."""
-        found = self._rooms.get(point)
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        calls = self._calls_of(point) if point in self.points else None
+        if calls is None or examples > calls.sizes[-1]:
+            return
+        longest_us = calls.worst_us[bisect_left(calls.sizes, examples)]
+        if longest_us > 0:
+            share = took_us / longest_us
+            self._share = self._share + LAST_CALL * (share - self._share) if self._share else share
+
+    def _loses_others(self, calls: Calls, now_us: float, queue: EdfQueue) -> bool:
+        """Whether a query would be late if each of the next calls were as large as the first of it has time for."""
+        if not self._share:
+            return False
+        ends_by_us, idle_us, at = queue.deadlines_us, now_us, 0
+        workers = max(1, int((queue.free_us < math.inf).sum()))
+        for _ in range(MAX_AHEAD):
+            if at >= len(ends_by_us):
+                break
+            slack_us = float(ends_by_us[at]) - idle_us
+            if slack_us < calls.worst_us[0]:
+                return True
+            size = min(calls.sizes[bisect_right(calls.worst_us, slack_us) - 1], len(ends_by_us) - at)
+            taken_us = calls.worst_us[bisect_left(calls.sizes, size)]
+            idle_us += self._share * calls.workers * taken_us / workers
+            at += size
+        return False
+
+    def _calls_of(self, point: OperatingPoint) -> Calls:
+        found = self._calls.get(point)
         if found is None:
-            sizes = self._space.call_sizes(point)
-            found = self._rooms[point] = sizes, worst_us(self._space, point, sizes)
-        sizes, taken_us = found
-        return sizes[max(0, bisect_right(taken_us, slack_us) - 1)]
+            found = self._calls[point] = Calls.of(self._space, point, concurrent=point in self._in_turn)
+        return found
 
     def choices(self, tolerance: float, objective: str = RESPONSE_TIME) -> list[tuple[OperatingPoint, OperatingPoint]]:
         """What a query of this tolerance is offered, in the order in which ``decide`` tries it: the ensemble while two

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -58,8 +58,8 @@ def create_app(
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | PooledEngine | None = None,
-    reprofiling: Reprofiling | None = None,
-    worker_changes: Autoscaling | WorkerSwitching | None = None,
+    reprofiling: Sequence[Reprofiling] = (),
+    worker_changes: Sequence[Autoscaling | WorkerSwitching] = (),
     shared_memory: bool = False,
     traces: Traces | None = None,
 ) -> Starlette:
@@ -69,9 +69,10 @@ def create_app(
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
     the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
-    kill, stop and slow. ``reprofiling``: corrects latencies by those seen. ``worker_changes``: adds, removes or
-    exchanges workers with the load. ``shared_memory``: clients may send and get tensors in memory that they share with
-    the server. ``traces``: gets the spans of inferences. The router is closed when the application's lifespan ends.
+    kill, stop and slow. ``reprofiling``: corrects latencies by those seen, of all workers or of each pool.
+    ``worker_changes``: adds, removes or exchanges workers with the load, likewise. ``shared_memory``: clients may send
+    and get tensors in memory that they share with the server. ``traces``: gets the spans of inferences. The router is
+    closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.addresses = addresses
@@ -85,7 +86,7 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         router.listen()
         tasks = [asyncio.create_task(live.run())]
-        tasks += [asyncio.create_task(each.run()) for each in (reprofiling, worker_changes) if each is not None]
+        tasks += [asyncio.create_task(each.run()) for each in (*reprofiling, *worker_changes)]
         yield
         for task in tasks:
             task.cancel()

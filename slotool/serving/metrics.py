@@ -155,7 +155,7 @@ class Metrics:
         self._corrections = Gauge(
             "slotool_latency_correction",
             "How many times as long calls take as the latency table says, by which plans are made",
-            ["model", "point"],
+            ["model", "point", "pool"],
             registry=self.registry,
         )
         self._replans = Counter(
@@ -267,11 +267,11 @@ class Metrics:
         """A client with a token of its own has asked for an inference."""
         self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
 
-    def corrected(self, model: str, factors: Mapping[str, float]) -> None:
-        """Plans were made again: calls at each point take so many times as long as the table says."""
+    def corrected(self, model: str, factors: Mapping[str, float], pool: str = "") -> None:
+        """Plans were made again: calls at each point, in ``pool``, take so many times as long as the table says."""
         self._replans.labels(model).inc()
         for point, factor in factors.items():
-            self._corrections.labels(model, point).set(factor)
+            self._corrections.labels(model, point, pool).set(factor)
 
     def shadowed(self, model: str, outcome: str) -> None:
         """A copy of a request ended so."""

@@ -21,19 +21,34 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 class PoolEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """One ``[[pools]]`` table: workers of one kind, and the share of the requests that they get.
 
-    ``name``: for metrics and events; ``latency``, ``policy``, ``deadline_ms``: of all models in this pool; what is left
+    ``max_replicas``, ``requests_per_worker``: of workers that come and go with the pool's requests. ``name``: for
+    metrics and events; ``latency``, ``policy``, ``deadline_ms``: of all models in this pool; what is left
     out is as in the models, or at the top of the file.
     """
 
     share: Annotated[float, msgspec.Meta(gt=0)]
     replicas: Annotated[int, msgspec.Meta(ge=1)] = 1
     threads: Annotated[int, msgspec.Meta(ge=1)] = 1
+    max_replicas: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    requests_per_worker: Annotated[float, msgspec.Meta(gt=0)] | None = None
     name: Text | None = None
     latency: Text | None = None
     policy: Text | None = None
     deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_queue: Annotated[int, msgspec.Meta(ge=1)] | None = None
     device: Text | None = None
+
+    def mistake(self, devices: Sequence[str]) -> tuple[str, str] | None:
+        """A key and what is wrong with it, of keys that do not go together. ``devices``: that workers compute on."""
+        most = self.max_replicas
+        if most is None:
+            if self.requests_per_worker is not None:
+                return "requests-per-worker", "without max-replicas the pool has the same workers at any load"
+        elif most < self.replicas:
+            return "max-replicas", f"{most} workers at most, and {self.replicas} at least"
+        elif len(devices) > 1:
+            return "max-replicas", "several GPUs have a worker each, so that none can come with the load"
+        return None
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,17 @@ class PooledSources:
     def with_policy(self, name: str) -> PooledSources:
         return replace(self, parts=tuple(part.with_policy(name) for part in self.parts))
 
-    def with_corrections(self, corrections: Mapping[str, Mapping[OperatingPoint, float]]) -> PooledSources:
-        return replace(self, parts=tuple(part.with_corrections(corrections) for part in self.parts))
+    def with_corrections(
+        self, corrections: Mapping[str, Mapping[OperatingPoint, float]], pool: str | None = None
+    ) -> PooledSources:
+        """In ``pool``, or in all."""
+        parts = zip(self.pools, self.parts, strict=True)
+        return replace(
+            self,
+            parts=tuple(
+                part.with_corrections(corrections) if pool is None or own.name == pool else part for own, part in parts
+            ),
+        )
 
     @property
     def shapes(self) -> list[tuple[int, int]]:

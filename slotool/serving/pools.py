@@ -27,13 +27,19 @@ NUMBERS_APART = 10**12
 
 @dataclass(frozen=True)
 class Pool:
-    """``share`` of the requests come to it, of the sum of all shares; ``max_queue`` of them may wait for its workers of
-    ``threads`` each."""
+    """``share`` of the requests come to it, of the sum of all shares; ``max_queue`` of them may wait for its workers.
+
+    There are ``replicas`` of them with ``threads`` each. ``max_replicas``: workers come and go with the requests of the
+    pool, so many at most, each good for ``requests_per_worker`` a second; None where a latency table says so.
+    """
 
     name: str
     share: float
     max_queue: int
     threads: int = 1
+    replicas: int = 1
+    max_replicas: int | None = None
+    requests_per_worker: float | None = None
 
 
 class PoolEvents(Events):
@@ -101,6 +107,11 @@ class PooledRouter:
         ]
 
     @property
+    def by_pool(self) -> list[tuple[Pool, Router]]:
+        """Each pool with its router."""
+        return list(zip(self.pools, self._routers, strict=True))
+
+    @property
     def models(self) -> Mapping[str, ServedModel]:
         """The served models, by name; without those that take no further requests."""
         return {name: self._models[name] for name in self._routers[0].models if name in self._models}
@@ -133,7 +144,7 @@ class PooledRouter:
         """As ``Router.worker_states``, with ``pool``: the name of each worker's, and ``threads``."""
         return [
             {**state, "pool": pool.name, "threads": pool.threads}
-            for pool, router in zip(self.pools, self._routers, strict=True)
+            for pool, router in self.by_pool
             for state in router.worker_states()
         ]
 

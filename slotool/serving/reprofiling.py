@@ -19,11 +19,12 @@ LOOK_S = 1.0
 class Reprofiling:
     """Watches the calls of ``router``, and has ``settings`` plan by corrected latencies when they have changed.
 
-    Each re-plan is an event with its reason, and a metric.
+    Each re-plan is an event with its reason, and a metric. ``pool``: the name of the only pool of workers that these
+    calls are of, and whose plans they change; empty without pools.
     """
 
-    def __init__(self, router: Router, settings: ReloadableSettings):
-        self._router, self._settings = router, settings
+    def __init__(self, router: Router, settings: ReloadableSettings, pool: str = ""):
+        self._router, self._settings, self._pool = router, settings, pool
         self._watches: dict[str, LatencyWatch] = {}
         self._spaces: dict[str, ControlSpace] = {}
         self._reloads = settings.reloads
@@ -59,14 +60,14 @@ class Reprofiling:
         if not changed:
             return
         factors = {name: watch.factors for name, watch in self._watches.items() if watch.factors}
-        await self._settings.correct(factors)
+        await self._settings.correct(factors, self._pool)
         for name in changed:
             self._report(name, factors.get(name, {}))
 
     def _report(self, model: str, factors: Mapping[OperatingPoint, float]) -> None:
         least, most = min(factors.values()), max(factors.values())
         by = f"{most:.2f}" if most - least < 0.005 else f"{least:.2f} to {most:.2f}"
-        self._router.metrics.corrected(model, {point.key: factor for point, factor in factors.items()})
+        self._router.metrics.corrected(model, {point.key: factor for point, factor in factors.items()}, self._pool)
         self._router.events.emit(
             "replan",
             f"{model}: calls take {by} times what the latency table says; planned again",

@@ -142,11 +142,15 @@ class ReloadableSettings:
         """An event for those who watch the log and the live page."""
         self._router.events.emit("reload-failed", f"not reloaded: {why}")
 
-    async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]]) -> None:
-        """Plan with latencies of the tables times ``factors``, by model and point. Raises ``InputError``; then nothing
-        has changed."""
+    async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]], pool: str = "") -> None:
+        """Plan with latencies of the tables times ``factors``, by model and point; where there are pools of workers, in
+        ``pool``. Raises ``InputError``; then nothing has changed."""
         async with self._changing:
-            sources = self._sources.with_corrections(factors)
+            sources = self._sources
+            if isinstance(sources, PooledSources):
+                sources = sources.with_corrections(factors, pool)
+            else:
+                sources = sources.with_corrections(factors)
             # What the tables leave open was said at the start.
             models = await asyncio.to_thread(sources.reload, self._router.models, lambda sentence: None)
             self._replace(models.values())

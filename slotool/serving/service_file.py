@@ -130,8 +130,11 @@ class ServiceFile:
             if name in {pool.name for pool in pools}:
                 raise InputError(f"{where}.name: {name!r} is the name of another pool; give each one of its own")
             max_queue = entry.max_queue or document.get("max-queue") or self.max_queue
-            pools.append(Pool(name, entry.share, max_queue, entry.threads))
+            scaled = entry.max_replicas, entry.requests_per_worker
+            pools.append(Pool(name, entry.share, max_queue, entry.threads, entry.replicas, *scaled))
             common = replace(self.common, policy=BY_DEMAND, devices=several(entry.device or CPU))
+            if mistake := entry.mistake(common.devices):
+                raise InputError(f"{where}.{mistake[0]}: {mistake[1]}")
             own = {key: value for key in _OF_POOL if (value := given.get(key)) is not None}
             if "latency" in own:
                 own["latency"] = _file("latency", own["latency"], where, self.file.parent).absolute()

@@ -23,7 +23,7 @@ from slotool.rules.policies import Conc
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.space import ControlSpace, errors_at
-from slotool.scheduling.tolerance_tiers import ToleranceTiers, worst_us
+from slotool.scheduling.tolerance_tiers import LAST_CALL, MAX_AHEAD, Calls, ToleranceTiers, worst_us
 from slotool.simulation.events import ROUNDING_US
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
 from slotool.simulation.scenario import Scenario
@@ -39,7 +39,7 @@ class Ensembles:
     example takes. ``correct``: float32 [P, examples], 1 less the answer's error; ``accuracy``: float64 [P], its mean.
     ``sizes``: int64 [S], ascending, of the calls that any may have, beginning with 1; ``worst_us``: float64 [P, S], all
     consulted for each example, as a server plans; 0 where ``space`` does not know, ``inf`` beyond what an ensemble
-    takes.
+    takes. ``enough``: int64 [P], as of ``Calls``.
     Raises ``InputError`` for versions that ``outcomes`` lack.
     """
 
@@ -60,6 +60,10 @@ class Ensembles:
         for row, (point, own) in enumerate(zip(points, each, strict=True)):
             held = self.sizes <= own[-1]
             self.worst_us[row, held] = worst_us(space, point, self.sizes[held].tolist())
+        calls = [
+            Calls.of(space, point, concurrent=bool(both)) for point, both in zip(points, self.at_once, strict=True)
+        ]
+        self.enough = np.array([own.enough for own in calls])
 
 
 def _samples(samples_us: Mapping[tuple[str, int], np.ndarray], version: str, size: int) -> np.ndarray:
@@ -187,7 +191,14 @@ class TieredService:
             np.ascontiguousarray(scenario.arrival_us),
             np.ascontiguousarray(scenario.deadline_us),
             _Asked(np.ascontiguousarray(asked.example), np.ascontiguousarray(asked.tier), self._choices),
-            _Ensembles(ensembles.asks, ensembles.at_once, ensembles.taken, ensembles.worst_us, ensembles.sizes),
+            _Ensembles(
+                ensembles.asks,
+                ensembles.at_once,
+                ensembles.taken,
+                ensembles.worst_us,
+                ensembles.sizes,
+                ensembles.enough,
+            ),
             _Service((1 + slower) * self._values, self._starts, seed, call_us, self.cancels),
             np.zeros(len(scenario.death_us)),
             found,
@@ -212,6 +223,7 @@ class _Ensembles(NamedTuple):
     taken: Any
     worst_us: Any
     sizes: Any
+    enough: Any
 
 
 class _Service(NamedTuple):
@@ -263,16 +275,64 @@ def _chosen(choices: Any, worst_us: Any, slack_us: float, one_idle: int) -> int:
 
 
 @njit(cache=True)
+def _room(row: int, slack_us: float, ensembles: _Ensembles) -> int:
+    """The most requests of a call within ``slack_us``."""
+    room = 1
+    for column in range(len(ensembles.sizes)):
+        if ensembles.worst_us[row, column] <= slack_us:
+            room = max(room, ensembles.sizes[column])
+    return room
+
+
+@njit(cache=True)
+def _learnt(share: float, took_us: float, longest_us: float) -> float:
+    """What calls take of their worst cases, one more having taken so long; 0: not known."""
+    if longest_us <= 0:
+        return share
+    return took_us / longest_us if share == 0 else share + LAST_CALL * (took_us / longest_us - share)
+
+
+@njit(cache=True)
+def _loses_others(
+    head: int, row: int, room: int, share: float, workers: int, now: float, arrival_us: Any, deadline_us: Any,
+    ensembles: _Ensembles, batch: Any,
+) -> bool:  # fmt: skip
+    """Whether ``head`` is to be rejected, as ``ToleranceTiers`` has it, as calls that it has time for are too small."""
+    if share == 0 or room >= ensembles.enough[row]:
+        return False
+    left, query = 0, head
+    while query < len(arrival_us) and arrival_us[query] <= now:
+        left += batch[query] == 0
+        query += 1
+    if room >= left:
+        return False
+    worst_us, idle_us, query = ensembles.worst_us[row], now, head
+    needed = 2 if ensembles.at_once[row] else 1
+    for _ in range(MAX_AHEAD):
+        if left == 0:
+            break
+        while batch[query] > 0:
+            query += 1
+        slack_us = deadline_us[query] - idle_us
+        if slack_us < worst_us[0]:
+            return True
+        size = min(_room(row, slack_us, ensembles), left)
+        idle_us += share * needed * worst_us[np.searchsorted(ensembles.sizes, size)] / workers
+        left -= size
+        while size > 0:
+            size -= batch[query] == 0
+            query += 1
+    return False
+
+
+@njit(cache=True)
 def _gather(
-    head: int, row: int, now: float, slack_us: float, arrival_us: Any, deadline_us: Any, asked: _Asked,
+    head: int, row: int, room: int, now: float, arrival_us: Any, deadline_us: Any, asked: _Asked,
     ensembles: _Ensembles, found: _Found, members: Any,
 ) -> int:  # fmt: skip
-    """Put the requests that share the call of ``head`` into ``members``, as ``Dispatcher`` takes them; how many."""
+    """Put the requests that share the call of ``head``, ``room`` at most, into ``members``, as ``Dispatcher`` takes
+    them; how many."""
     worst_us, sizes, choices = ensembles.worst_us, ensembles.sizes, asked.choices
-    room = 1
-    for column in range(len(sizes)):
-        if worst_us[row, column] <= slack_us:
-            room = max(room, sizes[column])
     members[0], count, passed, ends_by_us = head, 1, 0, np.inf
     for query in range(head + 1, len(arrival_us)):
         if count == room or arrival_us[query] > now or passed > MAX_PASSED:
@@ -329,6 +389,7 @@ def _run(
     at_once, taken, worst_us = ensembles.at_once, ensembles.taken, ensembles.worst_us
     call_us, members = service.call_us, np.empty(ensembles.sizes[-1], dtype=np.int64)
     now, busy_us, drawn, calls, others, workers = 0.0, 0.0, 0, 0, 0, len(free_us)
+    share = 0.0
     for query in range(len(arrival_us)):
         if found.batch[query] > 0:
             continue
@@ -342,7 +403,11 @@ def _run(
         if row < 0:
             found.status[query] = REJECTED
             continue
-        size = _gather(query, row, now, slack_us, arrival_us, deadline_us, asked, ensembles, found, members)
+        room = _room(row, slack_us, ensembles)
+        if _loses_others(query, row, room, share, workers, now, arrival_us, deadline_us, ensembles, found.batch):
+            found.status[query] = REJECTED
+            continue
+        size = _gather(query, row, room, now, arrival_us, deadline_us, asked, ensembles, found, members)
         batch = members[:size]
         took_us, second_us, drawn = _take(row, batch, asked.example, ensembles, service, drawn, found)
         calls += 1
@@ -362,6 +427,7 @@ def _run(
                 done = max(done, second)
         else:
             _busy_until(free_us, 0, done)
+        share = _learnt(share, done - now, worst_us[row, np.searchsorted(ensembles.sizes, size)])
         for each in batch:
             others += row != asked.choices[asked.tier[each], 0, one_idle]
             found.status[each] = IN_TIME if done <= deadline_us[each] + ROUNDING_US else LATE

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning
-from slotool.planning.fleet import FleetSearch, Pool, WorkerType
+from slotool.planning.fleet import MAX_READ_PER_S, FleetSearch, Pool, WorkerType
 from slotool.planning.promise import Promise, attainment_at_least, mean_at_least
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import make_policy, read_profile
@@ -120,6 +120,7 @@ def test_a_mixed_fleet_costs_at_most_a_twentieth_more_than_the_cheapest_of_all(
             ):
                 costs.append(fast.price * few + slow.price * many)
     assert found.holds
+    assert ("no fleet of two types that holds is cheaper" in found.explanation) == (len(found.rows[0]["pools"]) == 1)
     assert found.rows[0]["cost"] <= 1.05 * min(costs)
     assert sum(pool["share"] for pool in found.rows[0]["pools"]) == pytest.approx(1.0)
 
@@ -137,14 +138,21 @@ def test_the_service_file_of_a_mixed_fleet_lists_its_pools(slotool: Slotool, tmp
     row = done.document["fleets"][0]
     assert row["threads"] is None
     assert row["cost"] < min(each["cost"] for each in done.document["fleets"] if len(each["pools"]) == 1)
-    (file,) = done.document["services"]
-    written = tomllib.loads(Path(file).read_text())
+    written = tomllib.loads(Path(done.document["out"]).read_text())
     for key in ("replicas", "share", "policy"):
         assert [pool[key] for pool in written["pools"]] == [pool[key] for pool in row["pools"]]
     assert [pool["max-queue"] for pool in written["pools"]] == [pool["max_queue"] for pool in row["pools"]]
     latencies = [Path(pool["latency"]).stem for pool in written["pools"]]
     assert latencies == [pool["worker"].partition(",")[0] for pool in row["pools"]]
     assert "latency" not in written["models"][0]
+
+
+def test_the_queue_is_no_longer_than_what_a_server_reads_within_a_deadline() -> None:
+    """A worker that could answer 1,600,000 requests per second in batches."""
+    rows = [{"subject": "net", "point": "version=a", "batch_size": size, "samples_s": [1e-5]} for size in (1, 16)]
+    table = LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=0.9))
+    found = api.plan(table, rate=500.0, deadline_ms=20, policies="slackfit", progress=None)
+    assert found.rows[0]["pools"][0]["max_queue"] == 0.02 * MAX_READ_PER_S
 
 
 @pytest.mark.parametrize(("price", "burstiness"), [(1.4, 6.0), (1.9, 1.0), (2.6, 6.0)])

@@ -57,6 +57,8 @@ log = "events.jsonl"
 name = "fast"
 share = 3
 latency = "fast.parquet"
+max-replicas = 2
+requests-per-worker = 0.5
 [[pools]]
 name = "slow"
 share = 1
@@ -96,6 +98,8 @@ def test_each_pool_plans_by_its_own_latencies(file: Path) -> None:
         (lambda text: text.replace("share = 1", "portion = 1"), "there is no key 'portion'; there are share, replicas"),
         (lambda text: text.replace('name = "slow"', 'name = "fast"'), "the name of another pool"),
         (lambda text: text.replace("slow.parquet", "none.parquet"), "there is no file"),
+        (lambda text: text.replace("max-replicas = 2", "max-replicas = 2\nreplicas = 3"), "2 workers at most, and 3"),
+        (lambda text: text.replace("max-replicas = 2", ""), r"pools\[0\].requests-per-worker: without max-replicas"),
         (lambda text: "threads = 2\n" + text, "each of the .*pools.* says so for itself"),
         (lambda text: "pools = []\n" + text[text.index("[[models]]") :], "at least one"),
     ],
@@ -106,7 +110,9 @@ def test_a_mistake_in_pools_is_one_sentence(file: Path, change: Callable[[str], 
         read(file)
 
 
-def test_a_server_of_two_pools_shares_requests_out_and_answers_all_when_one_is_lost(file: Path) -> None:
+def test_a_server_of_two_pools_scales_one_of_them_and_answers_all_when_the_other_is_lost(
+    file: Path,
+) -> None:
     arguments = ["--config", str(file), "--port", "0", "--allow-faults"]
     with RunningServer(arguments) as server, httpx.Client(base_url=server.url, timeout=60) as client:
 
@@ -122,11 +128,16 @@ def test_a_server_of_two_pools_shares_requests_out_and_answers_all_when_one_is_l
             lines = map(json.loads, (file.parent / "events.jsonl").read_text().splitlines())
             return [line for line in lines if line["event"] == kind]
 
+        def pools() -> list[str]:
+            return [state["pool"] for state in client.get("/live").json()["worker_states"]]
+
+        assert pools() == ["fast", "slow"]
         ask(40)
         assert (count("fast"), count("slow")) == (30, 10)
-        states = client.get("/live").json()["worker_states"]
-        assert [state["pool"] for state in states] == ["fast", "slow"]
-        assert client.post("/faults", json={"action": "kill", "worker": 1, "lasts_s": 600}).status_code == 200
+        until(lambda: events("worker-added"))
+        assert events("scale")[0]["pool"] == "fast"
+        assert pools() == ["fast", "fast", "slow"]
+        assert client.post("/faults", json={"action": "kill", "worker": 2, "lasts_s": 600}).status_code == 200
         until(lambda: events("worker-lost"))
         assert events("worker-lost")[0]["pool"] == "slow"
         ask(8)

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from slotool.errors import InputError
+from slotool.profiling.engines.ray_cluster import workers_that_fit
 from slotool.scheduling.autoscaler import Autoscaler, Scaling
 from slotool.serving import ServedModel
 from slotool.serving.autoscaling import Autoscaling
 from slotool.serving.engines.protocol import encode_point
-from slotool.serving.engines.ray import CANCELLED, DONE, FAILED, MISSING, RayInferenceEngine, Worker
+from slotool.serving.engines.ray import RayInferenceEngine
+from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISSING, Worker
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
 from tests.ray_nodes import Nodes, cluster_of_nodes
 
@@ -87,6 +89,8 @@ def test_workers_come_with_the_load_as_far_as_there_are_cpus_and_no_request_is_l
 ) -> None:
     """More workers are wanted than the cluster has CPUs for: those that fit come, and the rest is said once."""
     with Service.on(RayInferenceEngine(1, address=nodes.address, max_replicas=99), tmp_path) as service:
+        import ray
+
         router, wanted, ended = service.router, 99, False
         heard: list[tuple[str, str]] = []
         router.events.listen(lambda kind, sentence, fields: heard.append((kind, sentence)))
@@ -107,6 +111,9 @@ def test_workers_come_with_the_load_as_far_as_there_are_cpus_and_no_request_is_l
         async def swing() -> list[int]:
             nonlocal ended, wanted
             nodes.add()
+            while workers_that_fit(ray, 1) < 2:
+                await asyncio.sleep(0.05)
+            assert workers_that_fit(ray, 2) == 0, "no node has the CPUs of a worker"
             asking = [asyncio.create_task(ask()) for _ in range(3)]
             while not said("scale-waits") or router.alive() < router.workers():
                 autoscaling.look()

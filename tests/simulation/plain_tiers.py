@@ -81,6 +81,7 @@ def simulate_plainly(
         for worker, end_us in lasting.items():
             busy_us += end_us - now_us
             heappush(ends, (end_us, len(ends), worker))
+        policy.observe(batch.decision.point, len(numbers), done_us - now_us)
         for i, query in zip(numbers, batch.queries, strict=True):
             out.status[i] = IN_TIME if done_us <= query.deadline_us + 1e-3 else LATE
             out.done_us[i], out.point[i], out.batch[i] = done_us, batch.decision.point.key, len(numbers)

@@ -159,6 +159,25 @@ def test_a_conc_ensemble_takes_turns_on_a_single_worker() -> None:
     np.testing.assert_allclose(*each)
 
 
+@pytest.mark.parametrize(
+    "policy", [OSFA("medium"), Seq("small", "large", 0.4), Conc("small", "large", 0.6)], ids=lambda policy: policy.kind
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_beyond_capacity_as_many_are_in_time_as_at_it(policy: RoutingPolicy, workers: int) -> None:
+    """The most urgent request has hardly any time left then: it must not make the calls of all others small."""
+    service = TieredService(rules({0.1: policy}), space(), samples(0.1), TABLE, [(0.1, "cost")])
+    capacity_per_us = workers / service.worker_us(0)
+
+    def goodput(load: float) -> float:
+        """In time, as a share of what calls of the best size could do."""
+        arrival_us = np.cumsum(np.random.default_rng(1).exponential(1 / (load * capacity_per_us), 4_000))
+        scenario = Scenario(arrival_us, arrival_us + 15_000.0, np.full(workers, np.inf))
+        return load * float((service.simulate(scenario, asked(4_000, 1)).status == 1).mean())
+
+    peak = max(goodput(load) for load in (0.6, 0.7, 0.8, 0.9, 1.0))
+    assert min(goodput(load) for load in (1.2, 1.5, 3.0)) > 0.9 * peak
+
+
 def test_a_request_whose_tier_could_be_late_gets_a_stricter_one() -> None:
     policies = {0.0: OSFA("large"), 0.3: Seq("medium", "large", 0.5)}
     service = TieredService(rules(policies), space(), samples(0.0), TABLE, [(0.3, "cost")])

@@ -58,6 +58,20 @@ def connect(ray: Any, address: str) -> bool:
     return True
 
 
+def workers_that_fit(ray: Any, cpus: int) -> int:
+    """How many workers of so many CPUs each the nodes have room for now. One node has to have all CPUs of a worker;
+    through a client (``ray://``), to which ray does not tell nodes apart, all nodes count as one."""
+    if ray.util.client.ray.is_connected():
+        free = [ray.available_resources()]
+    else:
+        # ray has no public name for it, and its own serving library asks this way.
+        from ray._private import state
+
+        by_node: dict[str, dict[str, float]] = state.available_resources_per_node()  # type: ignore[no-untyped-call]
+        free = list(by_node.values())
+    return sum(int(node.get("CPU", 0)) // cpus for node in free)
+
+
 def _has_token() -> bool:
     return any(os.environ.get(name) for name in TOKEN_VARIABLES) or (Path.home() / TOKEN_FILE).is_file()
 

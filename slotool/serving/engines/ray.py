@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from slotool import factories
-from slotool.artifacts.bundle import MANIFEST
 from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError, RunError
 from slotool.models.packing import pack, unpack
-from slotool.process import limit_threads
-from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray
+from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray, workers_that_fit
 from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
-from slotool.serving.engines.protocol import (
-    decode_point,
-    encode_point,
-    inputs_of_tensors,
-    outputs_of_tensors,
-    tensors_of_inputs,
-    tensors_of_outputs,
-)
+from slotool.serving.engines.protocol import encode_point, outputs_of_tensors, tensors_of_inputs
+from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISSING, Load, Worker
 from slotool.serving.ensemble import PointRunner
 from slotool.serving.outputs import Computed, Scores
 from slotool.serving.served import ServedModel
@@ -39,99 +25,6 @@ from slotool.tables import OperatingPoint
 START_TIMEOUT_S = 180.0
 # ray starts a lost actor again by itself; it is asked so often whether it has.
 ASK_AGAIN_S = 0.5
-DONE, FAILED, CANCELLED, MISSING = "done", "failed", "cancelled", "missing"
-# Of one bundle: what its files hold, by name.
-Files = Mapping[str, bytes]
-
-
-class Worker:
-    """What an actor does. Everything it answers is a tuple of its kind and of plain data, never an exception.
-
-    Calls come one at a time; ``cancel``, ``stay`` and ``where`` run in parallel, on threads of their own.
-    """
-
-    def __init__(self) -> None:
-        self._runners: dict[str, PointRunner] = {}
-        self._call = self._cancelled = 0
-        self._received: list[tempfile.TemporaryDirectory[str]] = []
-
-    def load(self, entries: list[dict[str, Any]], threads: int, files: Mapping[str, Files] | None = None) -> Any:
-        """Make the models ready: ``DONE``, ``FAILED`` with a sentence, or ``MISSING`` with the names of those whose
-        artifacts cannot be read here; their ``files`` are then wanted."""
-        missing = [entry["name"] for entry in entries if not _has(entry)]
-        if missing and files is None:
-            return MISSING, missing
-        try:
-            limit_threads(threads)
-            # Actors have the environment of their node, not the router's.
-            if any(entry["allows_code"] for entry in entries):
-                factories.allow_code()
-            for entry in entries:
-                self._load(entry, self._unpacked(files[entry["name"]]) if files and entry["name"] in missing else None)
-        except Exception as error:
-            return FAILED, f"{type(error).__name__}: {error}"
-        return (DONE,)
-
-    def compute(self, call: int, name: str, point: bytes, x: np.ndarray | bytes) -> Any:
-        """``DONE`` with logits and confidences, ``FAILED`` with a sentence, or ``CANCELLED``.
-
-        Of a model with a signature ``x`` is packed, and so are the outputs that come with ``DONE``.
-        """
-        self._call = call
-        try:
-            self._check_cancelled()
-            inputs = inputs_of_tensors(unpack(x)) if isinstance(x, bytes) else x
-            computed = self._runners[name].run(inputs, decode_point(point))
-        except CallCancelled:
-            return (CANCELLED,)
-        except Exception as error:
-            return FAILED, f"{type(error).__name__}: {error}"
-        if isinstance(computed, Scores):
-            return DONE, computed.logits, computed.confidence
-        return DONE, pack(tensors_of_outputs(computed))
-
-    def cancel(self, call: int) -> None:
-        """``compute`` looks for this between two operators."""
-        self._cancelled = call
-
-    def stay(self) -> None:
-        """Never returns: its failure reports that the actor was lost."""
-        threading.Event().wait()
-
-    def where(self) -> str:
-        """The id of the node."""
-        import ray
-
-        return str(ray.get_runtime_context().get_node_id())
-
-    def _check_cancelled(self) -> None:
-        if self._cancelled == self._call:
-            raise CallCancelled("the call was cancelled")
-
-    def _load(self, entry: Mapping[str, Any], instead: str | None) -> None:
-        from slotool.elastic import load_served
-
-        model = load_served(instead or entry["path"])
-        runner = PointRunner(model, map(decode_point, entry["points"]))
-        runner.warm(batch_sizes=entry["batch_sizes"])
-        model.set_cancellation_check(self._check_cancelled)
-        self._runners[entry["name"]] = runner
-
-    def _unpacked(self, files: Files) -> str:
-        """A folder with them, which lasts as long as this worker."""
-        self._received.append(tempfile.TemporaryDirectory(prefix="slotool-"))
-        for name, content in files.items():
-            (Path(self._received[-1].name) / Path(name).name).write_bytes(content)
-        return self._received[-1].name
-
-
-def _has(entry: Mapping[str, Any]) -> bool:
-    """Whether the very artifact lies at the same path here."""
-    manifest = Path(entry["path"]) / MANIFEST
-    try:
-        return bool(manifest.read_bytes() == entry["manifest"])
-    except OSError:
-        return False
 
 
 @dataclass(slots=True)
@@ -142,33 +35,13 @@ class _Call:
     begun_s: float
 
 
-class _Load:
-    """What an actor has ready: models, with so many threads. Raises ``InputError`` for one without an artifact."""
-
-    def __init__(self, models: Mapping[str, ServedModel], threads: int):
-        for name, served in models.items():
-            if served.path is None:
-                raise InputError(f"{name} does not come from an artifact: the nodes of a cluster cannot load it")
-            PointRunner(served.model, served.policy.points)
-        self.models, self.threads = dict(models), threads
-        self._entries = [_entry(name, served) for name, served in models.items()]
-
-    def on(self, actor: Any, missing: list[str] | None = None) -> Any:
-        """The reference of what ``Worker.load`` answers."""
-        return actor.load.remote(self._entries, self.threads, missing and self._files(missing))
-
-    def _files(self, names: list[str]) -> dict[str, Files]:
-        paths = {name: self.models[name].path for name in names}
-        return {name: {file.name: file.read_bytes() for file in path.iterdir()} for name, path in paths.items() if path}
-
-
 @dataclass(slots=True)
 class _Place:
     """A worker as the router sees it; ``life`` counts how often it was lost or replaced, ``lost_s`` is since when it is
     lost, if it is now. ``removed``: it is not needed any more."""
 
     actor: Any
-    load: _Load
+    load: Load
     life: int = 0
     call: _Call | None = None
     lost_s: float | None = None
@@ -215,7 +88,7 @@ class RayInferenceEngine(InferenceEngine):
         self._warm_took_s = 0.0
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
-        self._load, self._on_change = _Load(models, self._threads), on_change
+        self._load, self._on_change = Load(models, self._threads), on_change
         self._ray = quiet_ray()
         self._connected = connect(self._ray, self._address)
         self._places = self._new_places(self._load, self.workers)
@@ -248,7 +121,7 @@ class RayInferenceEngine(InferenceEngine):
 
     async def _stage(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
         self.listen()
-        load = _Load(models, threads)
+        load = Load(models, threads)
         staged = self._staged = self._new_places(load, workers)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -278,7 +151,7 @@ class RayInferenceEngine(InferenceEngine):
                 return
             missing = said[0]
 
-    def _change_over(self, load: _Load, staged: list[_Place]) -> None:
+    def _change_over(self, load: Load, staged: list[_Place]) -> None:
         """Idle workers at once; a busy one when its call has ended, before it is given another."""
         self._load, self.workers, self._staged = load, len(staged), []
         for worker, place in enumerate(staged):
@@ -319,7 +192,7 @@ class RayInferenceEngine(InferenceEngine):
             self._on_change(worker, False)
 
     def room_for(self, workers: int) -> int | None:
-        """As many more as the cluster has free CPUs for, in all its nodes together.
+        """As many more as the nodes of the cluster have free CPUs for.
 
         Not known while workers start: they may have taken their CPUs, or not yet.
         """
@@ -327,8 +200,7 @@ class RayInferenceEngine(InferenceEngine):
         if any(place.lost_s is not None and place.lost_s > since_s for place in self._places):
             return None
         there = sum(not place.removed for place in self._places[:workers])
-        free = int(self._ray.available_resources().get("CPU", 0)) // self._load.threads
-        return min(workers, there + free)
+        return min(workers, there + workers_that_fit(self._ray, self._load.threads))
 
     def scale_to(self, workers: int) -> bool:
         """Not while other models are on their way, nor while a worker that would be kept is still busy with the models
@@ -402,7 +274,7 @@ class RayInferenceEngine(InferenceEngine):
         asked = self._places[worker].actor.where.options(concurrency_group="control").remote()
         return str(self._ray.get(asked))
 
-    def _new_places(self, load: _Load, workers: int) -> list[_Place]:
+    def _new_places(self, load: Load, workers: int) -> list[_Place]:
         return [_Place(self._new_actor(load.threads), load) for _ in range(workers)]
 
     def _new_actor(self, threads: int) -> Any:
@@ -526,15 +398,3 @@ class RayInferenceEngine(InferenceEngine):
 
 def _computed(model: ElasticModel, said: list[Any]) -> Computed:
     return Scores.of(*said) if model.signature is None else outputs_of_tensors(unpack(said[0]), model)
-
-
-def _entry(name: str, served: ServedModel) -> dict[str, Any]:
-    assert served.path is not None
-    return {
-        "name": name,
-        "path": str(served.path.resolve()),
-        "manifest": (served.path / MANIFEST).read_bytes(),
-        "allows_code": factories.is_allowed(),
-        "points": [encode_point(point) for point in served.policy.points],
-        "batch_sizes": served.policy.batch_sizes,
-    }

@@ -1,0 +1,148 @@
+"""What an actor of the ray engine does, and what it has ready: the part that runs on the nodes of a cluster."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool import factories
+from slotool.artifacts.bundle import MANIFEST
+from slotool.errors import InputError
+from slotool.models.packing import pack, unpack
+from slotool.process import limit_threads
+from slotool.serving.engines.base import CallCancelled
+from slotool.serving.engines.protocol import decode_point, encode_point, inputs_of_tensors, tensors_of_outputs
+from slotool.serving.ensemble import PointRunner
+from slotool.serving.outputs import Scores
+from slotool.serving.served import ServedModel
+
+DONE, FAILED, CANCELLED, MISSING = "done", "failed", "cancelled", "missing"
+# Of one bundle: what its files hold, by name.
+Files = Mapping[str, bytes]
+
+
+class Worker:
+    """What an actor does. Everything it answers is a tuple of its kind and of plain data, never an exception.
+
+    Calls come one at a time; ``cancel``, ``stay`` and ``where`` run in parallel, on threads of their own.
+    """
+
+    def __init__(self) -> None:
+        self._runners: dict[str, PointRunner] = {}
+        self._call = self._cancelled = 0
+        self._received: list[tempfile.TemporaryDirectory[str]] = []
+
+    def load(self, entries: list[dict[str, Any]], threads: int, files: Mapping[str, Files] | None = None) -> Any:
+        """Make the models ready: ``DONE``, ``FAILED`` with a sentence, or ``MISSING`` with the names of those whose
+        artifacts cannot be read here; their ``files`` are then wanted."""
+        missing = [entry["name"] for entry in entries if not _has(entry)]
+        if missing and files is None:
+            return MISSING, missing
+        try:
+            limit_threads(threads)
+            # Actors have the environment of their node, not the router's.
+            if any(entry["allows_code"] for entry in entries):
+                factories.allow_code()
+            for entry in entries:
+                self._load(entry, self._unpacked(files[entry["name"]]) if files and entry["name"] in missing else None)
+        except Exception as error:
+            return FAILED, f"{type(error).__name__}: {error}"
+        return (DONE,)
+
+    def compute(self, call: int, name: str, point: bytes, x: np.ndarray | bytes) -> Any:
+        """``DONE`` with logits and confidences, ``FAILED`` with a sentence, or ``CANCELLED``.
+
+        Of a model with a signature ``x`` is packed, and so are the outputs that come with ``DONE``.
+        """
+        self._call = call
+        try:
+            self._check_cancelled()
+            inputs = inputs_of_tensors(unpack(x)) if isinstance(x, bytes) else x
+            computed = self._runners[name].run(inputs, decode_point(point))
+        except CallCancelled:
+            return (CANCELLED,)
+        except Exception as error:
+            return FAILED, f"{type(error).__name__}: {error}"
+        if isinstance(computed, Scores):
+            return DONE, computed.logits, computed.confidence
+        return DONE, pack(tensors_of_outputs(computed))
+
+    def cancel(self, call: int) -> None:
+        """``compute`` looks for this between two operators."""
+        self._cancelled = call
+
+    def stay(self) -> None:
+        """Never returns: its failure reports that the actor was lost."""
+        threading.Event().wait()
+
+    def where(self) -> str:
+        """The id of the node."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled == self._call:
+            raise CallCancelled("the call was cancelled")
+
+    def _load(self, entry: Mapping[str, Any], instead: str | None) -> None:
+        from slotool.elastic import load_served
+
+        model = load_served(instead or entry["path"])
+        runner = PointRunner(model, map(decode_point, entry["points"]))
+        runner.warm(batch_sizes=entry["batch_sizes"])
+        model.set_cancellation_check(self._check_cancelled)
+        self._runners[entry["name"]] = runner
+
+    def _unpacked(self, files: Files) -> str:
+        """A folder with them, which lasts as long as this worker."""
+        self._received.append(tempfile.TemporaryDirectory(prefix="slotool-"))
+        for name, content in files.items():
+            (Path(self._received[-1].name) / Path(name).name).write_bytes(content)
+        return self._received[-1].name
+
+
+def _has(entry: Mapping[str, Any]) -> bool:
+    """Whether the very artifact lies at the same path here."""
+    manifest = Path(entry["path"]) / MANIFEST
+    try:
+        return bool(manifest.read_bytes() == entry["manifest"])
+    except OSError:
+        return False
+
+
+class Load:
+    """What an actor has ready: models, with so many threads. Raises ``InputError`` for one without an artifact."""
+
+    def __init__(self, models: Mapping[str, ServedModel], threads: int):
+        for name, served in models.items():
+            if served.path is None:
+                raise InputError(f"{name} does not come from an artifact: the nodes of a cluster cannot load it")
+            PointRunner(served.model, served.policy.points)
+        self.models, self.threads = dict(models), threads
+        self._entries = [_entry(name, served) for name, served in models.items()]
+
+    def on(self, actor: Any, missing: list[str] | None = None) -> Any:
+        """The reference of what ``Worker.load`` answers."""
+        return actor.load.remote(self._entries, self.threads, missing and self._files(missing))
+
+    def _files(self, names: list[str]) -> dict[str, Files]:
+        paths = {name: self.models[name].path for name in names}
+        return {name: {file.name: file.read_bytes() for file in path.iterdir()} for name, path in paths.items() if path}
+
+
+def _entry(name: str, served: ServedModel) -> dict[str, Any]:
+    assert served.path is not None
+    return {
+        "name": name,
+        "path": str(served.path.resolve()),
+        "manifest": (served.path / MANIFEST).read_bytes(),
+        "allows_code": factories.is_allowed(),
+        "points": [encode_point(point) for point in served.policy.points],
+        "batch_sizes": served.policy.batch_sizes,
+    }
