@@ -22,7 +22,7 @@ from slotool.scheduling.batching.observed import (
 )
 from slotool.scheduling.batching.rehearsal import GAP_CV2 as REHEARSED_CV2
 from slotool.scheduling.batching.rehearsal import LOADS as REHEARSED_LOADS
-from slotool.scheduling.batching.rehearsal import WORKERS, Candidate, rehearsed
+from slotool.scheduling.batching.rehearsal import WORKERS, Candidate, rehearsed, stands
 from slotool.scheduling.batching.slack_fit import SlackFit, choose_slack_fit
 from slotool.scheduling.batching.table_cache import remembered
 from slotool.scheduling.batching.value_iteration import ValueIteration, choose_by_value
@@ -34,8 +34,9 @@ _ALIKE = 1 / 96
 _RISK, _LATER = 0.03, 0.03
 _DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES, _LATE_RISK, _LATER_US = 0, 1, 2, 3, 4, 5, 6, 7, 8
 _HEAD = 9
-# In front of it: how long the plan of SlackFit is, and which policy decides where.
+# In front of it: how long the plan of SlackFit is, and which policy decides where: hindsight, by value, or SlackFit.
 _SLACK_FIT, _DECIDING = 0, 1
+_BY_VALUE, _BY_SLACK_FIT = 1, 2
 
 
 @njit(cache=True)
@@ -170,12 +171,12 @@ def choose_as_rehearsed(
     cell = (int(workers > 1) * len(REHEARSED_CV2) + spread) * len(REHEARSED_LOADS) + nearest(REHEARSED_LOADS, load)
     which = plan[_DECIDING + cell]
     found: int = REJECT
-    if which == 1.0:
+    if which == _BY_VALUE:
         found = choose_by_value(
             latency_us, accuracy, sizes, plan[hindsight + end :], now_us, deadlines_us, lowest, narrowest, arrived_us,
             free_us,
         )  # fmt: skip
-    elif which == 2.0:
+    elif which == _BY_SLACK_FIT:
         found = choose_slack_fit(
             latency_us, accuracy, sizes, plan[slack_fit:hindsight], now_us, deadlines_us, lowest, narrowest, arrived_us,
             free_us,
@@ -193,7 +194,8 @@ class Hindsight(ValueIteration):
     As the value-iteration policy, but the value of the state that a call leads to is what a worker that knew all later
     arrivals would bring from there on, on average (``hindsight_values``). Where several workers work value iteration
     decides. So does it, or SlackFit, at loads where they bring clearly more on drawn arrivals, which is tried
-    when the policy is made (``rehearsal``). Parameters and errors are those of ``ValueIteration``.
+    when the policy is made (``rehearsal``); and value iteration at all loads where the whole then brings less than it:
+    the tables are too coarse for calls that are hundreds of times shorter than a deadline. Parameters and errors are those of ``ValueIteration``.
     """
 
     name: ClassVar[str] = "hindsight"
@@ -227,6 +229,10 @@ def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
         Candidate(choose_slack_fit, slack_fit),
     )
     deciding = rehearsed(grid, candidates, deadline_us, aversion)
+    plan = np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own])
+    if stands(grid, Candidate(choose_as_rehearsed, plan), candidates[_BY_VALUE], deadline_us, aversion):
+        return plan
+    deciding[WORKERS.tolist().index(1)] = _BY_VALUE
     return np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own])
 
 
