@@ -159,9 +159,19 @@ def _of_columns(path: Path, columns: set[str]) -> Any:
 def _tables() -> list[Any]:
     from slotool.predictors.scoring import PredictionsTable
     from slotool.predictors.study import StudyTable
+    from slotool.simulation.query_log import QueryLog
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
     from slotool.workloads.interference import InterferenceTable
     from slotool.workloads.requests import RequestLog
 
-    return [RequestLog, PredictionsTable, StudyTable, OutcomeTable, InterferenceTable, LatencyTable, ArrivalTable]
+    return [
+        QueryLog,
+        RequestLog,
+        PredictionsTable,
+        StudyTable,
+        OutcomeTable,
+        InterferenceTable,
+        LatencyTable,
+        ArrivalTable,
+    ]

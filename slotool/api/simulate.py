@@ -67,6 +67,7 @@ def simulate(
     optimum: str = "auto",
     plots: FilePath | None = None,
     log: FilePath | None = None,
+    force: bool = False,
     seed: int = 0,
     progress: Reporting = "auto",
 ) -> Simulation:
@@ -90,7 +91,8 @@ def simulate(
         optimum: The best possible: ``"milp"`` (integer program, up to a hundred queries), ``"bound"`` (fluid bound) or
             ``"auto"``: exact with one worker, no deaths and no noise, else the bound.
         plots: Folder for plots (PNG) of rate, accuracy, batch and queue over time.
-        log: File (Parquet) for what became of every query under each policy.
+        log: File (.parquet) for what became of every query under each policy.
+        force: Replace ``log`` if it exists.
         seed: Of the latencies that are drawn.
         progress: Who hears how far it is, and of points left out; see ``slotool.api.progress``.
 
@@ -99,10 +101,12 @@ def simulate(
 
     Raises:
         InputError: The profile cannot be planned with, or no policy or optimum has this name.
-        ArgumentError: There is no worker, or no time.
+        ArgumentError: There is no worker, or no time, or ``log`` is no name of a Parquet file.
+        AlreadyExistsError: ``log`` exists.
         TableError: A table cannot be read.
         MissingPackageError: ``plots`` is given and matplotlib is not installed.
     """
+    from slotool.artifacts.bundle import refuse_existing
     from slotool.scheduling.batching import make_policy, read_profile
     from slotool.scheduling.batching.registry import policies_named
     from slotool.simulation import Scenario, ServiceTimes
@@ -117,6 +121,10 @@ def simulate(
     for argument, value in (("workers", workers), ("deadline_ms", deadline_ms)):
         if not value > 0:
             raise ArgumentError(argument, f"{value:g} is not above 0")
+    if log is not None:
+        if Path(log).suffix != ".parquet":
+            raise ArgumentError("log", f"{log} is written as Parquet: name it {Path(log).with_suffix('.parquet').name}")
+        refuse_existing(Path(log), force)
     latencies = loaded(LatencyTable, profile)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     known = read_profile(latencies, accuracies, subject=subject, quantile=quantile, devices=devices_of(device))

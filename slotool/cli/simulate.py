@@ -9,7 +9,7 @@ import typer
 
 import slotool
 from slotool.api.simulate import POLICIES
-from slotool.cli.options import Json, Seed, panel, parse_numbers, plots_folder
+from slotool.cli.options import Force, Json, Seed, panel, parse_numbers, plots_folder
 
 ALL = ",".join(POLICIES)
 
@@ -62,6 +62,7 @@ def simulate(
     log: Annotated[
         Path | None, _result("--log", help="File for what became of every query: a row per policy and query.")
     ] = None,
+    force: Force = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -95,6 +96,7 @@ def simulate(
         optimum=optimum,
         plots=plots,
         log=log,
+        force=force,
         seed=seed,
         progress=output,
     )

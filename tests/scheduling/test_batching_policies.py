@@ -281,6 +281,31 @@ def test_values_of_hindsight_fall_with_time_and_age_and_rise_with_what_waits() -
     assert values[0, 0, 0, 0, -1] > -0.1 > values[0, -1, 0, 0, -1]
 
 
+def test_hindsight_brings_no_less_than_value_iteration_where_a_deadline_is_hundreds_of_calls_long() -> None:
+    """Its tables cannot tell calls of microseconds apart: a long queue stayed long, with calls of four queries."""
+    versions = [OperatingPoint.of(version=name) for name in ("small", "medium", "large")]
+    times_us = [(4.7, 4.9, 5.3, 6.9), (7.6, 11.2, 17.0, 48.7), (42.3, 125.3, 191.5, 568.3)]
+    grid = ControlGrid(
+        ControlSpace(
+            versions,
+            {
+                (v, n): us
+                for v, row in zip(versions, times_us, strict=True)
+                for n, us in zip((1, 4, 16, 64), row, strict=True)
+            },
+            dict(zip(versions, (0.878, 0.975, 0.981), strict=True)),
+        )
+    )
+    for rate_per_us in (0.117, 0.147, 0.29, 1.5):
+        arrival_us = np.cumsum(np.random.default_rng(5).exponential(1.0 / rate_per_us, 40_000))
+        scenario = Scenario.of(arrival_us / 1e6, 0.01)
+        hindsight, by_value = (
+            simulate(make_policy(name, grid, 10_000.0), scenario).summary()["effective_accuracy"]
+            for name in ("hindsight", "value-iteration")
+        )
+        assert hindsight >= by_value - 0.005
+
+
 @pytest.mark.parametrize("seed", [1, 9, 10])
 def test_hindsight_brings_no_less_than_slackfit_where_points_lie_far_apart(seed: int) -> None:
     """Tables too coarse for a profile lost to SlackFit there; a rehearsal says which of the two is to decide."""

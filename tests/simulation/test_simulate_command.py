@@ -10,7 +10,7 @@ import pytest
 
 import slotool
 from slotool.cli import generate_arrivals, simulate
-from slotool.errors import InputError, TableError
+from slotool.errors import AlreadyExistsError, ArgumentError, InputError, TableError
 from slotool.simulation.query_log import QueryLog
 
 HEAD = "subject,point,batch_size,samples_s,accuracy\n"
@@ -46,6 +46,11 @@ def test_what_became_of_every_query_is_written_down(tmp_path: Path) -> None:
     log = tmp_path / "queries.parquet"
     found = slotool.simulate(profile, arrivals, 20.0, policies="slackfit,fixed@depth=1", log=log)
     assert found.document["log"] == str(log)
+    with pytest.raises(AlreadyExistsError, match="exists already"):
+        slotool.simulate(profile, arrivals, 20.0, policies="slackfit", log=log)
+    with pytest.raises(ArgumentError, match=r"written as Parquet: name it queries\.parquet"):
+        slotool.simulate(profile, arrivals, 20.0, policies="slackfit", log=log.with_suffix(".csv"))
+    assert isinstance(slotool.load(log), QueryLog)
     rows = QueryLog.load(log).rows
     assert set(rows["policy"]) == {"slackfit", "fixed@depth=1"}
     for figures in found.rows:

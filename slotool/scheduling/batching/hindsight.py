@@ -22,7 +22,7 @@ from slotool.scheduling.batching.observed import (
 )
 from slotool.scheduling.batching.rehearsal import GAP_CV2 as REHEARSED_CV2
 from slotool.scheduling.batching.rehearsal import LOADS as REHEARSED_LOADS
-from slotool.scheduling.batching.rehearsal import WORKERS, Candidate, rehearsed, stands
+from slotool.scheduling.batching.rehearsal import WORKERS, Candidate, best_whole, rehearsed
 from slotool.scheduling.batching.slack_fit import SlackFit, choose_slack_fit
 from slotool.scheduling.batching.table_cache import remembered
 from slotool.scheduling.batching.value_iteration import ValueIteration, choose_by_value
@@ -193,9 +193,10 @@ class Hindsight(ValueIteration):
 
     As the value-iteration policy, but the value of the state that a call leads to is what a worker that knew all later
     arrivals would bring from there on, on average (``hindsight_values``). Where several workers work value iteration
-    decides. So does it, or SlackFit, at loads where they bring clearly more on drawn arrivals, which is tried
-    when the policy is made (``rehearsal``); and value iteration at all loads where the whole then brings less than it:
-    the tables are too coarse for calls that are hundreds of times shorter than a deadline. Parameters and errors are those of ``ValueIteration``.
+    decides. So does it, or SlackFit, at loads where they bring clearly more on drawn arrivals, which is tried when the
+    policy is made (``rehearsal``); and value iteration at all loads where the whole then brings less than it, as with
+    calls hundreds of times shorter than a deadline, for which the tables are too coarse. Parameters and errors are
+    those of ``ValueIteration``.
     """
 
     name: ClassVar[str] = "hindsight"
@@ -228,12 +229,15 @@ def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
         Candidate(choose_by_value, values),
         Candidate(choose_slack_fit, slack_fit),
     )
-    deciding = rehearsed(grid, candidates, deadline_us, aversion)
-    plan = np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own])
-    if stands(grid, Candidate(choose_as_rehearsed, plan), candidates[_BY_VALUE], deadline_us, aversion):
-        return plan
-    deciding[WORKERS.tolist().index(1)] = _BY_VALUE
-    return np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own])
+    tried = rehearsed(grid, candidates, deadline_us, aversion)
+    by_value = np.full_like(tried.by_cell, _BY_VALUE)
+    plans = [
+        np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own])
+        for deciding in (tried.by_cell, tried.stretch, tried.without_first, by_value)
+    ]
+    wholes = [Candidate(choose_as_rehearsed, plan) for plan in plans[:-1]]
+    best = best_whole(grid, wholes, candidates[_BY_VALUE], deadline_us, aversion)
+    return plans[-1 if best is None else best]
 
 
 def _candidates(grid: ControlGrid, alike_us: float) -> np.ndarray:

@@ -26,7 +26,7 @@ _DEADLINES, _MIN_QUERIES, _MAX_QUERIES = 16.0, 600, 6_000
 _CLEAR = 1e-3
 # The whole is tried at every second load between those, with more queries: a queue that has once grown may stay long.
 _BETWEEN = np.sqrt(LOADS[1:] * LOADS[:-1])[::2]
-_MANY_QUERIES = 20_000
+_MANY_QUERIES = 12_000
 # What the whole may bring less than the safe policy at one such load; on average it brings at least as much.
 _TOLERATED = 0.02
 
@@ -45,39 +45,78 @@ class Candidate(NamedTuple):
     max_load: float = np.inf
 
 
-def rehearsed(grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: float, aversion: float) -> np.ndarray:
-    """int64 [workers, GAP_CV2, LOADS]: which of ``candidates`` is to decide there.
+class Rehearsed(NamedTuple):
+    """Three answers, each int64 [WORKERS, GAP_CV2, LOADS] of candidates by number.
+
+    ``by_cell``: the first that is made for the load, unless another is clearly better there; ``without_first``: the
+    same of all but the first candidate. ``stretch``: the first over one stretch of loads, where it gains most in all,
+    and the second elsewhere.
+    """
+
+    by_cell: np.ndarray
+    stretch: np.ndarray
+    without_first: np.ndarray
+
+
+def rehearsed(grid: ControlGrid, candidates: Sequence[Candidate], deadline_us: float, aversion: float) -> Rehearsed:
+    """Which of ``candidates`` is to decide where.
 
     Each serves the same arrivals with gamma distributed gaps, calls taking as long as planned. Counted are the
-    accuracies in time less ``aversion`` for each query lost. The first that is made for the load decides unless another
-    is clearly better.
+    accuracies in time less ``aversion`` for each query lost.
     """
-    found = np.zeros((len(WORKERS), len(GAP_CV2), len(LOADS)), dtype=np.int64)
+    by_cell = np.zeros((len(WORKERS), len(GAP_CV2), len(LOADS)), dtype=np.int64)
+    without_first = by_cell.copy()
+    first_gains = np.zeros((len(WORKERS), len(LOADS)))
     for w, workers in enumerate(WORKERS.tolist()):
         for f, cv2 in enumerate(GAP_CV2.tolist()):
             brought = _by_load(grid, candidates, deadline_us, aversion, workers, cv2, LOADS, _MAX_QUERIES)
             # A load is measured with an error: what happens at the loads beside it counts too.
             beside = np.pad(brought, ((0, 0), (1, 1)), mode="edge")
             brought = (beside[:, :-2] + 2.0 * brought + beside[:, 2:]) / 4.0
-            for r, load in enumerate(LOADS):
-                first = next(c for c, each in enumerate(candidates) if load <= each.max_load)
-                best = first + int(brought[first:, r].argmax())
-                found[w, f, r] = best if brought[best, r] > brought[first, r] + _CLEAR else first
-    return found
+            first_gains[w] += brought[0] - brought[1]
+            for cells, begin in ((by_cell, 0), (without_first, 1)):
+                cells[w, f] = [
+                    begin + _clearly_best(brought[begin:, r], candidates[begin:], load) for r, load in enumerate(LOADS)
+                ]
+    stretch = np.ones_like(by_cell)
+    for w, gains in enumerate(first_gains):
+        began, ends = _best_stretch(gains)
+        stretch[w, :, began:ends] = 0
+    return Rehearsed(by_cell, stretch, without_first)
 
 
-def stands(grid: ControlGrid, whole: Candidate, safe: Candidate, deadline_us: float, aversion: float) -> bool:
-    """Whether one worker under ``whole``, which changes between policies with the measured load, brings at least what
-    it does under ``safe``: on average over loads that were not tried before, and about so at each of them.
+def _clearly_best(brought: np.ndarray, candidates: Sequence[Candidate], load: float) -> int:
+    """The first of ``candidates`` that is made for the load, or a later one that brings clearly more."""
+    first = next(c for c, each in enumerate(candidates) if load <= each.max_load)
+    best = first + int(brought[first:].argmax())
+    return best if brought[best] > brought[first] + _CLEAR else first
+
+
+def _best_stretch(gains: np.ndarray) -> tuple[int, int]:
+    """First, and one beyond the last, of the neighbours whose sum is the largest; none where no sum is positive."""
+    sums = np.concatenate([[0.0], np.cumsum(gains)])
+    more = sums[None, :] - sums[:, None]
+    began, ends = np.unravel_index(int(np.triu(more).argmax()), more.shape)
+    return (int(began), int(ends)) if more[began, ends] > 0 else (0, 0)
+
+
+def best_whole(
+    grid: ControlGrid, wholes: Sequence[Candidate], safe: Candidate, deadline_us: float, aversion: float
+) -> int | None:
+    """Of ``wholes``, which change between policies with the measured load, the one under which one worker brings the
+    most, on average over loads that were not tried before; None where each brings less than ``safe`` on average, or at
+    one of these loads more than a little less.
 
     Two policies that are good at a load each may be bad in turns, and what is good for a short queue may never make a
     long one short again.
     """
-    gains = [
-        _by_load(grid, (whole, safe), deadline_us, aversion, 1, cv2, _BETWEEN, _MANY_QUERIES) for cv2 in GAP_CV2.tolist()
-    ]
-    more = np.array([of_whole - of_safe for of_whole, of_safe in gains])
-    return bool(more.mean() >= 0.0 and more.min() >= -_TOLERATED)
+    brought = np.stack(
+        [_by_load(grid, (*wholes, safe), deadline_us, aversion, 1, cv2, _BETWEEN, _MANY_QUERIES) for cv2 in GAP_CV2], 1
+    )
+    gains = (brought[:-1] - brought[-1]).reshape(len(wholes), -1)
+    means = np.where(gains.min(axis=1) >= -_TOLERATED, gains.mean(axis=1), -np.inf)
+    best = int(means.argmax())
+    return best if means[best] >= 0.0 else None
 
 
 def _by_load(
