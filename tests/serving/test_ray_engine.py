@@ -17,7 +17,7 @@ from slotool.serving import ServedModel
 from slotool.serving.autoscaling import Autoscaling
 from slotool.serving.engines.protocol import encode_point
 from slotool.serving.engines.ray import RayInferenceEngine
-from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISSING, Worker
+from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISSING, Load, Worker
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
 from tests.ray_nodes import Nodes, cluster_of_nodes
 
@@ -51,6 +51,24 @@ def test_a_model_that_is_no_artifact_cannot_be_sent(tmp_path: Path) -> None:
     served = two_versions(tmp_path)
     with pytest.raises(InputError, match="does not come from an artifact"):
         RayInferenceEngine().open({NAME: ServedModel(NAME, served.model, served.policy)}, lambda worker, alive: None)
+
+
+def test_a_worker_that_ray_does_not_reach_for_a_moment_is_not_given_up(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine, where actors answer late."""
+    import ray
+
+    @ray.remote(num_cpus=0)
+    def unreachable() -> None:
+        raise ray.exceptions.ActorUnavailableError("Socket closed", b"0" * 16)
+
+    answers = [unreachable.remote()]
+    load_on = Load.on
+    monkeypatch.setattr(Load, "on", lambda *given: answers.pop() if answers else load_on(*given))
+    with Service.on(RayInferenceEngine(1, address=nodes.address), tmp_path) as service:
+        assert len(service.run(service.answer(X[:1])).labels) == 1
+    assert not answers
 
 
 def test_workers_are_changed_under_load_and_no_request_is_lost(nodes: Nodes, tmp_path: Path) -> None:

@@ -112,5 +112,15 @@ def _silent() -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """What an error of ray's says, without its colours and its traceback."""
+    return _lines(error)[0].rstrip(".:")[:200]
+
+
+def with_cause(error: Exception) -> str:
+    """The same, and the last line: of a lost worker it says what ended it, such as a package that its node lacks."""
+    last = _lines(error)[-1].strip()
+    return first_line(error) if len(_lines(error)) == 1 else f"{first_line(error)}: {last[:300]}"
+
+
+def _lines(error: Exception) -> list[str]:
     text = re.sub(r"\x1b\[\d+m", "", str(error)).strip() or type(error).__name__
-    return text.splitlines()[0].rstrip(".:")[:200]
+    return text.splitlines()

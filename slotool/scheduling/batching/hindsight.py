@@ -31,7 +31,7 @@ from slotool.scheduling.batching.value_iteration import ValueIteration, choose_b
 _ALIKE = 1 / 96
 # Calls end later than planned, by a time that is exponentially distributed with a mean of ``_LATER`` deadlines, in
 # ``_RISK`` of all cases: of calls of nearly equal value the one that leaves more slack is taken.
-_RISK, _LATER = 0.03, 0.03
+_RISK, _LATER = 0.02, 0.03
 _DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES, _LATE_RISK, _LATER_US = 0, 1, 2, 3, 4, 5, 6, 7, 8
 _HEAD = 9
 # In front of it: how long the plan of SlackFit is, and which policy decides where: hindsight, by value, or SlackFit.

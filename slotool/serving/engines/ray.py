@@ -13,7 +13,7 @@ from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError, RunError
 from slotool.models.packing import pack, unpack
-from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray, workers_that_fit
+from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
 from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.protocol import encode_point, outputs_of_tensors, tensors_of_inputs
 from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISSING, Load, Worker
@@ -25,6 +25,8 @@ from slotool.tables import OperatingPoint
 START_TIMEOUT_S = 180.0
 # ray starts a lost actor again by itself; it is asked so often whether it has.
 ASK_AGAIN_S = 0.5
+# A worker that is lost so often while it starts will not come. A busy machine answers late, which ray takes for a loss.
+MAX_START_LOSSES = 4
 
 
 @dataclass(slots=True)
@@ -38,7 +40,8 @@ class _Call:
 @dataclass(slots=True)
 class _Place:
     """A worker as the router sees it; ``life`` counts how often it was lost or replaced, ``lost_s`` is since when it is
-    lost, if it is now. ``removed``: it is not needed any more."""
+    lost, if it is now. ``removed``: it is not needed any more. ``start_losses``: losses before it served.
+    """
 
     actor: Any
     load: Load
@@ -46,6 +49,7 @@ class _Place:
     call: _Call | None = None
     lost_s: float | None = None
     removed: bool = False
+    start_losses: int = 0
 
 
 class RayInferenceEngine(InferenceEngine):
@@ -144,7 +148,10 @@ class RayInferenceEngine(InferenceEngine):
             try:
                 kind, *said = await asyncio.wrap_future(place.load.on(place.actor, missing).future())
             except self._ray.exceptions.RayError as error:
-                raise RunError(f"a worker was lost while it started: {first_line(error)}") from error
+                self._require_to_come(place, error)
+                await asyncio.sleep(ASK_AGAIN_S)
+                missing = None
+                continue
             if kind == FAILED:
                 raise RunError(f"a worker cannot run its models: {said[0]}")
             if kind != MISSING:
@@ -295,11 +302,22 @@ class RayInferenceEngine(InferenceEngine):
             try:
                 kind, *said = self._ray.get(done[0])
             except self._ray.exceptions.RayError as error:
-                raise RunError(f"a worker was lost while it started: {first_line(error)}") from error
+                self._require_to_come(place, error)
+                time.sleep(ASK_AGAIN_S)
+                loading[place.load.on(place.actor)] = place
+                continue
             if kind == FAILED:
                 raise RunError(f"a worker cannot run its models: {said[0]}")
             if kind == MISSING:
                 loading[place.load.on(place.actor, said[0])] = place
+
+    def _require_to_come(self, place: _Place, error: Exception) -> None:
+        """Raises ``RunError`` for a worker that was lost while it started, unless ray starts it again by itself."""
+        place.start_losses += 1
+        starts_again = isinstance(error, self._ray.exceptions.ActorUnavailableError)
+        if not starts_again or place.start_losses >= MAX_START_LOSSES:
+            times = f", {place.start_losses} times" if place.start_losses > 1 else ""
+            raise RunError(f"a worker was lost while it started{times}: {with_cause(error)}") from error
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
