@@ -105,8 +105,9 @@ def die_with_parent(parent: int) -> None:
         sys.exit(0)
 
 
-def keep_freed_memory() -> bool:
-    """Have the C library keep memory that was freed for the next allocation, up to a gibibyte, in this process.
+def keep_freed_memory(kept_bytes: int = _KEPT_BYTES) -> bool:
+    """Have the C library keep memory that was freed for the next allocation, up to ``kept_bytes`` (a gibibyte), in this
+    process.
 
     Otherwise glibc returns large outputs to the system during each call of a network and pays for every page of them
     again: up to 1.6 times the latency, and more or less of it by what the process ran before. The process stays as
@@ -114,7 +115,7 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return all(mallopt(threshold, _KEPT_BYTES) == 1 for threshold in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD))
+    return all(mallopt(threshold, kept_bytes) == 1 for threshold in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD))
 
 
 @contextmanager

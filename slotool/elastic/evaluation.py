@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from slotool.elastic.model import ElasticModel, confidence
+from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
+from slotool.models.tasks import confidence
 from slotool.process import collector_off
 from slotool.tables import OperatingPoint, OutcomeTable
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -17,9 +16,6 @@ from slotool.errors import InputError
 from slotool.models.signature import Signature
 from slotool.models.tasks import Task
 from slotool.tables import OperatingPoint
-
-# Of so many scores the confidence is computed one by one.
-FEW_SCORES = 32
 
 
 class InferenceSession(Protocol):
@@ -211,16 +207,3 @@ class _TopSession:
 
     def best(self) -> tuple[np.ndarray, np.ndarray]:
         return self._best[0][0], self._best[1][0]
-
-
-def confidence(logits: np.ndarray) -> np.ndarray:
-    """Largest softmax probability per row: float64 [batch] from float [batch, classes]; a −inf score counts nothing."""
-    # A served request waits for this. Of a few numbers Python's own functions take a quarter of the time of NumPy's.
-    if len(logits) == 1 and 0 < logits.size <= FEW_SCORES:
-        scores = logits[0].tolist()
-        greatest = max(scores)
-        return np.array([1.0 / sum([math.exp(score - greatest) for score in scores])])
-    # No ``max`` and ``sum``, which are Python functions around these.
-    shifted = np.subtract(logits, np.maximum.reduce(logits, axis=1, keepdims=True), dtype=np.float64)
-    confidence: np.ndarray = 1.0 / np.add.reduce(np.exp(shifted, out=shifted), axis=1)
-    return confidence

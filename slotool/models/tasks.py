@@ -6,6 +6,7 @@ both for any model that has its outputs.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,21 @@ from slotool.models.signature import Signature, TensorSpec
 
 # A probability of 0 scores as this one does: the least that float32 tells from 0.
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)
+# Of so many scores the confidence is computed one by one.
+FEW_SCORES = 32
+
+
+def confidence(logits: np.ndarray) -> np.ndarray:
+    """Largest softmax probability per row: float64 [batch] from float [batch, classes]; a −inf score counts nothing."""
+    # A served request waits for this. Of a few numbers Python's own functions take a quarter of the time of NumPy's.
+    if len(logits) == 1 and 0 < logits.size <= FEW_SCORES:
+        scores = logits[0].tolist()
+        greatest = max(scores)
+        return np.array([1.0 / sum([math.exp(score - greatest) for score in scores])])
+    # No ``max`` and ``sum``, which are Python functions around these.
+    shifted = np.subtract(logits, np.maximum.reduce(logits, axis=1, keepdims=True), dtype=np.float64)
+    probabilities: np.ndarray = 1.0 / np.add.reduce(np.exp(shifted, out=shifted), axis=1)
+    return probabilities
 
 
 class Task(ABC):
@@ -108,14 +124,11 @@ class Classification(Task):
     def _own_confidences(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
         if self.scores == "labels":
             return None
-        scores = outputs[self.output].astype(np.float64)
-        # A served request waits for this: no ``max`` and ``sum``, which are Python functions around these.
-        best: np.ndarray = np.maximum.reduce(scores, axis=1)
-        if self.scores == "probabilities":
-            return best
-        # The largest probability, without the others.
-        confidences: np.ndarray = 1.0 / np.add.reduce(np.exp(scores - best[:, None]), axis=1)
-        return confidences
+        scores = outputs[self.output]
+        if self.scores == "logits":
+            return confidence(scores)
+        best: np.ndarray = np.maximum.reduce(scores.astype(np.float64), axis=1)
+        return best
 
     def document(self) -> dict[str, Any]:
         return {**super().document(), "scores": self.scores}

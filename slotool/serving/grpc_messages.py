@@ -19,7 +19,7 @@ from slotool.serving import bounds, tensors, values
 from slotool.serving.candidates import VERSION
 from slotool.serving.classification import wanted_classes
 from slotool.serving.interface import Interface
-from slotool.serving.rejections import bad_request
+from slotool.serving.rejections import Rejection, bad_request
 from slotool.serving.shared_memory import Place, Regions, SharedOutputs
 from slotool.serving.tensors import InferRequest
 
@@ -53,6 +53,18 @@ def parse(raw: bytes, kind: type[Message]) -> Any:
         return kind.FromString(raw)
     except DecodeError:
         raise bad_request(f"the message is not a {kind.DESCRIPTOR.name}") from None
+
+
+def leading_text(raw: bytes) -> str:
+    """The value of field 1 where ``raw`` begins with it, a text, as a request that names a model does; else empty."""
+    try:
+        tag, at = _varint(raw, 0)
+        if tag != 1 << 3 | _BYTES:
+            return ""
+        length, at = _varint(raw, at)
+        return raw[at : at + length].decode()
+    except (Rejection, UnicodeDecodeError):
+        return ""
 
 
 def _count_fields(raw: bytes, at: int, end: int, nested: Mapping[int, Any], fields: int) -> int:

@@ -89,6 +89,7 @@ def test_a_rate_is_kept_by_all_ways_in_and_each_client_has_its_own(tmp_path: Pat
                 client.infer("three", [tensor], headers={"authorization": f"Bearer {BATCH}"})
             assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
             client.infer("three", [tensor], headers={"authorization": f"Bearer {SEARCH}"})
+            assert live.count("slotool_drops_total", model="three", cause="quota") == 3
         assert [compute(SEARCH) for _ in range(5)] == [200] * 5
         metrics = HTTP.get(f"{live.url}/metrics", headers=shown).text
         assert 'slotool_client_requests_total{client="batch",outcome="let-in"} 2.0' in metrics

@@ -163,6 +163,18 @@ def test_repeated_requests_go_straight(servers: list[LiveServer], monkeypatch: p
     assert any(straight)
 
 
+def test_repeated_requests_of_many_packets_worth_are_answered_each_by_its_own_values(servers: list[LiveServer]) -> None:
+    """A request is read in parts of 8 KiB where it is new, and whole where it repeats."""
+    given = np.random.default_rng(0).normal(size=(4, 1_000, *X.shape[1:])).astype(np.float32)
+    shape, size = list(given.shape[1:]), {"binary_data_size": given[0].nbytes}
+    head = json.dumps({"inputs": [{**TENSOR, "shape": shape, "parameters": size}], **LABEL_ALONE}).encode()
+    labels = [
+        [answer.json()["outputs"][0]["data"] for answer in raw_answers(live, head, list(given))] for live in servers
+    ]
+    assert labels[0] == labels[1]
+    assert labels[0][0] != labels[0][1]
+
+
 def raw_request(head: bytes, x: np.ndarray) -> bytes:
     """In one piece, as clients other than httpx send it."""
     lines = f"inference-header-content-length: {len(head)}\r\ncontent-length: {len(head) + x.nbytes}\r\n"

@@ -231,8 +231,9 @@ class HttpProtocol(AnsweringProtocol):
 
     def _feed(self, data: bytes) -> None:
         """Have a packet read, and what is behind requests that must be answered first held back."""
+        whole = data if self._reader.is_between_requests else None
         if len(data) <= MAX_FED_BYTES:
-            self._read(data)
+            self._read(data, whole)
             return
         at = 0
         while at < len(data) and not (self._lingers or self._transport.is_closing()):
@@ -244,11 +245,12 @@ class HttpProtocol(AnsweringProtocol):
             # What is known to be body may come at once.
             expected = (request.content_length or 0) - request.body_bytes if request is not None else 0
             end = at + max(MAX_FED_BYTES, expected)
-            self._read(data[at:end])
+            # Of a request that came whole, an image say, the last part is all that is left.
+            self._read(data[at:end], whole if end >= len(data) else None)
             at = end
 
-    def _read(self, data: bytes) -> None:
-        begins = self._reader.is_between_requests
+    def _read(self, data: bytes, whole: bytes | None) -> None:
+        """``whole``: of a packet that ``data`` ends, all bytes, if they began where a request may; None for others."""
         self._fed_bytes = len(data) + (self._fed_bytes if self._reader.in_head else 0)
         is_http = self._reader.feed(data)
         if self._lingers or self._transport.is_closing():
@@ -259,8 +261,8 @@ class HttpProtocol(AnsweringProtocol):
             self._reject(self._head_too_large())
         elif self._incoming is not None:
             self._weigh(self._incoming)
-        elif begins and len(self._waiting) == 1 and self._reader.is_between_requests:
-            self._repeated_head.remember(data, self._waiting[0])
+        elif whole is not None and len(self._waiting) == 1 and self._reader.is_between_requests:
+            self._repeated_head.remember(whole, self._waiting[0])
         self._advance()
 
     def _weigh(self, exchange: Exchange) -> None:
