@@ -195,3 +195,22 @@ def test_a_newer_kernel_is_the_same_machine(slotool, folder: Path) -> None:
     document = slotool("predict", same, "--graph", "some.jsonl", "--json").document
     assert document["this_machine"]["same"] is True
     assert any(row["low_s"] is not None for row in document["predictions"])
+
+
+def test_what_is_smaller_than_anything_measured_is_not_answered_in_nanoseconds(slotool, folder: Path) -> None:
+    images = "from torch import nn\n\ndef tiny():\n    return nn.Conv2d(3, 2, 1)\n"
+    (folder / "small_nets.py").write_text(images)
+    arguments = ("--torch", "small_nets:tiny", "--input-shape", "3,2,2", "--device", "rtx4090", "--json")
+    row = slotool("predict", *arguments).document["predictions"][0]
+    assert row["latency_s"] > row["operators"] * 1e-6
+    assert "below anything measured on rtx4090, where no network took less than 6.72 µs an operator" in row["no_interval"]
+    assert row["latency_s"] == pytest.approx(row["operators"] * 6.72e-6, rel=0.01)
+    explained = slotool("predict", *arguments[:-1], "--explain").stdout
+    assert "below anything measured" in explained
+
+
+def test_networks_that_take_no_images_have_no_interval_of_devices_measured_with_images(slotool) -> None:
+    arguments = ("--torch", "source_nets:wide", "--input-shape", "8", "--device", "rtx3090", "--json")
+    row = slotool("predict", *arguments).document["predictions"][0]
+    assert row["low_s"] is None
+    assert "it takes vectors, and all networks measured take images" in row["no_interval"]
