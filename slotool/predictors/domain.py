@@ -26,6 +26,8 @@ MAX_UNSEEN, MAX_UNLIKE, MAX_FACTOR_BEYOND = 0.25, 0.5, 10.0
 MAX_OVERCOUNTED = 0.01
 # In the names of all types of convolutions.
 CONVOLUTION = "Conv"
+# What is predicted of a call whose FLOPs nobody counts.
+BY_BYTES = "at most the bytes that it moves are priced"
 # What an input is, by the axes of one example, or by its element type.
 TOKENS = "token ids"
 INPUTS = {1: "vectors", 2: "sequences", 3: "images", 4: "volumes"}
@@ -95,7 +97,7 @@ class Distance:
         if self.examples_interact:
             reasons.append("the examples of a batch interact, so its FLOPs are not those of one example")
         if self.uncosted:
-            reasons.append(f"nothing tells what {_listed(self.uncosted)} costs")
+            reasons.append(f"nothing counts the FLOPs of {_listed(self.uncosted)}: {BY_BYTES}")
         if self.unseen > MAX_UNSEEN:
             reasons.append(
                 f"{self.unseen_operators} of {self.operators} operators, {self.unseen:.0%} of the predicted cost, "
@@ -120,7 +122,7 @@ class Distance:
         if self.examples_interact:
             parts.append("the examples of a batch interact")
         if self.uncosted:
-            parts.append(f"calls of unknown cost ({_listed(self.uncosted)})")
+            parts.append(f"calls of uncounted FLOPs ({_listed(self.uncosted)})")
         if self.unseen_types:
             parts.append(f"{self.unseen:.0%} of its cost in types never measured ({_listed(self.unseen_types)})")
         if self.unlike > WORTH_A_WORD:
