@@ -290,11 +290,13 @@ train_s         object          seconds of training, by predictor and number of 
 predictor       text            name of the predictor
 artifact        text            its folder
 artifact_why    text?           why this one was chosen
+calibration_refused text?       that this machine was calibrated, which was not kept, and why
 setting         object          setting that it predicts for
 this_machine    object          whether that is this machine, and in what it differs
 nominal_coverage number         share of latencies that an interval is made to hold
 slo_s           number?         latency asked about, seconds
 co_runners      list            names of the networks that run at the same time
+failed          object          why networks could not be captured, by name
 predictions[].graph_id text     id of the network
 predictions[].name text         its name
 predictions[].kind text         its kind
@@ -322,6 +324,7 @@ plot            text?           plot written
 predictor       text            name of the predictor
 artifact        text            its folder
 artifact_why    text?           why this one was chosen
+calibration_refused text?       that this machine was calibrated, which was not kept, and why
 setting         object          setting that it predicts for
 this_machine    object          whether that is this machine, and in what it differs
 nominal_coverage number         share of latencies that an interval is made to hold

@@ -496,6 +496,46 @@ def zoo_latency(figures: Figures) -> list[Table]:
     ]
 
 
+def settings(figures: Figures) -> list[Table]:
+    """Networks and devices held out of published tables."""
+    ways = {
+        "mape": "slotool", "least_squares": "least squares", "boosted_trees": "boosted trees",
+        "roofline": "roofline × factor", "covered": "90 % interval covers",
+    }  # fmt: skip
+    new = {
+        "new_device_known_networks": "networks that the others have labels of",
+        "new_device_new_families": "families held out too", "new_covered": "90 % interval covers these",
+    }  # fmt: skip
+    devices = figures["timm"]
+    known, unseen = ([[name, *(percent(f[key], 1) for key in keys)] for name, f in devices.items()]
+                     for keys in (ways, new))  # fmt: skip
+    cells = figures["nb201"]["mean of the groups"]
+    labels = {"ten": "ten labels, device never seen", "nearest": "the same ten, nearest device × factor",
+              "all": "400 labels of the device"}  # fmt: skip
+    rows = [[what, f"{cells[f'{key} rho']:.3f}", percent(cells[f"{key} mape"], 1)] for key, what in labels.items()]
+    return [
+        Table("timm's tables, families held out: MAPE", ["device", *ways.values()], known),
+        Table("A device never seen, ten labels chosen by the tool: MAPE", ["device", *new.values()], unseen),
+        Table("NAS-Bench-201, mean of the groups of devices", ["labels", "rank correlation", "MAPE"], rows),
+    ]
+
+
+def ten_labels(figures: Figures) -> list[Table]:
+    """Error and coverage on all others after ten random labels: mean, and range over the draws."""
+    rows = [
+        [what, str(f["draws"]), percent(f["three_term_mape"], 1), _range(f, "mape", 1), _range(f, "covered", 0),
+         f"{f['width']:.2f}"]
+        for what, f in figures["sets"].items()
+    ]  # fmt: skip
+    heads = ["networks", "draws", "MAPE of three terms", "MAPE of what is kept", "90 % interval covers", "high ÷ low"]
+    return [Table("", heads, rows)]
+
+
+def _range(figures: Figures, name: str, digits: int) -> str:
+    low, high = (percent(figures[f"{name}_{end}"], digits).removesuffix(" %") for end in ("min", "max"))
+    return f"{percent(figures[name], digits)} ({low} to {high})"
+
+
 def capture_zoo(figures: Figures) -> list[Table]:
     """Networks of each package that are captured, known whole, and counted as torch counts them."""
     rows = [
@@ -571,6 +611,7 @@ TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
                language_model, feed_forward, promises, kernel_checks, scheduling, far_profiles, traces, planned_served,
-               planned_predicted, switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, routing,
+               planned_predicted, switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, settings,
+               ten_labels, routing,
                ray_cluster, decision, rule_splits, serving_peers, front_ends, serving_limits)
 }  # fmt: skip

@@ -46,7 +46,8 @@ class Adaptation(Result):
     @property
     def warnings(self) -> Sequence[str]:
         found = [*self.remarks, *self.run.odd_in_words, *self.run.doubts]
-        return found if self.run.harm is None else [*found, self.run.harm]
+        # Of labels that are all the same there is but one thing to say.
+        return found if self.run.harm is None or self.run.equal_labels else [*found, self.run.harm]
 
     def shown(self) -> list[Part]:
         run, scores, scored = self.run, self.run.scores(), len(self.run.others)

@@ -3,6 +3,7 @@ on."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -12,18 +13,20 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.calibrated_predictors import CACHE_VARIABLE, Place
+from slotool.api.calibrated_predictors import CACHE_VARIABLE, Place, labels_of, refusal_of
 from slotool.api.calibration_networks import calibration_networks, spread_over_kinds
 from slotool.api.chosen_predictor import ARCHITECTURES, SHIPPED, TORCH
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import cores_given
 from slotool.api.networks import Network, Networks
 from slotool.api.outputs import writes
-from slotool.api.profile import required, solo_campaign
+from slotool.api.profile import Planned, required, solo_campaign
 from slotool.api.profile_report import BUSY_CORES, Profile
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.atomic import whole_file
 from slotool.errors import AlreadyExistsError, ArgumentError, RunError, SlotoolError
+from slotool.machine import machine_id
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -223,7 +226,7 @@ def calibrate(
         seed: Of the choice of networks, their order and inputs.
         force: Measure again, and replace what an earlier calibration left.
         keep_anyway: Keep the predictor also where the machine was noisy, or where it is no better than the one to
-            start from.
+            start from; where an earlier call measured these networks and kept nothing, by what it measured.
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
     Returns:
@@ -250,7 +253,7 @@ def calibrate(
     bases = _sources(predictor, backend)
     chosen = _chosen(bases[0], calibration_networks() if candidates is None else candidates, samples, seed)
     _require_folder(written.parent, "out" if out is not None else None)
-    labels = written.with_name(f"{written.name}-latency.parquet")
+    labels = labels_of(written)
     planned = solo_campaign(
         chosen, labels, keras=None, backend=backend, device=place.device, threads=place.threads,
         batch_sizes=(place.batch_size,), runs=RUNS, precision=PRECISION, rounds=ROUNDS, cache="warm", limit=None,
@@ -258,7 +261,8 @@ def calibrate(
         budget_s=budget_s - (time.monotonic() - started), engine="local", address=None, seed=seed, force=force,
     )  # fmt: skip
     reporter = reporter_of(progress)
-    profile = required(planned.measured(reporter))
+    before = _measured_before(labels, chosen, planned) if keep_anyway and not force else None
+    profile = required(before or planned.measured(reporter))
     run = _adapted(bases, profile, chosen, seed, reporter)
     config = {"networks": "random" if networks is None else "own", "backend": backend, "samples": samples}
     labels_in = Examples(run.learnt.items, run.learnt.latency_s)
@@ -266,9 +270,34 @@ def calibrate(
         run, profile, written, out is None, time.monotonic() - started, roofline_mape(labels_in, groups_of(run))
     )
     if found.refused is not None and not keep_anyway:
+        with whole_file(refusal_of(written)) as partial:
+            partial.write_text(json.dumps(_stated(found)))
         return replace(found, out=None, by_default=False)
     run.save(written, config={**config, "minutes": minutes}, seed=seed, force=force, calibration=_stated(found))
+    refusal_of(written).unlink(missing_ok=True)
     return found
+
+
+def _measured_before(labels: Path, chosen: Sequence[OperatorGraph], planned: Planned) -> Profile | None:
+    """What an earlier calibration measured of these networks on this machine in the same setting; None where that is
+    nothing to adapt to."""
+    from slotool.predictors.adapted import MIN_LABELS
+    from slotool.tables import LatencyTable
+
+    if not labels.is_file():
+        return None
+    latency, settings = LatencyTable.load(labels), planned.settings
+    rows = latency.rows[latency.rows["status"] == "ok"]
+    here = {
+        "machine": machine_id(),
+        "device": settings.device,
+        "threads": settings.threads,
+        "backend": settings.backend,
+    }
+    same = all((rows[column] == value).all() for column, value in here.items())
+    if not same or rows["subject"].nunique() < MIN_LABELS or not set(rows["subject"]) <= {graph.id for graph in chosen}:
+        return None
+    return Profile(latency, planned.probed, labels)
 
 
 def _checked_place(backend: str, threads: int | None, samples: int) -> Place:

@@ -6,7 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from slotool import strict_json
+from slotool.errors import InputError
 from slotool.machine import machine_id
 
 CACHE_VARIABLE = "SLOTOOL_CACHE_DIR"
@@ -38,7 +41,7 @@ class Place:
     @property
     def labels(self) -> Path:
         """The latency table measured for it."""
-        return self.folder.with_name(f"{self.folder.name}-latency.parquet")
+        return labels_of(self.folder)
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -52,13 +55,44 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "slotool"
 
 
+def labels_of(folder: Path) -> Path:
+    """The latency table that a predictor in ``folder`` was, or would have been, calibrated by."""
+    return folder.with_name(f"{folder.name}-latency.parquet")
+
+
+def refusal_of(folder: Path) -> Path:
+    """Why ``calibrate`` did not keep a predictor in ``folder``: a JSON document, there until it keeps one."""
+    return folder.with_name(f"{folder.name}-refused.json")
+
+
+def refused_here(backend: str, threads: int | None = None) -> str | None:
+    """That a calibration of this machine was measured and not kept, why, and what keeps it, as one sentence; None where
+    none was, or one is kept. ``threads`` as for ``calibrated_here``."""
+    for count in _counts(threads):
+        path = refusal_of(Place.here(backend, count).folder)
+        try:
+            stated = strict_json.convert(strict_json.read(path), dict[str, Any])
+            why, date = (strict_json.convert(stated[key], str) for key in ("refused", "date"))
+        except (InputError, OSError, KeyError):
+            # There is none, or the file is damaged: nothing then depends on it.
+            continue
+        return (
+            f"this machine was calibrated on {date}, and that was not kept because {why}: slotool calibrate --backend "
+            f"{backend} --threads {count} --keep-anyway keeps it as it was measured, without it the command measures on"
+        )
+    return None
+
+
 def calibrated_here(backend: str, threads: int | None = None) -> Path | None:
     """The predictor calibrated on this machine for ``backend``, batch size 1, on the CPU: of so many ``threads``, or of
     as many as this process has cores, else of the most; None where there is none."""
-    cores = len(os.sched_getaffinity(0))
-    if threads is not None:
-        counts = [threads]
-    else:
-        counts = [cores, *(count for count in range(os.cpu_count() or 1, 0, -1) if count != cores)]
-    places = (Place.here(backend, count).folder for count in counts)
+    places = (Place.here(backend, count).folder for count in _counts(threads))
     return next((folder for folder in places if folder.is_dir()), None)
+
+
+def _counts(threads: int | None) -> list[int]:
+    """Of threads, in the order in which their predictors are looked for."""
+    if threads is not None:
+        return [threads]
+    cores = len(os.sched_getaffinity(0))
+    return [cores, *(count for count in range(os.cpu_count() or 1, 0, -1) if count != cores)]

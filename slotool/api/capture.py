@@ -317,6 +317,7 @@ def _missing(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
             "example, and what is predicted from them holds for no other batch"
         )
     if graph.uncosted:
-        yield (f"{prefix}nothing tells what {', '.join(graph.uncosted)} costs: what is predicted leaves it out")
+        what = ", ".join(graph.uncosted)
+        yield f"{prefix}nothing counts the FLOPs of {what}: at most the bytes that it moves are priced"
     if not graph.plain:
         yield (f"{prefix}the network is {graph.form}; predictions and profiles of graphs are of float32 ones")

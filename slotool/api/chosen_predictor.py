@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool import strict_json
-from slotool.api.calibrated_predictors import calibrated_here
+from slotool.api.calibrated_predictors import calibrated_here, refused_here
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError, ArtifactError
 from slotool.machine import machine_id
@@ -30,12 +30,14 @@ DEVICES = "predictor-devices"
 @dataclass(frozen=True)
 class Chosen:
     """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none,
-    and how good a calibration was; ``folder``: what other commands take to open it."""
+    and how good a calibration was; ``folder``: what other commands take to open it; ``refused``: that a calibration of
+    this machine was measured and not kept, in words."""
 
     opened: PredictorArtifact
     path: str
     why: str | None
     folder: str
+    refused: str | None = None
 
     def of_setting(self, **facts: Any) -> Chosen:
         """Of a predictor of several settings, the one that ``facts`` (``predictors.setting.FACTS``) tell from the
@@ -152,12 +154,14 @@ def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: 
         calibrated = calibration_in_words(str(own_folder)) or "calibrated on this machine"
         return Chosen(opened, own_folder.name, f"{calibrated}; {why}", str(own_folder))
     if found not in SHIPPED:
+        make = refused_here(found, threads) or f"make one with slotool calibrate --backend {found}"
         raise ArgumentError(
             "backend",
             f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {found}: name a predictor of your own, or "
-            f"make one with slotool calibrate --backend {found}",
+            f"{make}",
         )
-    return _shipped(SHIPPED[found], why)
+    refused = None if colocated else refused_here(found, threads)
+    return replace(_shipped(SHIPPED[found], why), refused=refused)
 
 
 def _shipped(name: str, why: str) -> Chosen:

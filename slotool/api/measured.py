@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.display import duration
 from slotool.api.inputs import FilePath, paths_of
 from slotool.errors import ArgumentError
 
@@ -63,10 +64,18 @@ class MeasuredNetworks:
 
 
 def unmatched(labelled: Labelled[OperatorGraph]) -> list[str]:
-    """Sentences on networks and rows that are left out."""
+    """Sentences on networks and rows that are left out, and on rows of one network that disagree."""
     found = []
     if labelled.graphs_without_label:
         found.append(f"{labelled.graphs_without_label} graphs have no label and are left out")
     if labelled.labels_without_graph:
         found.append(f"{labelled.labels_without_graph} measured subjects are none of the graphs and are left out")
+    names = {graph.id: graph.name or graph.id for graph in labelled.items}
+    for network, medians_s in labelled.apart.items():
+        low_s, high_s = medians_s[0], medians_s[-1]
+        found.append(
+            f"{len(medians_s)} rows of {names[network]} disagree, {duration(low_s)} to {duration(high_s)} "
+            f"({high_s / low_s:.2g} times): the median of all their samples is learnt; keep those that are right, or "
+            "measure it again"
+        )
     return found

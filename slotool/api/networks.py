@@ -155,7 +155,7 @@ def captured_sources(
     for source, answer in zip(sources, all_captured_apart(sources, limits), strict=True):
         if not isinstance(answer, SlotoolError):
             graphs.append(answer)
-        elif failed is not None and len(sources) > len(failed) + 1:
+        elif failed is not None and len(sources) > graphs.count(None) + 1:
             failed[source.name] = str(answer)
             graphs.append(None)
         elif isinstance(answer, GraphError) and len(sources) > 1 and source.name not in str(answer):

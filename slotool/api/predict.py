@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,12 +78,14 @@ def predict(
         timeout_s: Seconds after which the capture of one model has hung.
 
     Returns:
-        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``; with ``sweep`` a ``SweptPrediction``,
+        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models named
+        that cannot be captured (``failed``: why, by name); with ``sweep`` a ``SweptPrediction``,
         whose ``points`` also have ``throughput``, of each network one a value.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
-        GraphError: A model cannot be captured, or the predictor cannot take it.
+        GraphError: No model can be captured, one of those given by name or as objects cannot, or the predictor cannot
+            take one.
         ArtifactError: ``predictor`` is damaged, or does not predict this (co-located or solo latencies).
         AlreadyExistsError: ``out`` or ``plot`` exists.
         MissingPackageError: ``plot`` is given and matplotlib is not installed.
@@ -121,15 +124,18 @@ def predict(
     chosen = chosen_predictor(predictor, asked, colocated=bool(co_runners), **facts)
     # Before a model is opened, which takes seconds.
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
-    graphs = asked.graphs(limits)
+    failed: dict[str, str] = {}
+    # Networks with names of their own, or versions of a family, are asked about all together.
+    graphs = asked.graphs(limits, None if asked.called or versions else failed)
     others = _others(co_runners, [] if asked.framework else graphs, limits)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
         found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
     else:
         found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
-        if explain:
-            found = found.explained(None if plot is None else Path(plot))
+    found = replace(found, failed=failed)
+    if explain:
+        found = found.explained(None if plot is None else Path(plot))
     if (device, precision) == (None, None):
         found = found.on_this_machine()
     if written is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,8 @@ class Prediction(Result):
 
     ``solo``: of co-locations, each one's solo latency; ``others``: the co-runners. ``differences`` of this machine from
     the predictor's, in words, None where it is the same. ``out``: the latency table written, if any. ``explanations``:
-    where the time of each goes, where that was asked for; ``plot``: the picture of it written, if any.
+    where the time of each goes, where that was asked for; ``plot``: the picture of it written, if any. ``failed``: why
+    networks could not be captured, by name.
     """
 
     chosen: Chosen
@@ -50,6 +51,7 @@ class Prediction(Result):
     out: Path | None = None
     explanations: Sequence[Explanation] = ()
     plot: Path | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     schema = "predict"
     rows_key = "predictions"
@@ -75,7 +77,8 @@ class Prediction(Result):
         """With where the time of each network goes, drawn into ``plot``."""
         from slotool.predictors.explanation import Explanation
 
-        found = [Explanation.of(self.trained.predictor, graph) for graph in self.graphs]
+        batch_size = self.trained.setting.batch_size
+        found = [Explanation.of(self.trained.predictor, graph, batch_size) for graph in self.graphs]
         if plot is not None:
             from slotool.reports.explanation import save_explanations
 
@@ -94,12 +97,14 @@ class Prediction(Result):
             "predictor": self.trained.predictor.name,
             "artifact": self.chosen.path,
             "artifact_why": self.chosen.why,
+            "calibration_refused": self.chosen.refused,
             "setting": self.trained.setting.document(),
             "this_machine": {"same": self.differences is None, "differences": list(self.differences or [])},
             "nominal_coverage": 0.9,
             "slo_s": self.slo_s,
             "co_runners": self._names,
             "predictions": self._rows,
+            "failed": dict(self.failed),
             "latency_table": None if self.out is None else str(self.out),
             "plot": None if self.plot is None else str(self.plot),
         }
@@ -119,7 +124,7 @@ class Prediction(Result):
             parts += [_explained(each), f"memory: {weights:.4g} MB of weights, {outputs:.4g} MB of outputs at one time"]
         parts += _not_explained(self.explanations)
         if self.differences is not None:
-            parts.append(self._calibrate)
+            parts.append(self.chosen.refused or self._calibrate)
         if len(self._rows) > MAX_ROWS_SHOWN:
             parts.append(f"and {len(self._rows) - MAX_ROWS_SHOWN:,} more; --out or --json gives all")
         return [*parts, *(f"wrote {path}" for path in (self.plot, self.out) if path is not None)]
@@ -128,7 +133,8 @@ class Prediction(Result):
     def warnings(self) -> list[str]:
         """Which networks are not as those learnt from, and in what."""
         found = self._unlike
-        sentences = [f"{name}: {sentence}" for name, sentence in found[:MAX_WARNINGS]]
+        sentences = [f"{name} is left out: {reason}" for name, reason in self.failed.items()]
+        sentences += [f"{name}: {sentence}" for name, sentence in found[:MAX_WARNINGS]]
         if len(found) > MAX_WARNINGS:
             sentences.append(f"{len(found) - MAX_WARNINGS} more networks are unlike the training networks (--json)")
         return sentences
@@ -222,7 +228,11 @@ def _explained(found: Explanation) -> Part:
     """Where the time of one network goes, by type; the last row is all."""
     types = [*found.by_type().items()]
     rest = types[MAX_TYPES:]
-    shown = [[name, count, duration(s), f"{s / found.latency_s:.1%}"] for name, (count, s) in types[:MAX_TYPES]]
+    by_bytes = {f"torch.{name}" for name in found.graph.uncosted}
+    shown = [
+        [f"{name} (its bytes alone)" if name in by_bytes else name, count, duration(s), f"{s / found.latency_s:.1%}"]
+        for name, (count, s) in types[:MAX_TYPES]
+    ]
     if rest:
         count, seconds = sum(count for _, (count, _) in rest), sum(s for _, (_, s) in rest)
         shown.append([f"{len(rest)} other types", count, duration(seconds), f"{seconds / found.latency_s:.1%}"])
@@ -234,9 +244,7 @@ def _explained(found: Explanation) -> Part:
 def _not_explained(found: Sequence[Explanation]) -> list[str]:
     lines = []
     if found and not found[0].learnt:
-        lines.append(
-            "the predictor knows no times of operators: shares are those of a roofline of no device, at batch 1"
-        )
+        lines.append("the predictor knows no times of operators: shares are those of a roofline of no device")
     if len(found) > MAX_EXPLAINED:
         lines.append(f"{len(found) - MAX_EXPLAINED} more are explained in --json")
     return lines

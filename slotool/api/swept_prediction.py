@@ -169,7 +169,7 @@ class SweptPrediction(Prediction):
 
     def findings(self) -> Row:
         document = super().findings()
-        del document["predictions"], document["co_runners"]
+        del document["predictions"], document["co_runners"], document["failed"]
         return {
             **document,
             "fact": self.fact,

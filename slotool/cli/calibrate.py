@@ -41,7 +41,7 @@ def calibrate(
     seed: Seed = 0,
     force: Force = False,
     keep_anyway: Annotated[
-        bool, typer.Option("--keep-anyway", help="Keep it also where the machine was noisy, or it is no better.")
+        bool, typer.Option("--keep-anyway", help="Keep it also if noisy or no better, as measured before if it was.")
     ] = False,
     json: Json = False,
 ) -> None:

@@ -30,6 +30,8 @@ CALIBRATION = "calibration"
 # Labels so many times what a base says are hardly in seconds; those that are further off than this while held out are
 # hardly of the networks that they name.
 MAX_TIMES, MAX_HELD_OUT = 200.0, 0.5
+# Labels that differ by no more than this share are the same.
+MAX_EQUAL = 1e-6
 # Of fewer kinds each label is held out alone: without one of two kinds nothing is left to learn from.
 MIN_KINDS = 4
 
@@ -140,9 +142,20 @@ class AdaptationRun:
         )
 
     @property
+    def equal_labels(self) -> bool:
+        """Whether all labels are the same, whatever the network."""
+        return bool(np.ptp(self.learnt.latency_s) <= MAX_EQUAL * self.learnt.latency_s.max())
+
+    @property
     def doubts(self) -> list[str]:
         """What all labels together give reason to ask, a sentence each."""
         found = []
+        label_s = self.learnt.latency_s
+        if self.equal_labels:
+            return [
+                f"all {len(label_s)} labels are {label_s[0] * 1e3:.3g} ms, whatever the network: they tell nothing of "
+                "any; was one value written for all?"
+            ]
         times = float(np.exp(-np.median(self.held_out.log_errors[AS_IS])))
         if max(times, 1 / times) > MAX_TIMES:
             found.append(

@@ -87,6 +87,11 @@ class Predictor(ABC, Generic[Asked]):
         what a call costs whatever the network. None where a predictor does not add up operators."""
         return None
 
+    def below_measured(self, graphs: Sequence[Asked]) -> list[str | None]:
+        """Of each network: that it is too small for the labels to tell its latency, in words, where ``predict`` gives
+        the least that they support; None for all others."""
+        return [None] * len(graphs)
+
     def surrogate(self) -> Predictor[Asked]:
         """A new predictor to be trained in this one's stead where only the size of errors on kinds of networks held
         out is asked for, a dozen times over: of the same sort, or a cheaper one that errs as much or more."""

@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.graph import FLOAT32
+from slotool.graphs.graph import FLOAT32, Operator
 from slotool.predictors.typecosts import OperatorRows, operator_type
 
 # Training networks that stand for all: those furthest from each other by what they spend their cost on.
@@ -26,6 +26,11 @@ MAX_UNSEEN, MAX_UNLIKE, MAX_FACTOR_BEYOND = 0.25, 0.5, 10.0
 MAX_OVERCOUNTED = 0.01
 # In the names of all types of convolutions.
 CONVOLUTION = "Conv"
+# What is predicted of a call whose FLOPs nobody counts.
+BY_BYTES = "at most the bytes that it moves are priced"
+# What an input is, by the axes of one example, or by its element type.
+TOKENS = "token ids"
+INPUTS = {1: "vectors", 2: "sequences", 3: "images", 4: "volumes"}
 # Smaller differences are not worth a word.
 WORTH_A_WORD = 0.02
 
@@ -43,6 +48,7 @@ class Distance:
     ``TOTALS``, named in ``total``; ``below``: smaller than any of them. ``concentration``: 1 where one operator is all
     of its cost, 1 ÷ √n where n cost the same; no distance, yet errors of operators average out where many count.
     ``convolved``: share of its cost in convolutions, which libraries compute in more ways than matrix products.
+    ``inputs``: what it takes and what all training networks take, in words, where it takes something else.
     """
 
     unseen: float
@@ -61,6 +67,7 @@ class Distance:
     form: str = ""
     concentration: float = 0.0
     convolved: float = 0.0
+    inputs: str = ""
 
     @property
     def vector(self) -> np.ndarray:
@@ -79,6 +86,8 @@ class Distance:
         reasons = []
         if self.form:
             reasons.append(f"it is {self.form}, and no network of that form was measured")
+        if self.inputs:
+            reasons.append(self.inputs)
         if self.uncounted > MAX_UNSEEN:
             reasons.append(f"its operators account for {1 - self.uncounted:.0%} of its FLOPs")
         if self.overcounted > MAX_OVERCOUNTED:
@@ -88,7 +97,7 @@ class Distance:
         if self.examples_interact:
             reasons.append("the examples of a batch interact, so its FLOPs are not those of one example")
         if self.uncosted:
-            reasons.append(f"nothing tells what {_listed(self.uncosted)} costs")
+            reasons.append(f"nothing counts the FLOPs of {_listed(self.uncosted)}: {BY_BYTES}")
         if self.unseen > MAX_UNSEEN:
             reasons.append(
                 f"{self.unseen_operators} of {self.operators} operators, {self.unseen:.0%} of the predicted cost, "
@@ -104,6 +113,8 @@ class Distance:
     def sentence(self) -> str | None:
         """In what it differs from the training networks, with shares; None where nothing is worth a word."""
         parts = [f"it is {self.form}"] if self.form else []
+        if self.inputs:
+            parts.append(self.inputs)
         if self.uncounted > WORTH_A_WORD:
             parts.append(f"{self.uncounted:.0%} of its FLOPs uncounted")
         if self.overcounted > MAX_OVERCOUNTED:
@@ -111,7 +122,7 @@ class Distance:
         if self.examples_interact:
             parts.append("the examples of a batch interact")
         if self.uncosted:
-            parts.append(f"calls of unknown cost ({_listed(self.uncosted)})")
+            parts.append(f"calls of uncounted FLOPs ({_listed(self.uncosted)})")
         if self.unseen_types:
             parts.append(f"{self.unseen:.0%} of its cost in types never measured ({_listed(self.unseen_types)})")
         if self.unlike > WORTH_A_WORD:
@@ -140,6 +151,7 @@ class Distance:
             "total_size_factor": math.exp(self.totals_beyond),
             "cost_concentration": self.concentration,
             "convolved_share": self.convolved,
+            "inputs": self.inputs or None,
         }
 
 
@@ -147,13 +159,15 @@ class Distance:
 class Domain:
     """``types``: of operators seen, sorted. ``shares``: float64 [prototypes, types] of cost. ``largest``: float64
     [types, 3] log1p of FLOPs, weights and outputs of the largest operator of each. ``totals``: float64 [2, 4], log of
-    least and most of ``TOTALS``. ``forms``: element types, and compiled or not."""
+    least and most of ``TOTALS``. ``forms``: element types, and compiled or not. ``inputs``: what all networks take
+    (``inputs_of``), where anything else is too far; empty where errors on other kinds of networks say how far it is."""
 
     types: tuple[str, ...]
     shares: np.ndarray
     largest: np.ndarray
     totals: np.ndarray
     forms: tuple[str, ...] = (FLOAT32,)
+    inputs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
@@ -208,7 +222,8 @@ class Domain:
         largest = np.maximum(*(_moved(each.largest, each.types, types) for each in (self, other)))
         low, high = zip(self.totals, other.totals, strict=True)
         forms = tuple(sorted({*self.forms, *other.forms}))
-        return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms)
+        inputs = tuple(sorted({*self.inputs, *inputs_of(graphs)})) if self.inputs else ()
+        return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms, inputs)
 
     def _distance(
         self,
@@ -241,10 +256,18 @@ class Domain:
             form="" if graph.form in self.forms else graph.form,
             concentration=concentration,
             convolved=convolved,
+            inputs=self._other_inputs(graph),
         )
 
+    def _other_inputs(self, graph: OperatorGraph) -> str:
+        """That all networks here take something else, in words; empty where one takes the same."""
+        strange = set(inputs_of([graph])) - set(self.inputs)
+        if not (self.inputs and strange):
+            return ""
+        return f"it takes {' and '.join(sorted(strange))}, and all networks measured take {' or '.join(self.inputs)}"
+
     def document(self) -> dict[str, Any]:
-        return {"types": list(self.types), "forms": list(self.forms)}
+        return {"types": list(self.types), "forms": list(self.forms), "inputs": list(self.inputs)}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"domain.shares": self.shares, "domain.largest": self.largest, "domain.totals": self.totals}
@@ -254,6 +277,7 @@ class Domain:
         """From ``document`` and ``tensors``. Raises ``InputError`` where they do not belong together."""
         shares, largest, totals = (tensors[f"domain.{name}"] for name in ("shares", "largest", "totals"))
         types, forms = (strict_json.convert(document[name], list[str]) for name in ("types", "forms"))
+        inputs = strict_json.convert(document.get("inputs", []), list[str])
         width = len(types)
         if (
             not len(shares)
@@ -262,7 +286,18 @@ class Domain:
             or totals.shape != (2, len(TOTALS))
         ):
             raise InputError(f"what the predictor was trained on does not fit the {width} operator types it names")
-        return cls(tuple(types), shares, largest, totals, tuple(forms))
+        return cls(tuple(types), shares, largest, totals, tuple(forms), tuple(inputs))
+
+
+def inputs_of(graphs: Sequence[OperatorGraph]) -> tuple[str, ...]:
+    """What networks take (``TOKENS``, ``INPUTS``), each once, sorted."""
+    return tuple(sorted({_input_in_words(own) for graph in graphs for own in graph.inputs}))
+
+
+def _input_in_words(own: Operator) -> str:
+    if str(own.attributes.get("dtype", FLOAT32)).startswith(("int", "uint")):
+        return TOKENS
+    return INPUTS.get(len(own.shape), "other inputs")
 
 
 def cost_shares(graphs: Sequence[OperatorGraph]) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Predictor
-from slotool.predictors.domain import operator_cost_s
+from slotool.predictors.typecosts import batch_cost_s
 
 CALL = "calling the network"
 
@@ -28,12 +28,12 @@ class Explanation:
     learnt: bool
 
     @classmethod
-    def of(cls, predictor: Predictor[OperatorGraph], graph: OperatorGraph) -> Explanation:
-        """Where ``predictor`` thinks the time of ``graph`` goes."""
+    def of(cls, predictor: Predictor[OperatorGraph], graph: OperatorGraph, batch_size: int = 1) -> Explanation:
+        """Where ``predictor`` thinks the time of ``graph`` goes, whose latencies are of batches of ``batch_size``."""
         latency_s = float(predictor.predict([graph])[0])
         found = predictor.operator_seconds(graph)
         if found is None:
-            cost_s = operator_cost_s(graph)
+            cost_s = batch_cost_s(graph, batch_size)
             return cls(graph, latency_s, latency_s * cost_s / cost_s.sum(), 0.0, False)
         return cls(graph, latency_s, found, max(0.0, latency_s - float(found.sum())), True)
 

@@ -70,6 +70,8 @@ class Setting:
         return max(1.0, threads / (self.cores or self.threads))
 
 
+# Rows of one network in one setting that differ by more times are hardly all of it.
+MAX_APART = 2.0
 SETTING_COLUMNS = tuple(
     each.name for each in fields(Setting) if each.name not in ("cpu", "placement", "cores", "precision")
 )
@@ -82,7 +84,8 @@ class Labelled(Generic[Asked]):
     ``noise_s``: how far each label may be off, float64 seconds [n] (``label_noise_s``), NaN where unknown.
     ``unstable``: labels none of whose rows is stable, 0 where the table does not say.
     ``labels_without_graph``: measured subjects, or co-located rows, of which some network is none of the graphs.
-    ``solo_s``: of co-locations, the median of all solo samples of each network, by graph id.
+    ``solo_s``: of co-locations, the median of all solo samples of each network, by graph id. ``apart``: rows of one
+    network whose medians differ by ``MAX_APART`` times or more, by graph id.
     """
 
     items: tuple[Asked, ...]
@@ -93,6 +96,7 @@ class Labelled(Generic[Asked]):
     labels_without_graph: int = 0
     unstable: int = 0
     solo_s: Mapping[str, float] = field(default_factory=dict)
+    apart: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -147,7 +151,15 @@ def join_labels(
         graphs_without_label=len(by_id) - len(found),
         labels_without_graph=subjects - len(found),
         unstable=_unstable(rows),
+        apart=_apart(rows),
     )
+
+
+def _apart(rows: pd.DataFrame) -> dict[str, list[float]]:
+    """Medians of the rows of each network whose rows cannot all be right, seconds ascending."""
+    medians = rows["samples_s"].map(lambda samples: float(np.median(samples)))
+    by_network = {str(subject): sorted(own) for subject, own in medians.groupby(rows["subject"], sort=False)}
+    return {subject: own for subject, own in by_network.items() if own[-1] >= MAX_APART * own[0]}
 
 
 def _unstable(rows: pd.DataFrame) -> int:

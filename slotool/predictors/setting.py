@@ -90,7 +90,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         asked = self._learnt.features(graphs)
         if self.function is not None:
             return np.asarray(np.exp(self.function.answer(asked)[0]))
-        return np.asarray(np.exp(self._learnt.answer(asked)[:, self.chosen]))
+        return np.asarray(np.maximum(self._answer_s(asked), self._learnt.min_seconds(asked, self.chosen)))
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
@@ -99,7 +99,25 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         if self.function is not None:
             mean, variance = self.function.answer(asked)
             return np.exp(mean), np.sqrt(variance)
-        return np.exp(self._learnt.answer(asked)[:, self.chosen]), self._learnt.spread(asked, self.chosen)
+        latency_s = np.maximum(self._answer_s(asked), self._learnt.min_seconds(asked, self.chosen))
+        return latency_s, self._learnt.spread(asked, self.chosen)
+
+    def below_measured(self, graphs: Sequence[OperatorGraph]) -> list[str | None]:
+        """Those whose operators would each take less than in any label of the setting."""
+        if self.function is not None or not graphs:
+            return [None] * len(graphs)
+        asked = self._learnt.features(graphs)
+        below = self._answer_s(asked) < self._learnt.min_seconds(asked, self.chosen)
+        least_us = 1e6 * float(self._learnt.min_operator_s[self.chosen])
+        sentence = (
+            f"it is below anything measured on {self.settings[self.chosen].device}, where no network took less than "
+            f"{least_us:.3g} µs an operator: it is given as that"
+        )
+        return [sentence if each else None for each in below.tolist()]
+
+    def _answer_s(self, asked: Encoded) -> np.ndarray:
+        """In the known setting, float64 seconds [n]."""
+        return np.asarray(np.exp(self._learnt.answer(asked)[:, self.chosen]))
 
     def sources(self) -> list[tuple[Setting, float]]:
         """How much each known setting tells of the new one, by its labels: those that tell anything, most first."""

@@ -28,7 +28,9 @@ MAX_NETWORKS = 2000
 REACHES, LINEAR, NOISES = (0.35, 0.5, 0.7, 1.0, 1.4), (0.01, 0.03, 0.1, 0.3), (0.001, 0.003, 0.01, 0.03, 0.1)
 SMOOTH = 0.5
 MAX_DEVIATIONS, JITTER = 5.0, 1e-8
-ROOFLINE = TOTALS.index("roofline")
+# An answer below this share of what the operators of any label took is none.
+CLEARLY_BELOW = 0.5
+ROOFLINE, OPERATORS = TOTALS.index("roofline"), WORK.index("operators")
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class SettingsModel:
     of the totals alone, plus a level and a smooth function of the encoded network: prices hold for families of networks
     that nobody measured, where such a function knows nothing, and miss what is no sum of work, which it learns.
 
-    ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``TOTALS``, S]. ``known`` float32 [n, ``FEATURES``] are
+    ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``TOTALS``, S]; ``min_operator_s`` [S]: seconds per
+    operator of the labelled network that took fewest, 0 where unknown. ``known`` float32 [n, ``FEATURES``] are
     the encoded training networks; ``weights`` float64 [n, S] their weights in each function, 0 where a network has no
     label in a setting (``labelled``, bool [n, S]); ``level`` and ``variance`` float64 [S].
     """
@@ -82,6 +85,7 @@ class SettingsModel:
     variance: np.ndarray
     prices_s: np.ndarray
     total_prices_s: np.ndarray
+    min_operator_s: np.ndarray
 
     @classmethod
     def fit(cls, features: np.ndarray, latency_s: np.ndarray, settings: Sequence[Setting]) -> Self:
@@ -98,13 +102,15 @@ class SettingsModel:
         all_prices = np.column_stack([prices(own, labels, RIDGE_BY_CATEGORY) for own, labels in pairs])
         of_totals = np.column_stack([prices(own[:, : len(WORK)], labels, RIDGE) for own, labels in pairs])
         target = log_s - log_seconds(work[:, : len(WORK)], of_totals)
+        min_operator_s = np.array([np.min(np.exp(labels) / own[:, OPERATORS]) for own, labels in pairs])
         level = np.array([target[own, s].mean() for s, own in enumerate(labelled.T)])
         target = np.where(labelled, target - level, 0.0)
         with threadpool_limits(2):
             known = Encoder(mean, deviation, 1.0, 0.1, 0.01).encoded(features).astype(np.float32).astype(np.float64)
             encoder = _likeliest(known, target, labelled, mean, deviation)
             weights, variance, _ = _solved(encoder, encoder.kernel(known, known), target, labelled)
-        return cls(tuple(settings), encoder, known, labelled, weights, level, variance, all_prices, of_totals)
+        work_prices = (all_prices, of_totals, min_operator_s)
+        return cls(tuple(settings), encoder, known, labelled, weights, level, variance, *work_prices)
 
     def features(self, graphs: Sequence[OperatorGraph]) -> Encoded:
         """What the model is asked about."""
@@ -123,6 +129,13 @@ class SettingsModel:
         of_totals = log_seconds(asked.work[:, : len(WORK)], self.total_prices_s)
         return log_seconds(asked.work, self.prices_s), of_totals + smooth
 
+    def min_seconds(self, asked: Encoded, setting: int) -> np.ndarray:
+        """What networks take if each operator takes no more than in any label of a setting, float64 seconds [n]; 0 for
+        those whose answer is not clearly less: that may be an error like any other."""
+        least_s = self.min_operator_s[setting] * asked.work[:, OPERATORS]
+        clearly = np.exp(self.answer(asked)[:, setting]) < CLEARLY_BELOW * least_s
+        return np.asarray(np.where(clearly, least_s, 0.0))
+
     def spread(self, asked: Encoded, setting: int) -> np.ndarray:
         """Deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n]: what the function's own
         deviation is, and by how much the two answers differ."""
@@ -138,7 +151,7 @@ class SettingsModel:
         keep = [s for s in range(len(self.settings)) if s not in settings]
         kept = [self.settings[s] for s in keep]
         columns = (self.labelled[:, keep], self.weights[:, keep], self.level[keep], self.variance[keep])
-        work = (self.prices_s[:, keep], self.total_prices_s[:, keep])
+        work = (self.prices_s[:, keep], self.total_prices_s[:, keep], self.min_operator_s[keep])
         return SettingsModel(tuple(kept), self.encoder, self.known, *columns, *work)
 
     def _factor(self, setting: int) -> np.ndarray:
@@ -166,6 +179,7 @@ class SettingsModel:
             "variance": self.variance,
             "prices_s": self.prices_s,
             "total_prices_s": self.total_prices_s,
+            "min_operator_s": self.min_operator_s,
         }
         encoder = {name: getattr(self.encoder, name) for name in ("reach", "linear", "noise")}
         settings = [setting.document() for setting in self.settings]
@@ -187,7 +201,12 @@ class SettingsModel:
             raise InputError(f"the weights of {len(known)} networks do not fit the {len(settings)} settings")
         encoder = Encoder(tensors["mean"], tensors["deviation"], **numbers)
         labelled = tensors["labelled"].astype(bool)
-        return cls(settings, encoder, known, labelled, weights, tensors["level"], tensors["variance"], *work)
+        # Models that were written before it was kept have none.
+        min_operator_s = tensors.get("min_operator_s", np.zeros(len(settings)))
+        if min_operator_s.shape != (len(settings),):
+            raise InputError(f"the seconds of an operator do not fit the {len(settings)} settings")
+        levels = (tensors["level"], tensors["variance"])
+        return cls(settings, encoder, known, labelled, weights, *levels, *work, min_operator_s)
 
 
 @dataclass(frozen=True)

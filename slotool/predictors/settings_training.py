@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.artifacts import create_artifact
 from slotool.graphs import OperatorGraph
-from slotool.predictors.domain import Domain
+from slotool.predictors.domain import Domain, inputs_of
 from slotool.predictors.kinds import even_sample
 from slotool.predictors.labels import Setting
 from slotool.predictors.network_features import TOTALS, network_features
@@ -147,7 +147,8 @@ def train_settings(
         residuals=predictor.residuals,
         setting=labelled.settings[0],
         dev_mae_s=float(mean_error_s),
-        domain=Domain.of(graphs),
+        # No kind of network was held out that takes other inputs, so nothing says how wrong it would be there.
+        domain=replace(Domain.of(graphs), inputs=inputs_of(graphs)),
         like=like,
     )
     run_labels = SettingsLabelled(tuple(graphs), labelled.settings, latency_s, labelled.left_out)
@@ -158,8 +159,6 @@ def of_setting(
     trained: TrainedPredictor[OperatorGraph], predictor: SettingsPredictor, number: int
 ) -> TrainedPredictor[OperatorGraph]:
     """The same predictor, answering for the setting of this number."""
-    from dataclasses import replace
-
     chosen = predictor.at(number)
     return replace(trained, predictor=chosen, residuals=chosen.residuals, setting=predictor.settings[number])
 

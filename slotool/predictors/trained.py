@@ -207,6 +207,8 @@ class TrainedPredictor(Generic[Asked]):
                 spread = np.where(far, self.calibration.widths(distances), spread)
             outside = [each.sentence() if unlike else None for each, unlike in zip(distances, beyond, strict=True)]
             why = [self._why_none(*pair) for pair in zip(distances, beyond, strict=True)]
+            below = self.predictor.below_measured(graphs)
+            why = ["; ".join(filter(None, pair)) or None for pair in zip(below, why, strict=True)]
         low, high = (
             np.where(far, *ends) for ends in zip(_ends(self._far_residuals), _ends(self.residuals), strict=True)
         )

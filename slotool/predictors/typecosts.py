@@ -181,3 +181,12 @@ def operator_type(operator: Operator) -> str:
 
 def _function(name: object) -> str:
     return f"{name or 'linear'}()"
+
+
+def batch_cost_s(graph: OperatorGraph, batch_size: int) -> np.ndarray:
+    """Of each operator on the neutral roofline for one batch, float64 seconds > 0 [operators]."""
+    measures = operator_measures(graph)
+    weights, moved = measures[:, 2], measures[:, 3] + measures[:, 4]
+    per_example = measures[:, 0] / FLOPS_PER_SECOND + moved / BYTES_PER_SECOND
+    calls = np.array([operator.calls for operator in graph.operators])
+    return np.asarray(SECONDS_PER_CALL * calls + weights / BYTES_PER_SECOND + batch_size * per_example)

@@ -47,16 +47,24 @@ def test_predict_uses_what_was_calibrated_and_says_what_it_would_cost_before(
     assert first.document["artifact"] is None
     assert first.document["refused"]
     assert not Place.here("torch", 1).folder.exists()
+    refused = slotool("predict", "--graph", tmp_path / "own.jsonl", "--threads", 2).stdout
+    assert "this machine was calibrated" not in refused
+    refused = slotool("predict", "--graph", tmp_path / "own.jsonl", "--json").document["calibration_refused"]
+    assert f"was not kept because {first.document['refused']}" in refused
+    assert "slotool calibrate --backend torch --threads 1 --keep-anyway keeps it as it was measured" in refused
+    measured = Place.here("torch", 1).labels.read_bytes()
     # From the same labels.
     document = slotool(
         "calibrate", tmp_path / "own.jsonl", *options[:4], "--minutes", 0.26, "--keep-anyway", "--json"
     ).document
     assert document["used_by_predict"]
     assert len(document["networks"]) == len(document["adapted_to"]) == 4
+    assert Place.here("torch", 1).labels.read_bytes() == measured
     assert Path(document["artifact"]).is_relative_to(cache)
     # No other predictor of this machine is there, so that of one thread answers also where more cores are given.
     after = slotool("predict", "--graph", tmp_path / "own.jsonl", "--json").document
     assert after["this_machine"]["same"]
+    assert after["calibration_refused"] is None
     assert after["setting"] == document["setting"]
     assert after["artifact"] == Path(document["artifact"]).name
     assert re.search(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ from slotool.elastic.activators import build
 from slotool.elastic.activators.build import Learnt, TableSettings, TableSubject, learn
 from slotool.elastic.activators.confidence import CalibrationExamples, ThresholdCalibration, min_share
 from slotool.elastic.activators.evidence import CONFIDENCE, DiscordantPairs
+from slotool.elastic.activators.promises import Promise
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 from slotool.tables.paired import examples_needed, further_losses
@@ -163,6 +165,27 @@ def test_a_small_k_that_is_better_by_chance_does_not_make_few_examples_enough() 
         assert (evidence.bounds()[:-1] > 0.002).all()
         needed = evidence.examples_needed(0.002)
         assert needed is None or needed > 359
+
+
+def test_where_no_number_of_examples_would_do_for_one_way_of_choosing_k_it_is_said_of_that_way() -> None:
+    model = copy(digits_model())
+    few = DiscordantPairs(359, np.zeros(2, dtype=int), np.zeros(2, dtype=int))
+    # A fixed k loses half of all answers; k chosen per input has lost none yet.
+    much = replace(few, lost=np.array([180, 0]))
+    for fixed, sentence in (
+        (much, "for a fixed k no number would do, for k chosen per input about"),
+        (few, "points by 359 validation examples; about "),
+    ):
+        ways = {"evidence": few, "evidence_by_point": fixed}
+        evidence = {name: DiscordantPairs(359, *_widened(own, name)) for name, own in ways.items()}
+        model.calibration = replace(digits_model().calibration, **evidence)
+        assert sentence in Promise.of(model, 0.002).sentences[0]
+
+
+def _widened(pairs: DiscordantPairs, name: str) -> list[np.ndarray]:
+    """Lost and gained of as many ways as the model has, its last two those given."""
+    ways = len(getattr(digits_model().calibration, name).lost)
+    return [np.concatenate([np.full(ways - 2, own[0]), own]) for own in (pairs.lost, pairs.gained)]
 
 
 def test_evidence_is_stored_and_tables_without_it_promise_no_k_but_all_nodes() -> None:

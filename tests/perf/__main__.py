@@ -40,6 +40,8 @@ BENCHMARKS = (
     "rules",
     "capture_zoo",
     "zoo_latency",
+    "settings",
+    "ten_labels",
     "routing",
     "ray_cluster",
     "decision",

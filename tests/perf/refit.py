@@ -64,8 +64,10 @@ def devices() -> tuple[SettingsRun, dict[str, Any]]:
     predictor.known_residuals, predictor.new_residuals = held_out.of_settings(), held_out.residuals(new=True)
     first = np.isfinite(latency_s[:, 0])
     error_s = np.mean(np.abs(np.expm1(-held_out.errors[first, 0])) * latency_s[first, 0])
-    trained = replace(old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=float(error_s))
-    # The graphs are not there: bounds and domain stay as they are.
+    assert old.domain is not None
+    # The graphs are not there: bounds and domain stay as they are, and timm's networks take images.
+    domain = replace(old.domain, inputs=("images",))
+    trained = replace(old, predictor=predictor, residuals=predictor.residuals, dev_mae_s=float(error_s), domain=domain)
     nameless: Any = tuple(table["name"])
     run = SettingsRun(SettingsLabelled(nameless, model.settings, latency_s), trained, held_out)
     return run, open_artifact(path).json(SCORES)

@@ -8,9 +8,9 @@ modules of timm, are held out in five folds, then each device too. Beside it lea
 activation elements, boosted trees on the table's columns (parameters, GMACs, activations, image size), and a roofline
 scaled to the labels. All of the same networks and folds; nothing was chosen by what is scored here.
 
-timm's networks must be captured first, which takes half an hour of two cores and needs timm:
-``python -m tests.perf.settings capture GRAPHS.parquet``; the benchmark reads that file from ``$SLOTOOL_TIMM_GRAPHS``.
-``python -m tests.perf.settings ship GRAPHS.parquet`` makes ``models/predictor-devices``.
+timm's networks are known by their features (``datasets/timm-network-features.parquet``). To ship a predictor they must
+be captured, which takes half an hour of two cores and needs timm: ``python -m tests.perf.settings capture
+GRAPHS.parquet``; ``python -m tests.perf.settings ship GRAPHS.parquet`` then makes ``models/predictor-devices``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,12 +35,12 @@ from slotool.predictors.network_features import FEATURES, network_features
 from slotool.predictors.new_setting import Function
 from slotool.predictors.setting_labels import SettingsLabelled
 from slotool.predictors.settings import SettingsModel
-from slotool.predictors.settings_training import SettingsRun, choose_labels, train_settings
+from slotool.predictors.settings_training import SettingsRun, choose_labels, hold_out_settings, train_settings
 from tests.perf.ten_labels import cell_graphs
 
 ROOT = Path(__file__).parent.parent.parent
-SHIPPED = ROOT / "models" / "predictor-devices"
-SHOWN, SPLITS = 400, 3
+SHIPPED, DATASETS = ROOT / "models" / "predictor-devices", ROOT / "datasets"
+SHOWN, SPLITS, DRAWS = 400, 3, 10
 # Its throughputs are of batches of 64 to 1,024, the largest that fit: the latency of 256 examples at that rate.
 GPU_BATCH = 256
 I9 = "benchmark-infer-fp32-nchw-pt240-cpu-i9_10940x-dynamo.csv.gz"
@@ -65,23 +66,19 @@ def named(row: dict[str, str]) -> str:
     return f"{row['model']}@{row['infer_img_size']}"
 
 
-def timm_labels(folder: Path, graphs: Path) -> tuple[SettingsLabelled, np.ndarray]:
-    """Labels of the captured networks, and the tables' columns of each, float64 [n, ``COLUMNS``]."""
+def timm_labels(folder: Path, graphs: Path) -> SettingsLabelled:
+    """Labels of the captured networks."""
     tables = published(folder)
     found = {graph.name: graph for graph in read_graphs(graphs)}
-    columns: dict[str, list[float]] = {}
     seconds: dict[str, dict[str, float]] = {}
     for name, rows in tables.items():
         for row in rows:
-            key = named(row)
-            columns[key] = [float(row[column] or 0) for column in COLUMNS]
-            seconds.setdefault(key, {})[name] = TABLES[name].batch_size / float(row["infer_samples_per_sec"])
+            seconds.setdefault(named(row), {})[name] = TABLES[name].batch_size / float(row["infer_samples_per_sec"])
     # One network, captured at two sizes or under two names, may be the same graph.
     unique = {graph.id: name for name, graph in found.items() if name in seconds}
     names = sorted(unique.values())
     latency_s = np.array([[seconds[name].get(table, np.nan) for table in TABLES] for name in names])
-    items = tuple(found[name] for name in names)
-    return SettingsLabelled(items, tuple(TABLES.values()), latency_s), np.array([columns[name] for name in names])
+    return SettingsLabelled(tuple(found[name] for name in names), tuple(TABLES.values()), latency_s)
 
 
 def boosted_trees(columns: np.ndarray, latency_s: np.ndarray, fold: np.ndarray) -> np.ndarray:
@@ -107,16 +104,20 @@ def scaled_roofline(features: np.ndarray, latency_s: np.ndarray, fold: np.ndarra
     return errors
 
 
-def known_elsewhere(labelled: SettingsLabelled, features: np.ndarray) -> list[float]:
-    """MAPE of each setting whose device is new, on networks that the other devices have labels of: ten labels."""
-    model, log_s = SettingsModel.fit(features, labelled.latency_s, labelled.settings), np.log(labelled.latency_s)
+def known_elsewhere(features: np.ndarray, latency_s: np.ndarray, settings: tuple[Setting, ...]) -> list[float]:
+    """MAPE of each setting whose device is new, on networks that the other devices have labels of: ten labels. Mean
+    over ``DRAWS`` draws of the networks that the ten are chosen among."""
+    model, log_s = SettingsModel.fit(features, latency_s, settings), np.log(latency_s)
     there, found = model.encode(features), []
-    for s, setting in enumerate(labelled.settings):
-        rest = model.without([i for i, own in enumerate(labelled.settings) if own.device == setting.device])
-        chosen = choose_labels(rest, there, log_s[:, s])
-        asked = np.setdiff1d(np.flatnonzero(np.isfinite(log_s[:, s])), chosen)
-        mean, _ = Function(rest, there.take(chosen), log_s[chosen, s], setting).answer(there.take(asked))
-        found.append(mape(log_s[asked, s] - mean))
+    for s, setting in enumerate(settings):
+        rest = model.without([i for i, own in enumerate(settings) if own.device == setting.device])
+        errors = []
+        for draw in range(DRAWS):
+            chosen = choose_labels(rest, there, log_s[:, s], draw)
+            asked = np.setdiff1d(np.flatnonzero(np.isfinite(log_s[:, s])), chosen)
+            mean, _ = Function(rest, there.take(chosen), log_s[chosen, s], setting).answer(there.take(asked))
+            errors.append(mape(log_s[asked, s] - mean))
+        found.append(float(np.mean(errors)))
     return found
 
 
@@ -167,19 +168,30 @@ def cell_scores(labelled: SettingsLabelled) -> Iterator[dict[str, float | str]]:
             yield {**row, "z": float(np.quantile(np.abs(truth - mean) / np.sqrt(variance), 0.9))}
 
 
-def timm_report(folder: Path, graphs: Path) -> dict[str, dict[str, float]]:
-    labelled, columns = timm_labels(folder, graphs)
-    run = train_settings(labelled)
-    fold, latency_s = run.held_out.fold, run.labelled.latency_s
-    features = network_features(run.labelled.items)
-    at = {graph.id: i for i, graph in enumerate(labelled.items)}
-    rows = [at[graph.id] for graph in run.labelled.items]
-    trees, roofline = boosted_trees(columns[rows], latency_s, fold), scaled_roofline(features, latency_s, fold)
-    elsewhere = known_elsewhere(run.labelled, features)
-    found = {}
-    print(f"timm: {len(latency_s)} networks of {len({g.kind for g in run.labelled.items})} families, held out in five")
-    for s, setting in enumerate(run.labelled.settings):
-        score = run.held_out.score(s)
+def timm_features(folder: Path) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """Features of the captured networks; seconds, float64 [n, S], NaN where there is no label; ``COLUMNS`` [n, 4]."""
+    table = pd.read_parquet(DATASETS / "timm-network-features.parquet").set_index("name", drop=False)
+    latency_s = np.full((len(table), len(TABLES)), np.nan)
+    columns = np.zeros((len(table), len(COLUMNS)))
+    for s, (name, rows) in enumerate(published(folder).items()):
+        for row in rows:
+            if (key := named(row)) in table.index:
+                at = table.index.get_loc(key)
+                columns[at] = [float(row[column] or 0) for column in COLUMNS]
+                latency_s[at, s] = TABLES[name].batch_size / float(row["infer_samples_per_sec"])
+    return table, latency_s, columns
+
+
+def timm_report(folder: Path) -> dict[str, dict[str, float]]:
+    table, latency_s, columns = timm_features(folder)
+    features, settings = table[list(FEATURES)].to_numpy(np.float64), tuple(TABLES.values())
+    held_out = hold_out_settings(features, latency_s, settings, table["kind"].tolist())
+    trees = boosted_trees(columns, latency_s, held_out.fold)
+    roofline = scaled_roofline(features, latency_s, held_out.fold)
+    elsewhere, found = known_elsewhere(features, latency_s, settings), {}
+    print(f"timm: {len(table)} networks of {table['kind'].nunique()} families, held out in five")
+    for s, setting in enumerate(settings):
+        score = held_out.score(s)
         own = {
             "mape": score["mape"],
             "least_squares": score["least_squares_mape"],
@@ -196,7 +208,7 @@ def timm_report(folder: Path, graphs: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def nb201_report(folder: Path) -> dict[str, dict[str, float]]:
+def nb201_report(folder: Path) -> dict[str, dict[str, Any]]:
     table = pd.DataFrame(cell_scores(cells(folder)))
     names = [name for name in table if name not in ("group", "device")]
     devices = table.groupby("device")[names].mean()
@@ -205,26 +217,21 @@ def nb201_report(folder: Path) -> dict[str, dict[str, float]]:
         print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in row.items()), flush=True)
     mean = groups.mean().to_dict()
     print("mean of the groups: " + ", ".join(f"{key} {value:.3f}" for key, value in mean.items()))
-    return {"mean of the groups": mean}
+    return {"mean of the groups": mean, "devices": {str(name): row.to_dict() for name, row in devices.iterrows()}}
 
 
 def main() -> None:
     data = os.environ.get("SLOTOOL_DATA_DIR")
     if data is None:
-        print("no tables: SLOTOOL_DATA_DIR is not set")
+        print(json.dumps({"skipped": "no tables: SLOTOOL_DATA_DIR is not set"}))
         return
-    found = {"nb201": nb201_report(Path(data) / "nb201")}
-    graphs = os.environ.get("SLOTOOL_TIMM_GRAPHS")
-    if graphs is None:
-        print("timm is left out: SLOTOOL_TIMM_GRAPHS names no captured networks")
-    else:
-        found["timm"] = timm_report(Path(data) / "timm", Path(graphs))
-    print(json.dumps({"benchmark": "settings", **found}))
+    timm = timm_report(Path(data) / "timm")
+    print(json.dumps({"benchmark": "settings", "timm": timm, "nb201": nb201_report(Path(data) / "nb201")}))
 
 
 def ship(graphs: Path) -> SettingsRun:
     """The shipped predictor, from all captured networks."""
-    labelled, _ = timm_labels(Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm", graphs)
+    labelled = timm_labels(Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm", graphs)
     run = train_settings(labelled, progress=print)
     run.save(SHIPPED, config={"tables": list(TABLES), "networks": len(labelled.items)}, seed=0, force=True)
     return run

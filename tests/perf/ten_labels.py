@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,35 +115,42 @@ def of_device(table: pd.DataFrame, graphs: dict[str, OperatorGraph], device: str
     return Labelled(tuple(graph for graph, _ in known), latency_s, np.full(len(known), np.nan), setting)
 
 
-def tell(what: str, draws: Iterator[Draw]) -> None:
+def summary(what: str, draws: Iterator[Draw]) -> dict[str, float]:
+    """Prints each draw; mean, least and greatest of all."""
     print(what, flush=True)
     found = []
     for draw in draws:
         found.append(vars(draw))
         print(f"   covered {draw.covered:.1%}, MAPE {draw.mape:.1%}, high ÷ low {draw.width:.2f}", flush=True)
     table = pd.DataFrame(found)
-    shown = [f"{len(table)} draws"]
+    shown, figures = [f"{len(table)} draws"], {"draws": len(table), "width": float(table["width"].median())}
     for name in ("given_interval", "covered", "mape", "three_term_mape"):
         own = table[name]
+        figures |= {name: float(own.mean()), f"{name}_min": float(own.min()), f"{name}_max": float(own.max())}
         shown.append(f"{name} {own.mean():.1%} ({own.min():.0%} to {own.max():.0%})")
-    print("; ".join([*shown, f"high ÷ low, median {table['width'].median():.2f}"]), flush=True)
+    print("; ".join([*shown, f"high ÷ low, median {figures['width']:.2f}"]), flush=True)
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=14)
     parser.add_argument("--only", choices=("torch", "keras", "left-out", "cells"))
-    wanted = parser.parse_args()
+    wanted, _ = parser.parse_known_args()
     base: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(MODELS / "predictor-torch"))
-    if wanted.only in (None, "torch"):
-        tell("ten of the Keras applications in torch", few_of(base, applications("torch"), wanted.draws))
-    if wanted.only in (None, "keras"):
-        tell("ten of the Keras applications in TensorFlow", few_of(base, applications("keras"), wanted.draws))
-    if wanted.only in (None, "left-out"):
-        tell("all but ten of the Keras applications in TensorFlow", ten_left_out(base, applications("keras")))
     folder = Path(os.environ.get("SLOTOOL_DATA_DIR", "")) / "nb201"
-    if wanted.only in (None, "cells") and folder.is_dir():
-        tell("NAS-Bench-201, ten cells of a device, base of another", cells(folder, wanted.draws))
+    sets: dict[str, tuple[str, Callable[[], Iterator[Draw]]]] = {
+        "torch": ("Keras applications in torch", lambda: few_of(base, applications("torch"), wanted.draws)),
+        "keras": ("Keras applications in TensorFlow", lambda: few_of(base, applications("keras"), wanted.draws)),
+        "left-out": (
+            "Keras applications in TensorFlow, all but ten labelled",
+            lambda: ten_left_out(base, applications("keras")),
+        ),
+    }
+    if folder.is_dir():
+        sets["cells"] = ("NAS-Bench-201, base of another device", lambda: cells(folder, wanted.draws))
+    found = {what: summary(what, draws()) for key, (what, draws) in sets.items() if wanted.only in (None, key)}
+    print(json.dumps({"benchmark": "ten_labels", "sets": found}))
 
 
 if __name__ == "__main__":

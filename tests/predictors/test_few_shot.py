@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -387,3 +388,22 @@ def test_labels_that_differ_as_networks_do_are_all_kept() -> None:
     for rows in (range(10), range(55, 65), range(50, 80)):
         graphs = [GRAPHS[i] for i in rows]
         assert odd_labels(BASE.predict(graphs), graphs, there_s(graphs)) == []
+
+
+def test_rows_of_one_network_that_disagree_and_labels_all_the_same_are_one_sentence_each(
+    slotool, folder: Path, tmp_path: Path
+) -> None:
+    table = LatencyTable.load(folder / "there.parquet")
+    frame = table.rows[table.rows["subject"].isin([graph.id for graph in GRAPHS[50:56]])].reset_index(drop=True)
+    twice = frame[frame["subject"] == GRAPHS[50].id].copy()
+    twice["samples_s"] = twice["samples_s"].map(lambda samples: 3.0 * np.asarray(samples))
+    rest = ("-g", folder / "graphs.parquet", "-o")
+    LatencyTable(pd.concat([frame, twice], ignore_index=True), table.provenance).save(tmp_path / "twice.parquet")
+    done = slotool("adapt-predictor", folder / "base", tmp_path / "twice.parquet", *rest, tmp_path / "a")
+    assert done.exit_code == 0, done.stderr
+    assert re.search(rf"2 rows of {GRAPHS[50].id} disagree, .* \(3 times\): the median of all", done.stderr)
+    same = frame.assign(samples_s=[np.array([1e-3])] * len(frame))
+    LatencyTable(same, table.provenance).save(tmp_path / "same.parquet")
+    done = slotool("adapt-predictor", folder / "base", tmp_path / "same.parquet", *rest, tmp_path / "b")
+    assert done.stderr.count("all 6 labels are 1 ms, whatever the network") == 1
+    assert done.stderr.count("warning:") == 2  # and that graphs have no label

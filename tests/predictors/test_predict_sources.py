@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,49 @@ def test_a_newer_kernel_is_the_same_machine(slotool, folder: Path) -> None:
     document = slotool("predict", same, "--graph", "some.jsonl", "--json").document
     assert document["this_machine"]["same"] is True
     assert any(row["low_s"] is not None for row in document["predictions"])
+
+
+def test_what_is_smaller_than_anything_measured_is_not_answered_in_nanoseconds(slotool, folder: Path) -> None:
+    images = "from torch import nn\n\ndef tiny():\n    return nn.Conv2d(3, 2, 1)\n"
+    (folder / "small_nets.py").write_text(images)
+    arguments = ("--torch", "small_nets:tiny", "--input-shape", "3,2,2", "--device", "rtx4090", "--json")
+    row = slotool("predict", *arguments).document["predictions"][0]
+    assert row["latency_s"] > row["operators"] * 1e-6
+    assert (
+        "below anything measured on rtx4090, where no network took less than 6.72 µs an operator" in row["no_interval"]
+    )
+    assert row["latency_s"] == pytest.approx(row["operators"] * 6.72e-6, rel=0.01)
+    explained = slotool("predict", *arguments[:-1], "--explain").stdout
+    assert "below anything measured" in explained
+
+
+def test_networks_that_take_no_images_have_no_interval_of_devices_measured_with_images(slotool) -> None:
+    arguments = ("--torch", "source_nets:wide", "--input-shape", "8", "--device", "rtx3090", "--json")
+    row = slotool("predict", *arguments).document["predictions"][0]
+    assert row["low_s"] is None
+    assert "it takes vectors, and all networks measured take images" in row["no_interval"]
+
+
+def test_of_several_networks_the_one_that_cannot_be_captured_is_named_and_the_others_are_answered(
+    slotool, folder: Path
+) -> None:
+    tokens = "from torch import nn\n\ndef tokens():\n    return nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 2))\n"
+    (folder / "token_nets.py").write_text(tokens)
+    both = ("--torch", "source_nets:narrow", "--torch", "token_nets:tokens", "--input-shape", "8")
+    done = slotool("predict", *both, "--input-dtype", "float32", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert [row["name"] for row in done.document["predictions"]] == ["source_nets:narrow"]
+    assert list(done.document["failed"]) == ["token_nets:tokens"]
+    assert "it runs on int64: --input-dtype int64" in done.document["failed"]["token_nets:tokens"]
+    assert "token_nets:tokens is left out" in done.stderr
+    alone = slotool("predict", *both[2:], "--input-dtype", "float32")
+    assert alone.exit_code == 2
+    assert "--input-dtype int64" in alone.stderr
+
+
+def test_what_a_device_spends_its_time_on_is_of_the_one_batch_size_that_it_is_predicted_for(
+    slotool, folder: Path
+) -> None:
+    (folder / "image_nets.py").write_text("from torch import nn\n\ndef conv():\n    return nn.Conv2d(3, 64, 3)\n")
+    arguments = ("--torch", "image_nets:conv", "--input-shape", "3,64,64", "--device", "rtx4090", "--explain")
+    assert set(re.findall(r"batch \d+", slotool("predict", *arguments).stdout)) == {"batch 256"}

@@ -14,7 +14,8 @@ class Promise:
     ``examples``: number of held-out examples; 0 for tables of an older version, without evidence. ``point``: key of the
     least fixed k; it loses at most ``point_loss``. ``target``: accuracy target for k chosen per input; it loses at
     most ``target_loss``. ``saves``, ``target_saves``: whether they compute fewer than all nodes. ``examples_needed``:
-    about how many held-out examples would guarantee the loss below all nodes; None if these do, or no number would.
+    about how many held-out examples would guarantee the loss below all nodes; None if these do, or no number would. Of
+    a fixed k, and of k chosen per input: ``fixed_examples_needed``, ``per_input_examples_needed``.
     """
 
     allowed_loss: float
@@ -27,6 +28,8 @@ class Promise:
     target_loss: float
     target_saves: bool
     examples_needed: int | None
+    fixed_examples_needed: int | None = None
+    per_input_examples_needed: int | None = None
 
     @classmethod
     def of(cls, model: SloNN, loss: float, confidence: float | None = None) -> Promise:
@@ -37,10 +40,10 @@ class Promise:
         levels = calibration.bounds(confidence) <= loss
         level = int(levels.argmax()) if levels.any() else len(levels) - 1
         saves, per_input = point != model.full, level < len(levels) - 1 and not model.all_int8
-        evidence, needed = calibration.evidence_by_point, None
+        evidence = calibration.evidence_by_point
+        both: list[int | None] = [None, None]
         if not (saves or per_input):
-            both = [of.examples_needed(loss, stated) for of in (evidence, calibration.evidence) if of]
-            needed = min((n for n in both if n is not None), default=None)
+            both = [of.examples_needed(loss, stated) if of else None for of in (evidence, calibration.evidence)]
         return cls(
             allowed_loss=loss,
             confidence=stated,
@@ -51,7 +54,9 @@ class Promise:
             target=model.target(loss, confidence),
             target_loss=float(calibration.bounds(confidence)[level]),
             target_saves=per_input,
-            examples_needed=needed,
+            examples_needed=min((n for n in both if n is not None), default=None),
+            fixed_examples_needed=both[0],
+            per_input_examples_needed=both[1],
         )
 
     def verdict(self, *, all_int8: bool = False) -> str | None:
@@ -79,8 +84,18 @@ class Promise:
             return [f"{fixed}, {by}", *([f"or {chosen} {sure}"] if self.target_saves else [])]
         if self.target_saves:
             return [f"use {chosen} {sure}, {by}; no fixed k loses at most {allowed}"]
-        needed = f"about {self.examples_needed:,} would be needed" if self.examples_needed else "no number would do"
         return [
             f"use all nodes (k = 1): at most {100 * self.point_loss:.2f} points lost {sure}; "
-            f"no smaller k loses at most {allowed} {by}; {needed}"
+            f"no smaller k loses at most {allowed} {by}; {self._needed}"
         ]
+
+    @property
+    def _needed(self) -> str:
+        """How many examples would show otherwise, and of which k, where they differ in that."""
+        ways = {"a fixed k": self.fixed_examples_needed, "k chosen per input": self.per_input_examples_needed}
+        said = {
+            way: f"about {number:,} would be needed" if number else "no number would do" for way, number in ways.items()
+        }
+        if len(set(said.values())) == 1:
+            return said["a fixed k"]
+        return ", ".join(f"for {way} {what}" for way, what in said.items())

@@ -33,7 +33,8 @@ def add_pieces(
             module(torch.zeros_like(example[:2]))
     except Exception as error:
         # A module's own forward runs here, so anything may be raised.
-        raise GraphError(f"{type(module).__name__} cannot run on an input of {run}: {_first_line(error)}") from error
+        sentence = f"{type(module).__name__} cannot run on an input of {run}: {_first_line(error)}"
+        raise GraphError(f"{sentence}{_other_type(module, example)}") from error
     try:
         traced = fx.symbolic_trace(module)
         batch = _record(traced, example)
@@ -49,6 +50,18 @@ def add_pieces(
             names[node] = _Place(drafts, batch, forms, names).add(traced, node, example.device)
     results = next(node for node in reversed(traced.graph.nodes) if node.op == "output").all_input_nodes
     return [names[node] for node in results if node in names]
+
+
+def _other_type(module: nn.Module, example: Tensor) -> str:
+    """Which element type the module does run on, as the end of a sentence; empty where on neither."""
+    other = torch.int64 if example.is_floating_point() else torch.float32
+    try:
+        with torch.no_grad():
+            module(torch.zeros(example[:2].shape, dtype=other, device=example.device))
+    except Exception:
+        # A module's own forward runs here, so anything may be raised.
+        return ""
+    return f"; it runs on {str(other).removeprefix('torch.')}: --input-dtype {str(other).removeprefix('torch.')}"
 
 
 def _record(traced: fx.GraphModule, example: Tensor) -> int:
