@@ -125,6 +125,8 @@ def _prices(given: list[str]) -> dict[str, float]:
     for text in given:
         name, _, number = text.rpartition("=")
         name = name.strip()
+        if not name:
+            raise typer.BadParameter(f"{text!r}: TYPE=PRICE is expected, as in '1 thread=2.5'", param_hint="--price")
         if name in prices:
             raise typer.BadParameter(f"two prices are given for {name!r}", param_hint="--price")
         try:

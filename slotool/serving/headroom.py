@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Iterable
 
 # Answers considered, and their maximum age.
-REMEMBERED, FORGOTTEN_US = 400, 2e6
-# Share of them that the headroom covers; it is recomputed after ``EVERY`` answers, when it is asked for.
-QUANTILE, EVERY = 0.995, 25
+REMEMBERED, FORGOTTEN_US = 1_000, 2e6
+# Share of them that the headroom covers: of answers that use all of their slack so many are in time. It is recomputed
+# after ``EVERY`` answers, when it is asked for.
+QUANTILE, EVERY = 0.999, 100
 # Until so many answers are remembered the headroom is at least this share of a request's timeout: a policy that waits
 # as long as plans allow has its first answers late otherwise.
 FEW, CAREFUL_SHARE = 100, 0.05

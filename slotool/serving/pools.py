@@ -23,6 +23,8 @@ from slotool.serving.served import ServedModel
 
 # Requests of different pools have numbers so far apart: labels come by number.
 NUMBERS_APART = 10**12
+# A pool gets no requests while each of its workers has been at a call longer than this, and far longer than planned.
+STALLED_US = 0.5e6
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ class PooledRouter:
     """Shares requests out to pools of workers; to everybody else it is a ``Router``.
 
     Each pool gets its share of the requests in turn (``WeightedTurns``), as a plan of a mixed fleet simulates it. One
-    that would turn a request away, as its queue is full or none of its workers is there, leaves it to the next. What
-    waits in a pool whose last worker is lost goes to another. ``engines``: of each pool; ``models``: whose ``by_pool``
-    say how each serves them. Raises as ``Router`` does.
+    that would turn a request away, as its queue is full or none of its workers is there, leaves it to the next; so does
+    one whose workers all seem to hang. What waits in a pool whose last worker is lost or hangs goes to another.
+    ``engines``: of each pool; ``models``: whose ``by_pool`` say how each serves them. Raises as ``Router`` does.
     """
 
     # No pool computes in the event loop.
@@ -87,6 +89,7 @@ class PooledRouter:
                     numbered_from=number * NUMBERS_APART,
                 )
                 router.results.loss_listener = partial(self._worker_lost, router)
+                router.alive_elsewhere = self.alive
                 router.models_listener = self._models_changed
                 self._routers.append(router)
         except BaseException:
@@ -235,7 +238,10 @@ class PooledRouter:
         if self.model(name) is None:
             done(rejections.no_longer_served(name))
             return
-        number = self._taking(self._turns.next(), options.timeout_us)
+        due = self._turns.next()
+        number = self._taking(due, options.timeout_us)
+        if number != due and self._routers[due].is_stalled(STALLED_US):
+            self._routers[due].give_waiting_to(self._routers[number])
         self._count[number]()
         self._routers[number].submit(name, x, options, arrival_us, is_disconnected, done, alone=alone)
 
@@ -249,11 +255,12 @@ class PooledRouter:
             self.models_listener()
 
     def _taking(self, first: int, timeout_us: float) -> int:
-        """``first`` or, where it turns requests away, the next pool that has workers and room, if any."""
+        """``first`` or, where it turns requests away or hangs, the next pool that has workers and room, if any."""
         for step in range(len(self._routers)):
             number = (first + step) % len(self._routers)
             router = self._routers[number]
-            if router.alive() and router.rejection_on_arrival(timeout_us) is None:
+            takes = router.alive() and router.rejection_on_arrival(timeout_us) is None
+            if takes and not router.is_stalled(STALLED_US):
                 return number
         return first
 

@@ -87,6 +87,8 @@ class Router:
             self.engine, self._workers, self.metrics, self.events, clock_us, self._wake, self._worker_is_idle
         )
         self._queues = {name: self._new_queue(served) for name, served in models.items()}
+        # How many live workers others have that would answer what waits here.
+        self.alive_elsewhere: Callable[[], int] = int
         # Called when other models serve than before.
         self.models_listener: Callable[[], None] | None = None
         self._max_queue = max_queue
@@ -350,8 +352,12 @@ class Router:
         waiting = self.waiting()
         return rejections.queue_full(waiting) if waiting >= self._max_queue else None
 
+    def is_stalled(self, after_us: float) -> bool:
+        """As ``Workers.are_stalled``."""
+        return self._workers.idle() is None and self._workers.are_stalled(self.now_us(), after_us)
+
     def _no_worker(self) -> Rejection | None:
-        alive = self.alive()
+        alive = self.alive() or self.alive_elsewhere()
         return (
             None if alive else rejections.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())
         )

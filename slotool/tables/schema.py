@@ -283,10 +283,20 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         more = f" (and {int(bad.sum()) - 1} more rows)" if bad.sum() > 1 else ""
-        given = values.iloc[at]
-        shown = repr(given.item() if isinstance(given, np.generic) else given)[:40]
+        shown = _shown(values.iloc[at] if column.rule is None else _first_bad(column.rule, values.iloc[at]))
         raise TableError(f"{source}: row {at + first_row}, column {column.name}: {shown} {problem}{more}")
     return series
+
+
+def _first_bad(rule: Constraint, given: Any) -> Any:
+    """Of a list the first number that breaks the rule; anything else as it is."""
+    if not isinstance(given, np.ndarray | list) or (numbers := _list_of(given)) is None or rule.holds(numbers).all():
+        return given
+    return float(numbers[~rule.holds(numbers)][0])
+
+
+def _shown(given: Any) -> str:
+    return repr(given.item() if isinstance(given, np.generic) else given)[:40]
 
 
 _IN_WORDS = {
