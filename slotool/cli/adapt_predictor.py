@@ -35,7 +35,7 @@ def adapt_predictor(
     *,
     picked: Mapping[str, Any],
 ) -> None:
-    """Adapt a predictor to a new setting by 3 to 200 labels; ten do.
+    """Adapt a predictor to a new setting by 3 to 200 labels.
 
     Several ways of adapting are scored on labels held out; the weighted mean of all is kept, or the best one where it
     is clearly better. profile solo --for measures the labels that tell most.

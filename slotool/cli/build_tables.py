@@ -94,7 +94,7 @@ def build_tables(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Make a trained network an SLO-NN, with tables for its large layers.
+    """Make a network an SLO-NN: tables for its large layers.
 
     All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
     calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes cannot pay, or no k

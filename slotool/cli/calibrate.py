@@ -45,7 +45,7 @@ def calibrate(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make the predictor of this machine, which predict uses from then on.
+    """Make the predictor of this machine, for predict.
 
     It measures MLPs, CNNs and transformers, those that tell a predictor of another machine most. After an interruption
     the same command goes on where it was. Exit 1, and nothing kept, when the machine was too noisy or the predictor is

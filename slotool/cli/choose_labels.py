@@ -29,7 +29,7 @@ def choose_labels(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Name the requests whose label tells something about a guarantee.
+    """Name the requests whose labels bear on a guarantee.
 
     Where every tier answers as the best version does, a request counts without a label. Writes
     example,order,differs,truth in random order: 0 needs no label, the others get their truth there, for

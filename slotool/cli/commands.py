@@ -18,13 +18,19 @@ from slotool import factories
 from slotool.api.arguments import naming_options
 from slotool.api.outputs import inputs_among, require_kept
 from slotool.cli import terminal
+from slotool.cli.option_lines import option_line
 from slotool.cli.plugin_names import plugins_of
 from slotool.errors import ArgumentError
 
 EXAMPLE = "Example: "
 HELP_COLUMNS = 100
-EVERYWHERE = "Also: --config FILE.toml, --quiet, --verbose, --no-progress, --color WHEN, --allow-code."
+EVERYWHERE = "--config FILE.toml, --quiet, --verbose, --no-progress, --color WHEN, --allow-code."
+# Options that most commands have and that say the same in each: what the last lines of the help call them. Whoever
+# reads those has found --help.
+_USUAL = {"force": "--force (replace output)", "json": "--json"}
 _OTHERS = "Options"
+# A longer name pushes only its own sentence to the right, so that those of other commands stay whole at 80 columns.
+_NAME_COLUMNS = 20
 # Between the lines of a command that goes on.
 _CONTINUED = " \\\n"
 _OF_THE_TERMINAL = ("quiet", "verbose", "no_progress", "color", "install_completion", "show_completion")
@@ -78,17 +84,18 @@ class Command(TyperCommand):
         arguments = [param for param in self.params if param.param_type_name == "argument"]
         panels: dict[str, list[Any]] = {"Arguments": arguments, _OTHERS: []}
         for param in self.get_params(ctx):
-            if param.param_type_name == "option":
+            if param.param_type_name == "option" and param.name not in (*_USUAL, "help"):
                 panels.setdefault(getattr(param, "rich_help_panel", None) or _OTHERS, []).append(param)
         panels[_OTHERS] = panels.pop(_OTHERS)
         for title, params in panels.items():
-            records = [(param, record) for param in params if (record := param.get_help_record(ctx))]
-            if records:
+            lines = [(param, line) for param in params if (line := option_line(param, ctx))]
+            if lines:
                 with formatter.section(title):
-                    formatter.write_dl([(opts, said + plugins_of(ctx, param.name)) for param, (opts, said) in records])
+                    formatter.write_dl([(name, said + plugins_of(ctx, param.name)) for param, (name, said) in lines])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        _write(formatter, [EVERYWHERE])
+        usual = [said for name, said in _USUAL.items() if any(param.name == name for param in self.get_params(ctx))]
+        _write(formatter, [f"Defaults are in [brackets]. Also: {', '.join([*usual, EVERYWHERE])}"])
 
 
 class Group(TyperGroup):
@@ -101,7 +108,6 @@ class Group(TyperGroup):
         _write(formatter, examples[:1] + text)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        # Whoever reads this has found --help; its line is another command's.
         params = [param for param in self.get_params(ctx) if param.name not in (*_OF_THE_TERMINAL, "help", "version")]
         if records := [record for param in params if (record := param.get_help_record(ctx))]:
             with formatter.section(_OTHERS):
@@ -109,8 +115,8 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        own = "Also: --version, " if any(param.name == "version" for param in self.params) else "Also: "
-        _write(formatter, [EVERYWHERE.replace("Also: ", own, 1)])
+        own = ["--version"] if any(param.name == "version" for param in self.params) else []
+        _write(formatter, [f"Also: {', '.join([*own, EVERYWHERE])}"])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -119,10 +125,13 @@ class Group(TyperGroup):
                 text, _ = parted(command.help or "")
                 theme = getattr(command, "rich_help_panel", None) or "Commands"
                 panels.setdefault(theme, []).append((name, _first_sentence(text)))
-        widest = max((len(name) for rows in panels.values() for name, _ in rows), default=0)
+        names = [name for rows in panels.values() for name, _ in rows if len(name) <= _NAME_COLUMNS]
+        widest = max(map(len, names), default=0)
         for title, rows in panels.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(widest), said) for name, said in rows])
+                for name, said in rows:
+                    lines = textwrap.wrap(said, formatter.width - widest - 4) or [""]
+                    formatter.write(f"  {name:<{widest}}  " + ("\n" + " " * (widest + 4)).join(lines) + "\n")
 
 
 def parted(text: str) -> tuple[list[str], list[str]]:

@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(json: Json = False) -> None:
-    """Print facts of the machine, versions, plugins, and what is missing.
+    """Print machine, versions, plugins, and what is missing.
 
     Plugins are imported, to say which cannot be used. Exit code 1 when something that slotool needs is missing.
 

@@ -93,7 +93,7 @@ def evaluate(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Write the outcome table: each held-out example at each point.
+    """Write the outcome table: held-out examples × points.
 
     Example: slotool evaluate slo-nn -o outcomes.parquet --compare slo-nn-clusters --plots plots
 

@@ -65,7 +65,7 @@ def evaluate_colocated(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Measure deadlines met, co-located with busy copies on a core.
+    """Measure deadlines met beside busy copies on a core.
 
     Every policy runs solo and co-located. LCAO (the most accurate k within the deadline), ACLO (the fastest k for an
     accuracy target) and the full network take turns. The interference table goes to --out, T(k, β) to a file next to it

@@ -27,7 +27,7 @@ def evaluate_drift(
     ] = 0.99,
     json: Json = False,
 ) -> None:
-    """Watch every tier by a sequential test of labelled feedback.
+    """Watch every tier by a sequential test of feedback.
 
     Exit 1 when the guarantee of one no longer holds. "Confirmed": these requests alone show that it holds. You may look
     after every request.

@@ -64,7 +64,7 @@ def family(
         str, _answers("--calibration", help="Learn it on the validation split: temperature or isotonic.")
     ] = "none",
     keep_calibration: Annotated[
-        bool, _answers("--keep-calibration", help="Also one that makes the error of examples held back larger.")
+        bool, _answers("--keep-calibration", help="Also one with which held-out error is larger.")
     ] = False,
     cost: Annotated[
         list[str] | None,

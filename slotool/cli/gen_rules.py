@@ -73,7 +73,7 @@ def gen_rules(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Find the cheapest ensemble of versions that keeps each tolerance.
+    """Find the cheapest ensemble that keeps each tolerance.
 
     Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute --explain
     """

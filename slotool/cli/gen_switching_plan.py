@@ -61,7 +61,7 @@ def gen_switching_plan(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Find by load tests which operating point may serve which load.
+    """Find by load tests which point may serve which load.
 
     Real servers are started to find up to which arrival rate each point keeps the deadline. By effective-accuracy a
     point serves as long as no less accurate one answers more requests correctly and in time. serve --policy switching

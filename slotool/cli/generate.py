@@ -33,7 +33,7 @@ BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Examples in
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Draw random networks as operator graphs, or arrivals of requests.")
+    group = typer.Typer(no_args_is_help=True, help="Draw random operator graphs, or arrivals of requests.")
     group.command("mlp")(generate_mlp)
     group.command("cnn")(generate_cnn)
     group.command("architectures")(generate_architectures)

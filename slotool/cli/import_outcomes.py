@@ -40,7 +40,7 @@ def import_outcomes(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Make an outcome table from recorded answers of any services.
+    """Make an outcome table from answers of any services.
 
     Columns: example, version, error (or answer and truth), confidence, and where known latency_s and cost.
 

@@ -42,11 +42,9 @@ def loadtest(
     duration: Annotated[
         str | None, _load("--duration", help="How long to send, e.g. 30s or 2min.", show_default="10s")
     ] = None,
-    arrivals: Annotated[
-        Path | None, _load("--arrivals", help="Replay this file of generate arrivals, not Poisson arrivals.")
-    ] = None,
+    arrivals: Annotated[Path | None, _load("--arrivals", help="Replay this file of generate arrivals.")] = None,
     faults: Annotated[
-        str | None, _load("--faults", help='Schedule or file: "5s:kill 1, 9s:stop 0, 15s:slow 0 2x for 5s".')
+        str | None, _load("--faults", help='Schedule, or file: "5s:kill 1, 15s:slow 0 2x for 5s".')
     ] = None,
     data: DataName = "auto",
     label: DataLabel = None,
@@ -59,7 +57,7 @@ def loadtest(
         float | None, _requests("--deadline-ms", min=0.001, help="Deadline of every request.")
     ] = None,
     tolerance: Annotated[
-        str | None, _requests("--tolerance", help="Error degradation accepted, 0.05; or shares: 0=0.2,0.05=0.8.")
+        str | None, _requests("--tolerance", help="Degradation accepted, 0.05; or shares: 0=0.2,0.05=0.8.")
     ] = None,
     objective: Annotated[
         str | None, _requests("--objective", help="What the tolerance saves: response-time or cost.")
@@ -82,7 +80,7 @@ def loadtest(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Send test examples to a server, open loop, and log each request.
+    """Send test examples to a server, and log each request.
 
     Every request is sent when it is due, at a Poisson or recorded instant, however many are outstanding, and its
     latency counts from then. Effective accuracy is the share of all requests answered correctly and in time. A client

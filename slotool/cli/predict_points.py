@@ -29,7 +29,7 @@ def predict_points(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Fill in T(point, β), the latency co-located with busy copies.
+    """Fill in T(point, β), the latency beside busy copies.
 
     It is the latency of each operating point with β copies of the model. Measured rows stay as they are. Missing ones
     are predicted from the point's solo latency and from the points that were measured co-located. They are marked as

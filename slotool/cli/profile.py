@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slotool.api.profile import Planned
 
 _sampling, _campaign, _adapt = map(panel, ("Sampling", "Campaign", "Adapting a predictor"))
-For = Annotated[Path | None, _adapt("--for", help="A predictor to adapt: measure the networks whose labels tell most.")]
+For = Annotated[Path | None, _adapt("--for", help="Predictor to adapt: measure what it learns most from.")]
 Samples = Annotated[
     int | None, _adapt("--samples", min=3, help="Networks to measure.", show_default="10, or with --until all")
 ]
@@ -56,16 +56,14 @@ Precision = Annotated[
         "--precision", min=1e-4, max=1.0, help="A row is stable when its rounds agree on the median to this share."
     ),
 ]
-Rounds = Annotated[int, _sampling("--rounds", min=1, help="Rounds that the samples of a row are spread over.")]
+Rounds = Annotated[int, _sampling("--rounds", min=1, help="Rounds that a row's samples are spread over.")]
 Timeout = Annotated[float, _campaign("--timeout", min=0.1, help="Seconds after which an item has hung.")]
 MaxSeconds = Annotated[float, _sampling("--max-seconds-per-item", min=0.0, metavar="S", help="Maximum sampling time.")]
 Cache = Annotated[str, _sampling("--cache", help="warm, or cold: emptied before each sample.")]
 Placement = Annotated[
     str, typer.Option("--placement", help="shared: all on the same --threads cores; split: --threads cores each.")
 ]
-Budget = Annotated[
-    str | None, _campaign("--budget", help="Stop after this long (90s, 30m, 2h); cheap items tend to come first.")
-]
+Budget = Annotated[str | None, _campaign("--budget", help="Stop after this long (30m); mostly cheap items first.")]
 Limit = Annotated[int | None, _campaign("--limit", min=1, help="Only the first subjects.")]
 DryRun = Annotated[bool, _campaign("--dry-run", help="Print the plan and a predicted time.")]
 Strict = Annotated[bool, _campaign("--strict", help="Exit 1 when a row is not stable.")]
@@ -92,7 +90,7 @@ def profile_solo(
     rounds: Annotated[
         int | None,
         _sampling(
-            "--rounds", min=1, help="Rounds that the samples of a row are spread over.", show_default="2, with --for 1"
+            "--rounds", min=1, help="Rounds that a row's samples are spread over.", show_default="2, with --for 1"
         ),
     ] = None,
     cache: Cache = "warm",

@@ -54,7 +54,7 @@ def serve(
     plan: Annotated[Path | None, _points("--plan", help="Switching plan, for --policy switching.")] = None,
     name: Annotated[
         list[str] | None,
-        _network("--name", help="Name to serve under, once per artifact.", show_default="the artifact's"),
+        _network("--name", help="Name to serve under, per artifact.", show_default="the artifact's"),
     ] = None,
     host: Annotated[str, _network("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, _network("--port", min=0, max=65535, help="HTTP port; 0: any free one.")] = 8000,
@@ -91,7 +91,7 @@ def serve(
         _limits("--default-deadline-ms", min=0, metavar="MS", help="Longest wait without a deadline; 0: any."),
     ] = 10_000.0,
     drain: Annotated[str, _limits("--drain", help="Time to finish requests on SIGTERM.")] = "10s",
-    log: Annotated[Path | None, _limits("--log", help="Append events to this file, one JSON object a line.")] = None,
+    log: Annotated[Path | None, _limits("--log", help="Append events to this file, as JSON lines.")] = None,
     access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
     http: Annotated[Literal["fast", "uvicorn"], typer.Option("--http", hidden=True)] = "fast",
     reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
@@ -113,7 +113,7 @@ def serve(
     pool: Annotated[str | None, typer.Option("--pool", hidden=True)] = None,
     json: Json = False,
 ) -> None:
-    """Serve artifacts, each request at a point that meets its options.
+    """Serve artifacts, each request at a point that fits it.
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
     /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.

@@ -66,7 +66,7 @@ def simulate(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Compare scheduling policies on the same arrivals, on a virtual clock.
+    """Compare scheduling policies on a virtual clock.
 
     SLO attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. Regret
     is the effective accuracy lost against the best possible with all arrivals known: the optimum with one worker, no

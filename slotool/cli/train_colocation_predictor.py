@@ -53,7 +53,7 @@ def train_colocation_predictor(
     *,
     picked: Mapping[str, Any],
 ) -> None:
-    """Train predictors of co-located latency, score all, keep one.
+    """Train predictors of co-located latency, keep one.
 
     It learns from a table of profile colocated how co-located networks slow each other down, for predict --co-runners.
     The artifact also holds the measured solo latencies, and with --solo a predictor of those of other networks.

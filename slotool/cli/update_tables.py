@@ -36,7 +36,7 @@ def update_tables(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Update an SLO-NN's tables for the inputs that are served now.
+    """Update an SLO-NN's tables for the inputs served now.
 
     Weights, rankers and table size stay. The training split, in its order, stands for served inputs and moves the
     ranked lists. Confidence, calibration and promises are counted on the validation split. Accuracy before and after is

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 import slotool
+from slotool.elastic import family_evaluation
 from slotool.errors import ArgumentError, InputError, RunError
 
 RNG = np.random.default_rng(0)
@@ -128,3 +129,44 @@ def test_a_class_without_examples(data: str) -> None:
     for labels, said in ((np.where(Y, "a", "b"), r"2 \(a, b\); as the models do not name"), (3 * Y, r"2 \(0, 3\); as")):
         with pytest.raises(InputError, match=rf"logits has 3 classes, data in memory has {said}"):
             slotool.family({"first": model}, (X, labels), repeats=1)
+
+
+class Machine:
+    """A clock that only calls move on. A call after one of another version takes longer, by ``cold_us``."""
+
+    def __init__(self) -> None:
+        self.now_us, self.last, self.calls = 0.0, "", dict[str, int]()
+
+    def perf_counter(self) -> float:
+        return self.now_us / 1e6
+
+    def version(self, name: str, warm_us: float, cold_us: float) -> Any:
+        def answer(features: np.ndarray) -> np.ndarray:
+            self.now_us += warm_us + cold_us * (self.last != name)
+            self.last, self.calls[name] = name, self.calls.get(name, 0) + 1
+            return np.stack([-features[:, 0], features[:, 0]], axis=1)
+
+        return signed(answer)
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("b", "c", "a"), ("c", "b", "a")])
+def test_versions_of_microseconds_are_ranked_by_what_they_take(
+    data: str, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    machine = Machine()
+    versions = {"a": machine.version("a", 10, 12), "b": machine.version("b", 7, 22), "c": machine.version("c", 80, 0)}
+    monkeypatch.setattr(family_evaluation, "time", machine)
+    made = slotool.family({name: versions[name] for name in names}, data, repeats=1).frame().set_index("version")
+    assert (1e6 * made["mean_latency_s"]).to_dict() == pytest.approx({"a": 10, "b": 7, "c": 80})
+
+
+def test_versions_of_long_calls_alternate_and_are_asked_once_for_each_example(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of long calls none goes into what brings a version back into the caches: they may be slow, or be paid for."""
+    machine = Machine()
+    versions = {"a": machine.version("a", 2_000, 10), "b": machine.version("b", 3_000, 20)}
+    monkeypatch.setattr(family_evaluation, "time", machine)
+    made = slotool.family(versions, data, repeats=1).frame().set_index("version")
+    assert (1e6 * made["mean_latency_s"]).to_dict() == pytest.approx({"a": 2_010, "b": 3_020})
+    assert machine.calls == dict.fromkeys("ab", family_evaluation.WARM_UP_CALLS + len(X))

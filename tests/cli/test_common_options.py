@@ -15,7 +15,7 @@ from slotool.cli.app import app
 from slotool.cli.output import Output
 
 Slotool = Callable[..., Any]
-SCREEN_LINES, SCREEN_COLUMNS = 25, 100
+SCREEN_LINES, SCREEN_COLUMNS = 25, 80
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -36,7 +36,7 @@ def demo(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Run every stage on real data, from training to the report.
+    """Run every stage on real data, training to report.
 
     A network of 16,455 labels that answers by a few of them, a network of one's own predicted, three ONNX files
     certified, planned and served. Every step is a real command, printed as it runs, and can be repeated by hand in the
