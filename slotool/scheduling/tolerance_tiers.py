@@ -43,10 +43,10 @@ def first_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -
 
 
 class Calls:
-    """Calls of an ensemble: ``sizes``, ascending from 1, and what they take, in µs: ``worst_us``, ``first_us`` as of
+    """Calls of an ensemble: ``sizes``, ascending from 1, and what they take, in µs: ``worst_us`` and ``first_us`` as of
     these functions, and ``expected_us``, as learnt by ``observe``; until then the worst cases, and not ``is_known``.
 
-    ``enough``: the smallest size whose expected rate is ``LARGE_ENOUGH`` of the best. ``workers``: that one takes.
+    ``workers``: that a call takes.
     """
 
     def __init__(self, space: ControlSpace, point: OperatingPoint, *, concurrent: bool):
@@ -55,7 +55,6 @@ class Calls:
         self.worst_us, self.first_us = worst_us(space, point, self.sizes), first_us(space, point, self.sizes)
         self.workers = 2 if concurrent else 1
         self.is_known, self._share = False, 1.0
-        self._expect()
 
     def observe(self, examples: int, took_us: float) -> None:
         """A call took so long: what the versions behind the first take of their worst case is learnt.
@@ -68,21 +67,22 @@ class Calls:
         share = (took_us - first_us) / (longest_us - first_us) if longest_us > first_us else 0.0
         self._share = self._share + LAST_CALL * (share - self._share) if self.is_known else share
         self.is_known = True
-        self._expect()
 
     def room(self, slack_us: float) -> int:
         """The most examples of a call within ``slack_us``; 1 where none fits."""
         return self.sizes[max(0, bisect_right(self.worst_us, slack_us) - 1)]
 
-    def _expect(self) -> None:
-        share = max(0.0, self._share)
-        self.expected_us = [
-            first_us + share * (longest_us - first_us)
-            for first_us, longest_us in zip(self.first_us, self.worst_us, strict=True)
-        ]
-        each_us = [us / size for us, size in zip(self.expected_us, self.sizes, strict=True)]
+    def expected_us(self, at: int) -> float:
+        """Of a call of the size at this place of ``sizes``."""
+        first_us = self.first_us[at]
+        return first_us + max(0.0, self._share) * (self.worst_us[at] - first_us)
+
+    @property
+    def enough(self) -> int:
+        """The smallest size whose expected rate is ``LARGE_ENOUGH`` of the best."""
+        each_us = [self.expected_us(at) / size for at, size in enumerate(self.sizes)]
         best_us = min(each_us)
-        self.enough = next(size for us, size in zip(each_us, self.sizes, strict=True) if LARGE_ENOUGH * us <= best_us)
+        return next(size for us, size in zip(each_us, self.sizes, strict=True) if LARGE_ENOUGH * us <= best_us)
 
 
 class ToleranceTiers(Policy):
@@ -204,7 +204,7 @@ class ToleranceTiers(Policy):
             if calls is None:
                 return True
             size = min(calls.room(slack_us), len(ends_by_us) - at)
-            idle_us += calls.workers * calls.expected_us[bisect_left(calls.sizes, size)] / workers
+            idle_us += calls.workers * calls.expected_us(bisect_left(calls.sizes, size)) / workers
             at += size
         return False
 
