@@ -6,10 +6,11 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
+from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.rules import points
+from slotool.rules.points import from_point
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.edf import EdfQueue, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
@@ -23,7 +24,7 @@ MAX_KNOWN = 1_000
 LARGE_ENOUGH = 0.9
 # Calls that are thought ahead.
 MAX_AHEAD = 32
-# The weight of the last call in what calls take of their worst cases.
+# The weight of the last call in what is learnt of an ensemble's calls.
 LAST_CALL = 0.05
 
 
@@ -33,25 +34,55 @@ def worst_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -
     return list(accumulate((space.latency_us(point, size) or 0.0 for size in sizes), max))
 
 
-class Calls(NamedTuple):
-    """Calls of an ensemble: ``sizes``, ascending from 1, and their worst cases in µs, as of ``worst_us``.
+def first_us(space: ControlSpace, point: OperatingPoint, sizes: Sequence[int]) -> list[float]:
+    """As ``worst_us``, of the version that ``point`` asks first."""
+    version = from_point(point).versions[0]
+    first = next((own for own in space.points if version_name(own) == version), point)
+    longest_us = worst_us(space, point, sizes)
+    return [min(pair) for pair in zip(worst_us(space, first, sizes), longest_us, strict=True)]
 
-    ``enough``: the smallest size whose rate is ``LARGE_ENOUGH`` of the best. ``workers``: that one takes.
+
+class Calls:
+    """Calls of an ensemble: ``sizes``, ascending from 1, and what they take, in µs: ``worst_us`` and ``first_us`` as of
+    these functions, and ``expected_us``, as learnt by ``observe``; until then the worst cases, and not ``is_known``.
+
+    ``workers``: that a call takes.
     """
 
-    sizes: tuple[int, ...]
-    worst_us: list[float]
-    enough: int
-    workers: int
-
-    @classmethod
-    def of(cls, space: ControlSpace, point: OperatingPoint, *, concurrent: bool) -> Calls:
+    def __init__(self, space: ControlSpace, point: OperatingPoint, *, concurrent: bool):
         """``concurrent``: its versions begin at the same time, on a worker each."""
-        sizes = space.call_sizes(point)
-        taken_us = worst_us(space, point, sizes)
-        each_us = [us / size for us, size in zip(taken_us, sizes, strict=True)]
-        enough = next(size for us, size in zip(each_us, sizes, strict=True) if LARGE_ENOUGH * us <= min(each_us))
-        return cls(sizes, taken_us, enough, 2 if concurrent else 1)
+        self.sizes = space.call_sizes(point)
+        self.worst_us, self.first_us = worst_us(space, point, self.sizes), first_us(space, point, self.sizes)
+        self.workers = 2 if concurrent else 1
+        self.is_known, self._share = False, 1.0
+
+    def observe(self, examples: int, took_us: float) -> None:
+        """A call took so long: what the versions behind the first take of their worst case is learnt.
+
+        The first one's batches count as they are, for it answers all examples."""
+        if examples > self.sizes[-1]:
+            return
+        at = bisect_left(self.sizes, examples)
+        first_us, longest_us = self.first_us[at], self.worst_us[at]
+        share = (took_us - first_us) / (longest_us - first_us) if longest_us > first_us else 0.0
+        self._share = self._share + LAST_CALL * (share - self._share) if self.is_known else share
+        self.is_known = True
+
+    def room(self, slack_us: float) -> int:
+        """The most examples of a call within ``slack_us``; 1 where none fits."""
+        return self.sizes[max(0, bisect_right(self.worst_us, slack_us) - 1)]
+
+    def expected_us(self, at: int) -> float:
+        """Of a call of the size at this place of ``sizes``."""
+        first_us = self.first_us[at]
+        return first_us + max(0.0, self._share) * (self.worst_us[at] - first_us)
+
+    @property
+    def enough(self) -> int:
+        """The smallest size whose expected rate is ``LARGE_ENOUGH`` of the best."""
+        each_us = [self.expected_us(at) / size for at, size in enumerate(self.sizes)]
+        best_us = min(each_us)
+        return next(size for us, size in zip(each_us, self.sizes, strict=True) if LARGE_ENOUGH * us <= best_us)
 
 
 class ToleranceTiers(Policy):
@@ -64,8 +95,10 @@ class ToleranceTiers(Policy):
     Waiting queries whose tier names the same ensemble share a call: as many as would be in time with the most urgent of
     them even if every version were consulted for each. Each version then answers a batch, of those that go on to it.
     One of whose versions latencies are known of single examples only takes one query at a time.
-    Where the most urgent query leaves time for a small call only, and calls as small would lose others that wait, it is
-    rejected, so that calls become large again. What calls take of their worst cases is learnt by ``observe``.
+    Where the most urgent query leaves time for a small call only, or for none of its tier's ensemble, and calls like it
+    would lose others that wait, it is rejected, so that calls become large again, and the time is not spent on the best
+    version alone. Whether one fits is its worst case; what calls leave to others is what they are expected to take,
+    learnt by ``observe``.
     Where only one worker is idle, a Conc ensemble is taken one version after the other: the same answers, later.
     Source: tolerance-tiers, §IV.
     """
@@ -81,11 +114,9 @@ class ToleranceTiers(Policy):
             for objective in {rule.objective for rule in rules.rules}
         }
         self._in_turn = {point: other for point in own if (other := points.in_turn(point)) is not None}
-        # Per tolerance and objective, the ensemble asked for; per ensemble, its calls.
-        self._own: dict[tuple[float, str], OperatingPoint | None] = {}
+        # Per tolerance and objective, what is offered; per ensemble, its calls.
+        self._offered: dict[tuple[float, str], list[tuple[OperatingPoint, OperatingPoint]]] = {}
         self._calls: dict[OperatingPoint, Calls] = {}
-        # Of their worst cases, what calls take; 0 before the first.
-        self._share = 0.0
         self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
@@ -95,13 +126,11 @@ class ToleranceTiers(Policy):
         decision = self.decide_alone(now_us, query, queue)
         if len(queue) == 1 or not isinstance(decision, Decision):
             return decision
-        calls, slack_us = self._calls_of(decision.point), query.slack_us(now_us)
-        room = calls.sizes[max(0, bisect_right(calls.worst_us, slack_us) - 1)]
-        wanted = min(len(queue), calls.enough)
-        if room < wanted and self._loses_others(calls, now_us, queue):
-            return CannotMeet(
-                f"it leaves no time for a call of {wanted}, and smaller calls would lose some of {len(queue)} that wait"
-            )
+        room = self._calls_of(decision.point).room(query.slack_us(now_us))
+        if room < len(queue) or not self.serves(decision.point, query):
+            others = self._lost_to(query, decision.point, room, now_us, queue)
+            if others:
+                return CannotMeet(others)
         return decision._replace(batch_size=max(room, query.examples))
 
     def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
@@ -124,13 +153,8 @@ class ToleranceTiers(Policy):
         """The ensemble of its tier, its versions in turn."""
         if query.tolerance is None:
             return None
-        key = query.tolerance, query.objective
-        if key not in self._own:
-            first = next(self._candidates(query), None) if query.objective in self._tiers else None
-            if len(self._own) > MAX_KNOWN:
-                self._own.clear()
-            self._own[key] = None if first is None else self._in_turn.get(first.point, first.point)
-        return self._own[key]
+        offered = self._offered_to(query)
+        return offered[0][1] if offered else None
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         own = self.own_point(query)
@@ -150,36 +174,56 @@ class ToleranceTiers(Policy):
         return tuple(sorted({size for point in self.points for size in self._space.call_sizes(point)}))
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
-        calls = self._calls_of(point) if point in self.points else None
-        if calls is None or examples > calls.sizes[-1]:
-            return
-        longest_us = calls.worst_us[bisect_left(calls.sizes, examples)]
-        if longest_us > 0:
-            share = took_us / longest_us
-            self._share = self._share + LAST_CALL * (share - self._share) if self._share else share
+        if point in self.points:
+            self._calls_of(point).observe(examples, took_us)
 
-    def _loses_others(self, calls: Calls, now_us: float, queue: EdfQueue) -> bool:
-        """Whether a query would be late if each of the next calls were as large as the first of it has time for."""
-        if not self._share:
-            return False
+    def _lost_to(self, query: Query, point: OperatingPoint, room: int, now_us: float, queue: EdfQueue) -> str:
+        """Why ``query`` is rejected for others, rather than answered at ``point`` in a call of ``room``; "" if not."""
+        one_idle = queue.concurrent_slots() < 2
+        offered = [self._calls_of(pair[one_idle]) for pair in self._offered_to(query)]
+        own, wanted = offered[0], min(len(queue), offered[0].enough)
+        is_own = self._calls_of(point) is own
+        if not own.is_known or (is_own and room >= wanted) or not self._loses_others(offered, now_us, queue):
+            return ""
+        if is_own:
+            left = f"for a call of {wanted}, and smaller calls"
+        else:
+            left = "for its tier's ensemble, and a call of another"
+        return f"it leaves no time {left} would lose some of {len(queue)} that wait"
+
+    def _loses_others(self, offered: list[Calls], now_us: float, queue: EdfQueue) -> bool:
+        """Whether a query would be late if each of the next calls were the first of ``offered`` that the most urgent
+        query then has time for, as large as it has time for."""
         ends_by_us, idle_us, at = queue.deadlines_us, now_us, 0
         workers = max(1, int((queue.free_us < math.inf).sum()))
         for _ in range(MAX_AHEAD):
             if at >= len(ends_by_us):
                 break
             slack_us = float(ends_by_us[at]) - idle_us
-            if slack_us < calls.worst_us[0]:
+            calls = next((calls for calls in offered if calls.worst_us[0] <= slack_us), None)
+            if calls is None:
                 return True
-            size = min(calls.sizes[bisect_right(calls.worst_us, slack_us) - 1], len(ends_by_us) - at)
-            taken_us = calls.worst_us[bisect_left(calls.sizes, size)]
-            idle_us += self._share * calls.workers * taken_us / workers
+            size = min(calls.room(slack_us), len(ends_by_us) - at)
+            idle_us += calls.workers * calls.expected_us(bisect_left(calls.sizes, size)) / workers
             at += size
         return False
 
     def _calls_of(self, point: OperatingPoint) -> Calls:
         found = self._calls.get(point)
         if found is None:
-            found = self._calls[point] = Calls.of(self._space, point, concurrent=point in self._in_turn)
+            found = self._calls[point] = Calls(self._space, point, concurrent=point in self._in_turn)
+        return found
+
+    def _offered_to(self, query: Query) -> list[tuple[OperatingPoint, OperatingPoint]]:
+        """``choices`` of its tier; none where its objective has none."""
+        assert query.tolerance is not None
+        key = query.tolerance, query.objective
+        found = self._offered.get(key)
+        if found is None:
+            if len(self._offered) > MAX_KNOWN:
+                self._offered.clear()
+            known = query.objective in self._tiers
+            found = self._offered[key] = self.choices(*key) if known else []
         return found
 
     def choices(self, tolerance: float, objective: str = RESPONSE_TIME) -> list[tuple[OperatingPoint, OperatingPoint]]:

@@ -23,7 +23,7 @@ from slotool.rules.policies import Conc
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.space import ControlSpace, errors_at
-from slotool.scheduling.tolerance_tiers import LAST_CALL, MAX_AHEAD, Calls, ToleranceTiers, worst_us
+from slotool.scheduling.tolerance_tiers import LARGE_ENOUGH, LAST_CALL, MAX_AHEAD, ToleranceTiers, first_us, worst_us
 from slotool.simulation.events import ROUNDING_US
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
 from slotool.simulation.scenario import Scenario
@@ -39,7 +39,7 @@ class Ensembles:
     example takes. ``correct``: float32 [P, examples], 1 less the answer's error; ``accuracy``: float64 [P], its mean.
     ``sizes``: int64 [S], ascending, of the calls that any may have, beginning with 1; ``worst_us``: float64 [P, S], all
     consulted for each example, as a server plans; 0 where ``space`` does not know, ``inf`` beyond what an ensemble
-    takes. ``enough``: int64 [P], as of ``Calls``.
+    takes. ``first_us``: float64 [P, S], of the version asked first.
     Raises ``InputError`` for versions that ``outcomes`` lack.
     """
 
@@ -57,13 +57,11 @@ class Ensembles:
         each = [space.call_sizes(point) for point in points]
         self.sizes = np.array(sorted({size for sizes in each for size in sizes}), dtype=np.int64)
         self.worst_us = np.full((len(points), len(self.sizes)), np.inf)
+        self.first_us = np.full((len(points), len(self.sizes)), np.inf)
         for row, (point, own) in enumerate(zip(points, each, strict=True)):
             held = self.sizes <= own[-1]
             self.worst_us[row, held] = worst_us(space, point, self.sizes[held].tolist())
-        calls = [
-            Calls.of(space, point, concurrent=bool(both)) for point, both in zip(points, self.at_once, strict=True)
-        ]
-        self.enough = np.array([own.enough for own in calls])
+            self.first_us[row, held] = first_us(space, point, self.sizes[held].tolist())
 
 
 def _samples(samples_us: Mapping[tuple[str, int], np.ndarray], version: str, size: int) -> np.ndarray:
@@ -197,7 +195,7 @@ class TieredService:
                 ensembles.taken,
                 ensembles.worst_us,
                 ensembles.sizes,
-                ensembles.enough,
+                ensembles.first_us,
             ),
             _Service((1 + slower) * self._values, self._starts, seed, call_us, self.cancels),
             np.zeros(len(scenario.death_us)),
@@ -223,7 +221,7 @@ class _Ensembles(NamedTuple):
     taken: Any
     worst_us: Any
     sizes: Any
-    enough: Any
+    first_us: Any
 
 
 class _Service(NamedTuple):
@@ -285,39 +283,61 @@ def _room(row: int, slack_us: float, ensembles: _Ensembles) -> int:
 
 
 @njit(cache=True)
-def _learnt(share: float, took_us: float, longest_us: float) -> float:
-    """What calls take of their worst cases, one more having taken so long; 0: not known."""
-    if longest_us <= 0:
-        return share
-    return took_us / longest_us if share == 0 else share + LAST_CALL * (took_us / longest_us - share)
+def _learn(on: Any, row: int, took_us: float, column: Any, ensembles: _Ensembles) -> None:
+    """``Calls.observe``: a call of an ensemble took so long; ``on``: as learnt of each, NaN before its first."""
+    first_us, worst_us = ensembles.first_us[row, column], ensembles.worst_us[row, column]
+    share = (took_us - first_us) / (worst_us - first_us) if worst_us > first_us else 0.0
+    on[row] = share if np.isnan(on[row]) else on[row] + LAST_CALL * (share - on[row])
+
+
+@njit(cache=True)
+def _expected_us(row: int, column: Any, on: Any, ensembles: _Ensembles) -> float:
+    """``Calls.expected_us``."""
+    first_us, share = ensembles.first_us[row, column], 1.0 if np.isnan(on[row]) else max(0.0, on[row])
+    return float(first_us + share * (ensembles.worst_us[row, column] - first_us))
+
+
+@njit(cache=True)
+def _enough(row: int, on: Any, ensembles: _Ensembles) -> int:
+    """``Calls.enough``."""
+    best_us, sizes = np.inf, ensembles.sizes
+    for column in range(len(sizes)):
+        if ensembles.worst_us[row, column] < np.inf:
+            best_us = min(best_us, _expected_us(row, column, on, ensembles) / sizes[column])
+    for column in range(len(sizes)):
+        if LARGE_ENOUGH * _expected_us(row, column, on, ensembles) / sizes[column] <= best_us:
+            return int(sizes[column])
+    return 1
 
 
 @njit(cache=True)
 def _loses_others(
-    head: int, row: int, room: int, share: float, workers: int, now: float, arrival_us: Any, deadline_us: Any,
-    ensembles: _Ensembles, batch: Any,
+    head: int, row: int, room: int, choices: Any, one_idle: int, on: Any, workers: int, now: float, arrival_us: Any,
+    deadline_us: Any, ensembles: _Ensembles, batch: Any,
 ) -> bool:  # fmt: skip
-    """Whether ``head`` is to be rejected, as ``ToleranceTiers`` has it, as calls that it has time for are too small."""
-    if share == 0 or room >= ensembles.enough[row]:
+    """Whether ``head`` is to be rejected, as ``ToleranceTiers`` has it, for what its call leaves to others."""
+    own = choices[0, one_idle]
+    if np.isnan(on[own]) or (row == own and room >= _enough(row, on, ensembles)):
         return False
     left, query = 0, head
     while query < len(arrival_us) and arrival_us[query] <= now:
         left += batch[query] == 0
         query += 1
-    if room >= left:
+    if left == 1 or (row == own and room >= left):
         return False
-    worst_us, idle_us, query = ensembles.worst_us[row], now, head
-    needed = 2 if ensembles.at_once[row] else 1
+    idle_us, query = now, head
     for _ in range(MAX_AHEAD):
         if left == 0:
             break
         while batch[query] > 0:
             query += 1
         slack_us = deadline_us[query] - idle_us
-        if slack_us < worst_us[0]:
+        row = _chosen(choices, ensembles.worst_us, slack_us, one_idle)
+        if row < 0:
             return True
         size = min(_room(row, slack_us, ensembles), left)
-        idle_us += share * needed * worst_us[np.searchsorted(ensembles.sizes, size)] / workers
+        needed = 2 if ensembles.at_once[row] else 1
+        idle_us += needed * _expected_us(row, np.searchsorted(ensembles.sizes, size), on, ensembles) / workers
         left -= size
         while size > 0:
             size -= batch[query] == 0
@@ -389,7 +409,7 @@ def _run(
     at_once, taken, worst_us = ensembles.at_once, ensembles.taken, ensembles.worst_us
     call_us, members = service.call_us, np.empty(ensembles.sizes[-1], dtype=np.int64)
     now, busy_us, drawn, calls, others, workers = 0.0, 0.0, 0, 0, 0, len(free_us)
-    share = 0.0
+    on = np.full(len(ensembles.worst_us), np.nan)
     for query in range(len(arrival_us)):
         if found.batch[query] > 0:
             continue
@@ -404,7 +424,10 @@ def _run(
             found.status[query] = REJECTED
             continue
         room = _room(row, slack_us, ensembles)
-        if _loses_others(query, row, room, share, workers, now, arrival_us, deadline_us, ensembles, found.batch):
+        choices = asked.choices[asked.tier[query]]
+        if _loses_others(
+            query, row, room, choices, one_idle, on, workers, now, arrival_us, deadline_us, ensembles, found.batch
+        ):
             found.status[query] = REJECTED
             continue
         size = _gather(query, row, room, now, arrival_us, deadline_us, asked, ensembles, found, members)
@@ -427,7 +450,7 @@ def _run(
                 done = max(done, second)
         else:
             _busy_until(free_us, 0, done)
-        share = _learnt(share, done - now, worst_us[row, np.searchsorted(ensembles.sizes, size)])
+        _learn(on, row, done - now, np.searchsorted(ensembles.sizes, size), ensembles)
         for each in batch:
             others += row != asked.choices[asked.tier[each], 0, one_idle]
             found.status[each] = IN_TIME if done <= deadline_us[each] + ROUNDING_US else LATE

@@ -14,7 +14,7 @@ from slotool.rules.conditions.sure import Sure
 from slotool.rules.policies import RoutingPolicy
 from slotool.scheduling import ControlSpace, ToleranceTiers
 from slotool.simulation import Scenario, ServiceTimes
-from slotool.simulation.tiers import Asked, TieredService
+from slotool.simulation.tiers import Asked, TieredService, TierResult
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.simulation.plain_tiers import simulate_plainly
 
@@ -176,6 +176,31 @@ def test_beyond_capacity_as_many_are_in_time_as_at_it(policy: RoutingPolicy, wor
 
     peak = max(goodput(load) for load in (0.6, 0.7, 0.8, 0.9, 1.0))
     assert min(goodput(load) for load in (1.2, 1.5, 3.0)) > 0.9 * peak
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_beyond_capacity_no_call_of_a_slow_version_alone_takes_the_time_of_others(workers: int) -> None:
+    """Of a version 30 times as slow, in whose batches nothing is saved, a tier asks rarely. A request too late for the
+    tier's worst case would get that version alone."""
+    each_us = {
+        (v, n): (3_000.0 * n if v == "large" else 100.0 * s) for v in ("small", "large") for n, s in SIZES.items()
+    }
+    points = {version: OperatingPoint.of(version=version) for version in ("small", "large")}
+    slow = ControlSpace(list(points.values()), {(points[v], n): 1.05 * us for (v, n), us in each_us.items()})
+    own_rules = rules({0.1: Seq("small", "large", 0.1)})
+    service = TieredService(own_rules, slow, {at: np.array([us]) for at, us in each_us.items()}, TABLE, [(0.1, "cost")])
+    capacity_per_us = workers / service.worker_us(0)
+    requests = asked(4_000, 1)
+
+    def run(load: float) -> TierResult:
+        arrival_us = np.cumsum(np.random.default_rng(1).exponential(1 / (load * capacity_per_us), 4_000))
+        return service.simulate(Scenario(arrival_us, arrival_us + 40_000.0, np.full(workers, np.inf)), requests)
+
+    assert (run(0.6).status == 1).mean() > 0.99
+    for load in (1.5, 2.0):
+        found = run(load)
+        assert load * (found.status == 1).mean() > 0.85
+        assert found.other_tier < 0.01 * len(found.status)
 
 
 def test_a_request_whose_tier_could_be_late_gets_a_stricter_one() -> None:
