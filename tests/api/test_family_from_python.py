@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 import slotool
-from slotool.elastic import family_evaluation
+from slotool.elastic import evaluation, family_evaluation
 from slotool.errors import ArgumentError, InputError, RunError
 
 RNG = np.random.default_rng(0)
@@ -169,4 +169,4 @@ def test_versions_of_long_calls_alternate_and_are_asked_once_for_each_example(
     monkeypatch.setattr(family_evaluation, "time", machine)
     made = slotool.family(versions, data, repeats=1).frame().set_index("version")
     assert (1e6 * made["mean_latency_s"]).to_dict() == pytest.approx({"a": 2_010, "b": 3_020})
-    assert machine.calls == dict.fromkeys("ab", family_evaluation.WARM_UP_CALLS + len(X))
+    assert machine.calls == dict.fromkeys("ab", evaluation.WARM_UP_CALLS + len(X))

@@ -16,7 +16,8 @@ from slotool.errors import ArgumentError
 from slotool.graphs.memory import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
-from slotool.predictors.batch_scaling import batch_cost_s, scaled_to_batch
+from slotool.predictors.batch_scaling import scaled_to_batch
+from slotool.predictors.typecosts import batch_cost_s
 from slotool.predictors.labels import Setting
 from slotool.predictors.setting_labels import SettingsLabelled
 from slotool.predictors.settings_training import train_settings
