@@ -17,12 +17,12 @@ from slotool.graphs.memory import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.batch_scaling import scaled_to_batch
-from slotool.predictors.typecosts import batch_cost_s
 from slotool.predictors.labels import Setting
 from slotool.predictors.setting_labels import SettingsLabelled
 from slotool.predictors.settings_training import train_settings
 from slotool.predictors.three_term import ThreeTermPredictor
 from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.typecosts import batch_cost_s
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
