@@ -10,7 +10,7 @@ from collections.abc import Iterable
 REMEMBERED, FORGOTTEN_US = 1_000, 2e6
 # Share of them that the headroom covers: of answers that use all of their slack so many are in time. It is recomputed
 # after ``EVERY`` answers, when it is asked for.
-QUANTILE, EVERY = 0.999, 100
+QUANTILE, EVERY = 0.999, 50
 # Until so many answers are remembered the headroom is at least this share of a request's timeout: a policy that waits
 # as long as plans allow has its first answers late otherwise.
 FEW, CAREFUL_SHARE = 100, 0.05
