@@ -29,11 +29,8 @@ from slotool.scheduling.batching.value_iteration import ValueIteration, choose_b
 
 # Rows of a column that are as long within this share of a deadline count as the most accurate of them.
 _ALIKE = 1 / 96
-# Calls end later than planned, by a time that is exponentially distributed with a mean of ``_LATER`` deadlines, in
-# ``_RISK`` of all cases: of calls of nearly equal value the one that leaves more slack is taken.
-_RISK, _LATER = 0.02, 0.03
-_DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES, _LATE_RISK, _LATER_US = 0, 1, 2, 3, 4, 5, 6, 7, 8
-_HEAD = 9
+_DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _CANDIDATES, _TIMES = 0, 1, 2, 3, 4, 5, 6
+_HEAD = 7
 # In front of it: how long the plan of SlackFit is, and which policy decides where: hindsight, by value, or SlackFit.
 _SLACK_FIT, _DECIDING = 0, 1
 _BY_VALUE, _BY_SLACK_FIT = 1, 2
@@ -85,7 +82,7 @@ def _at(values: Any, until: float, times: int, offsets: Any, weights: Any, later
 def _tables_end(plan: Any, columns: int) -> int:
     """Where the plan of the value-iteration policy begins; -1 where the tables that the header announces are not
     there."""
-    if len(plan) < _HEAD or not (min(plan[_DEADLINE], plan[_WINDOW], plan[_UNIT], plan[_LATER_US]) > 0):
+    if len(plan) < _HEAD or not (plan[_DEADLINE] > 0 and plan[_WINDOW] > 0 and plan[_UNIT] > 0):
         return -1
     most = len(plan)
     if not (0 <= plan[_COLUMN] < columns and 1 <= plan[_CANDIDATES] < most and 2 <= plan[_TIMES] < most):
@@ -114,15 +111,10 @@ def choose_by_hindsight(
         slack_us = deadlines_us[0] - now_us + ROUNDING_US
         spread = nearest(GAP_CV2, dispersion(now_us, arrived_us, plan[_WINDOW], BIN * deadline_us))
         offsets, weights, later = np.empty(8, np.int64), np.empty(8), np.empty(8)
-        # What a call that ends at the first deadline loses by calls that end later than planned.
-        at_risk, counted = 0.0, 0
         for column in range(narrowest, columns):
             if latency_us[lowest, column] > slack_us:
                 break
             taken = min(sizes[column], waiting)
-            while counted < taken:
-                at_risk += np.exp((deadlines_us[0] - deadlines_us[counted]) / plan[_LATER_US])
-                counted += 1
             rest_us = max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, 1)
             allowed_us = min(slack_us, rest_us + ROUNDING_US)
             waited = 1.0 - (deadlines_us[taken] - now_us) / deadline_us if taken < waiting else 0.0
@@ -135,8 +127,6 @@ def choose_by_hindsight(
                     break
                 value = taken * (accuracy[row] + plan[_AVERSION])
                 value += _at(values, latency_us[row, column] / deadline_us, times, offsets, weights, later, used)
-                late = at_risk * np.exp((latency_us[row, column] - slack_us) / plan[_LATER_US])
-                value -= plan[_LATE_RISK] * late * (accuracy[row] + plan[_AVERSION])
                 if value > best:
                     best, cell = value, row * columns + column
             if sizes[column] >= waiting:
@@ -217,10 +207,7 @@ def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
     rows = _candidates(grid, _ALIKE * deadline_us)
     unit_us = float((grid.quickest_us / grid.sizes).min())
     fastest = int((grid.sizes / grid.latency_us[0]).argmax())
-    head = [
-        deadline_us, WINDOW * deadline_us, aversion, unit_us, fastest, rows.shape[1], tables.shape[-1], _RISK,
-        _LATER * deadline_us,
-    ]  # fmt: skip
+    head = [deadline_us, WINDOW * deadline_us, aversion, unit_us, fastest, rows.shape[1], tables.shape[-1]]
     own = np.concatenate([head, rows.ravel(), tables.ravel(), values])
     slack_fit = SlackFit(grid).plan
     # In the order of ``choose_as_rehearsed``. Beyond its tables' loads hindsight may fall into losing every query.
