@@ -108,10 +108,10 @@ class SettingsPredictor(Predictor[OperatorGraph]):
             return [None] * len(graphs)
         asked = self._learnt.features(graphs)
         below = self._answer_s(asked) < self._learnt.min_seconds(asked, self.chosen)
-        least_us = 1e6 * float(self._learnt.min_operator_s[self.chosen])
+        min_us = 1e6 * float(self._learnt.min_operator_s[self.chosen])
         sentence = (
             f"it is below anything measured on {self.settings[self.chosen].device}, where no network took less than "
-            f"{least_us:.3g} µs an operator: it is given as that"
+            f"{min_us:.3g} µs an operator: it is given as that"
         )
         return [sentence if each else None for each in below.tolist()]
 

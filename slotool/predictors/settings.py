@@ -132,9 +132,9 @@ class SettingsModel:
     def min_seconds(self, asked: Encoded, setting: int) -> np.ndarray:
         """What networks take if each operator takes no more than in any label of a setting, float64 seconds [n]; 0 for
         those whose answer is not clearly less: that may be an error like any other."""
-        least_s = self.min_operator_s[setting] * asked.work[:, OPERATORS]
-        clearly = np.exp(self.answer(asked)[:, setting]) < CLEARLY_BELOW * least_s
-        return np.asarray(np.where(clearly, least_s, 0.0))
+        min_s = self.min_operator_s[setting] * asked.work[:, OPERATORS]
+        clearly = np.exp(self.answer(asked)[:, setting]) < CLEARLY_BELOW * min_s
+        return np.asarray(np.where(clearly, min_s, 0.0))
 
     def spread(self, asked: Encoded, setting: int) -> np.ndarray:
         """Deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n]: what the function's own
