@@ -23,7 +23,14 @@ from slotool.rules.policies import Conc
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.space import ControlSpace, errors_at
-from slotool.scheduling.tolerance_tiers import LARGE_ENOUGH, LAST_CALL, MAX_AHEAD, ToleranceTiers, first_us, worst_us
+from slotool.scheduling.tolerance_tiers import (
+    LARGE_ENOUGH,
+    LAST_CALL,
+    MAX_AHEAD,
+    ToleranceTiers,
+    first_us,
+    worst_us,
+)
 from slotool.simulation.events import ROUNDING_US
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
 from slotool.simulation.scenario import Scenario
@@ -186,9 +193,14 @@ class TieredService:
             np.zeros(len(ensembles.versions), dtype=np.int64),
         )
         busy_us, calls, other_tier = _run(
-            np.ascontiguousarray(scenario.arrival_us),
-            np.ascontiguousarray(scenario.deadline_us),
-            _Asked(np.ascontiguousarray(asked.example), np.ascontiguousarray(asked.tier), self._choices),
+            _Asked(
+                np.ascontiguousarray(scenario.arrival_us),
+                np.ascontiguousarray(scenario.deadline_us),
+                np.ascontiguousarray(asked.example),
+                np.ascontiguousarray(asked.tier),
+                np.zeros(count, dtype=np.bool_),
+                self._choices,
+            ),
             _Ensembles(
                 ensembles.asks,
                 ensembles.at_once,
@@ -208,10 +220,14 @@ class TieredService:
 
 
 class _Asked(NamedTuple):
-    """Of the requests; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 behind the last."""
+    """Of the requests; ``is_taken``: into a call; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 behind the
+    last."""
 
+    arrival_us: Any
+    deadline_us: Any
     example: Any
     tier: Any
+    is_taken: Any
     choices: Any
 
 
@@ -311,64 +327,56 @@ def _enough(row: int, on: Any, ensembles: _Ensembles) -> int:
 
 
 @njit(cache=True)
-def _loses_others(
-    head: int, row: int, room: int, choices: Any, one_idle: int, on: Any, workers: int, now: float, arrival_us: Any,
-    deadline_us: Any, ensembles: _Ensembles, batch: Any,
-) -> bool:  # fmt: skip
-    """Whether ``head`` is to be rejected, as ``ToleranceTiers`` has it, for what its call leaves to others."""
-    own = choices[0, one_idle]
-    if np.isnan(on[own]) or (row == own and room >= _enough(row, on, ensembles)):
-        return False
-    left, query = 0, head
-    while query < len(arrival_us) and arrival_us[query] <= now:
-        left += batch[query] == 0
-        query += 1
-    if left == 1 or (row == own and room >= left):
-        return False
-    idle_us, query = now, head
-    for _ in range(MAX_AHEAD):
-        if left == 0:
-            break
-        while batch[query] > 0:
-            query += 1
-        slack_us = deadline_us[query] - idle_us
-        row = _chosen(choices, ensembles.worst_us, slack_us, one_idle)
-        if row < 0:
-            return True
-        size = min(_room(row, slack_us, ensembles), left)
-        needed = 2 if ensembles.at_once[row] else 1
-        idle_us += needed * _expected_us(row, np.searchsorted(ensembles.sizes, size), on, ensembles) / workers
-        left -= size
-        while size > 0:
-            size -= batch[query] == 0
-            query += 1
-    return False
-
-
-@njit(cache=True)
 def _gather(
-    head: int, row: int, room: int, now: float, arrival_us: Any, deadline_us: Any, asked: _Asked,
-    ensembles: _Ensembles, found: _Found, members: Any,
-) -> int:  # fmt: skip
-    """Put the requests that share the call of ``head``, ``room`` at most, into ``members``, as ``Dispatcher`` takes
-    them; how many."""
+    asked: _Asked, head: int, end: int, row: int, room: int, now: float, ensembles: _Ensembles, members: Any
+) -> tuple[int, bool, float]:
+    """Put the requests before ``end`` that share the call of ``head``, ``room`` at most, into ``members``, as
+    ``Dispatcher`` takes them; how many, whether these are all that could, and the longest that one it passes needs."""
     worst_us, sizes, choices = ensembles.worst_us, ensembles.sizes, asked.choices
-    members[0], count, passed, ends_by_us = head, 1, 0, np.inf
-    for query in range(head + 1, len(arrival_us)):
-        if count == room or arrival_us[query] > now or passed > MAX_PASSED:
-            break
-        if found.batch[query] > 0:
+    members[0], count, passed, ends_by_us, passed_us = head, 1, 0, np.inf, 0.0
+    for query in range(head + 1, end):
+        if asked.is_taken[query]:
             continue
         # Its own ensemble: both versions at once, and in turn.
         first, in_turn = choices[asked.tier[query], 0, 0], choices[asked.tier[query], 0, 1]
         if row not in (first, in_turn):
-            ends_by_us, passed = min(ends_by_us, deadline_us[query] - worst_us[in_turn, 0]), passed + 1
-        elif now + worst_us[row, np.searchsorted(sizes, count + 1)] > ends_by_us:
-            break
+            needs_us, passed = worst_us[in_turn, 0], passed + 1
+            ends_by_us, passed_us = min(ends_by_us, asked.deadline_us[query] - needs_us), max(passed_us, needs_us)
+            if passed > MAX_PASSED:
+                break
+        elif count == room or now + worst_us[row, np.searchsorted(sizes, count + 1)] > ends_by_us:
+            return count, False, passed_us
         else:
             members[count] = query
             count += 1
-    return count
+    return count, True, passed_us
+
+
+@njit(cache=True)
+def _loses_others(
+    asked: _Asked, head: int, end: int, passed_us: float, one_idle: int, workers: int, now: float, on: Any,
+    ensembles: _Ensembles,
+) -> bool:  # fmt: skip
+    """Whether calls like that of ``head`` would make a request late, as ``ToleranceTiers`` thinks ahead."""
+    choices, idle_us, query = asked.choices[asked.tier[head]], now, head
+    left = int((~asked.is_taken[head:end]).sum())
+    for _ in range(MAX_AHEAD):
+        if left == 0:
+            break
+        while asked.is_taken[query]:
+            query += 1
+        slack_us = asked.deadline_us[query] - idle_us
+        row = _chosen(choices, ensembles.worst_us, slack_us, one_idle)
+        if row < 0:
+            return True
+        size = min(_room(row, slack_us - passed_us, ensembles), left)
+        needed = 2 if ensembles.at_once[row] else 1
+        idle_us += needed * _expected_us(row, np.searchsorted(ensembles.sizes, size), on, ensembles) / workers
+        left -= size
+        while size > 0:
+            size -= not asked.is_taken[query]
+            query += 1
+    return False
 
 
 @njit(cache=True)
@@ -398,39 +406,36 @@ def _take(
 
 @njit(cache=True)
 def _run(
-    arrival_us: Any,
-    deadline_us: Any,
-    asked: _Asked,
-    ensembles: _Ensembles,
-    service: _Service,
-    free_us: Any,
-    found: _Found,
+    asked: _Asked, ensembles: _Ensembles, service: _Service, free_us: Any, found: _Found
 ) -> tuple[float, int, int]:
     at_once, taken, worst_us = ensembles.at_once, ensembles.taken, ensembles.worst_us
     call_us, members = service.call_us, np.empty(ensembles.sizes[-1], dtype=np.int64)
-    now, busy_us, drawn, calls, others, workers = 0.0, 0.0, 0, 0, 0, len(free_us)
+    now, busy_us, drawn, calls, others, workers, end = 0.0, 0.0, 0, 0, 0, len(free_us), 0
     on = np.full(len(ensembles.worst_us), np.nan)
-    for query in range(len(arrival_us)):
-        if found.batch[query] > 0:
+    for query in range(len(asked.arrival_us)):
+        if asked.is_taken[query]:
             continue
-        now = max(now, arrival_us[query], free_us[0])
-        slack_us = deadline_us[query] - now
+        now = max(now, asked.arrival_us[query], free_us[0])
+        while end < len(asked.arrival_us) and asked.arrival_us[end] <= now:
+            end += 1
+        slack_us = asked.deadline_us[query] - now
         if slack_us <= 0:
             continue
         other = 0 if workers == 1 else 2 if workers > 2 and free_us[2] < free_us[1] else 1
         one_idle = 0 if other and free_us[other] <= now else 1
-        row = _chosen(asked.choices[asked.tier[query]], worst_us, slack_us, one_idle)
+        choices = asked.choices[asked.tier[query]]
+        row, own = _chosen(choices, worst_us, slack_us, one_idle), choices[0, one_idle]
         if row < 0:
             found.status[query] = REJECTED
             continue
         room = _room(row, slack_us, ensembles)
-        choices = asked.choices[asked.tier[query]]
-        if _loses_others(
-            query, row, room, choices, one_idle, on, workers, now, arrival_us, deadline_us, ensembles, found.batch
+        size, is_all, passed_us = _gather(asked, query, end, row, room, now, ensembles, members)
+        is_large = row == own and (is_all or size >= _enough(row, on, ensembles))
+        if not (is_large or np.isnan(on[own]) or asked.is_taken[query + 1 : end].all()) and _loses_others(
+            asked, query, end, passed_us, one_idle, workers, now, on, ensembles
         ):
             found.status[query] = REJECTED
             continue
-        size = _gather(query, row, room, now, arrival_us, deadline_us, asked, ensembles, found, members)
         batch = members[:size]
         took_us, second_us, drawn = _take(row, batch, asked.example, ensembles, service, drawn, found)
         calls += 1
@@ -453,7 +458,8 @@ def _run(
         _learn(on, row, done - now, np.searchsorted(ensembles.sizes, size), ensembles)
         for each in batch:
             others += row != asked.choices[asked.tier[each], 0, one_idle]
-            found.status[each] = IN_TIME if done <= deadline_us[each] + ROUNDING_US else LATE
+            asked.is_taken[each] = True
+            found.status[each] = IN_TIME if done <= asked.deadline_us[each] + ROUNDING_US else LATE
             found.started_us[each], found.done_us[each] = now, done
             found.row[each], found.batch[each] = row, size
     return busy_us, calls, others
