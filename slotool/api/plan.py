@@ -180,7 +180,7 @@ def plan(
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
     files = {"outcomes": outcomes, "rules": rules}
-    limits = None if written is None else _write_service(written, best.tried, search, artifact, files)
+    limits = None if written is None else _write_service(written, best.tried, search, artifact, files, reporter)
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
@@ -371,16 +371,19 @@ def _write_service(
     search: FleetSearch,
     artifact: Any,
     files: Mapping[str, Any],
+    reporter: Reporter,
 ) -> ScalingLimits | None:
     """The limits of workers that come with the load, where the service file has them. ``files``: by key, None for
     none."""
     from slotool.atomic import whole_file
-    from slotool.planning.service_text import service_text
+    from slotool.planning.service_text import cluster_remark, service_text
 
     named = {
         "artifact": Path(str(artifact)),
         **{key: Path(str(path)) for key, path in files.items() if path is not None},
     }
+    if remark := cluster_remark(fleet):
+        reporter.warn(remark)
     limits = _scaling_limits(search, fleet)
     terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
     with whole_file(out) as file:

@@ -10,6 +10,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.planning.fleet import Pool
 from slotool.scheduling.batching import Profile
+from slotool.serving.headroom import QUANTILE
 from slotool.tables import OperatingPoint
 from slotool.workloads.requests import RequestLog
 
@@ -22,8 +23,6 @@ APART_US = 2e3
 BURST, BURSTS, BURSTS_S = 24, 20, 4.0
 # Between two bursts, besides a deadline.
 PAUSE_S = 0.1
-# Of what delays answers: by as much a server brings deadlines forward (``LatencyHeadroom``).
-HEADROOM_QUANTILE = 0.99
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class FrontEnd:
     ``outside_us``: float64 [n], of each probe at low load, from the instant it was due to its answer at the client,
     without queue and call. ``call_us``: by how much longer than the latency table's median a call takes, mostly the way
     to its worker and back and caches that cooled down; ``slower``: and by which share of it, beyond that.
-    ``headroom_us``: by which the server brings deadlines forward. ``each_us``: that a request keeps those behind it
-    from being read, in a burst.
+    ``headroom_us``: by which the server brings deadlines forward (``LatencyHeadroom``). ``each_us``: that a request
+    keeps those behind it from being read, in a burst.
     """
 
     outside_us: np.ndarray
@@ -57,7 +56,7 @@ class FrontEnd:
             between_us = max(longest.table_us - shortest.table_us, 1e-9)
             slower = max(0.0, (longest.excess_us - shortest.excess_us) / between_us)
             call_us = max(0.0, shortest.excess_us - slower * shortest.table_us)
-        headroom_us = max(0.0, float(np.quantile(late_us, HEADROOM_QUANTILE)))
+        headroom_us = max(0.0, float(np.quantile(late_us, QUANTILE)))
         return cls(np.maximum(outside_us, 0.0), call_us, headroom_us, slower=slower)
 
     def read_us(self, arrival_us: np.ndarray) -> np.ndarray:

@@ -60,12 +60,18 @@ def _source(pool: Pool) -> Path:
 
 def _engine(fleet: Fleet) -> list[str]:
     """Processes of this machine where it has the cores, or where GPUs are needed; else a cluster."""
-    if runs_here(*fleet.pools) or any(is_gpu(pool.worker) for pool in fleet.pools):
+    remark = cluster_remark(fleet)
+    if not remark:
         return [f"engine = {_quoted('local')}"]
-    return [
-        f"engine = {_quoted('ray')}",
-        f"# More workers than this machine has cores ({_cores()}): start a ray cluster of them.",
-    ]
+    return [f"engine = {_quoted('ray')}", f"# {remark}"]
+
+
+def cluster_remark(fleet: Fleet) -> str:
+    """What to say where a fleet takes more cores than this machine has; empty where it does not, or takes GPUs."""
+    if runs_here(*fleet.pools) or any(is_gpu(pool.worker) for pool in fleet.pools):
+        return ""
+    needed = sum(pool.replicas * pool.worker.threads for pool in fleet.pools)
+    return f'The workers take {needed} cores, this machine has {_cores()}: engine "ray" runs them on a ray cluster.'
 
 
 def _pool(pool: Pool, terms: Mapping[str, Any], max_queue: int, limits: ScalingLimits | None) -> list[str]:

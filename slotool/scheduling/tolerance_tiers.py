@@ -12,6 +12,7 @@ from slotool.errors import InputError
 from slotool.rules import points
 from slotool.rules.points import from_point
 from slotool.rules.ruleset import Rule, RuleSet
+from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.edf import EdfQueue, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import RESPONSE_TIME, Query
@@ -72,6 +73,11 @@ class Calls:
         """The most examples of a call within ``slack_us``; 1 where none fits."""
         return self.sizes[max(0, bisect_right(self.worst_us, slack_us) - 1)]
 
+    def longest_us(self, examples: int) -> float:
+        """The worst case of a call of so many; ``inf`` of more than a call takes."""
+        at = bisect_left(self.sizes, examples)
+        return self.worst_us[at] if at < len(self.sizes) else math.inf
+
     def expected_us(self, at: int) -> float:
         """Of a call of the size at this place of ``sizes``."""
         first_us = self.first_us[at]
@@ -95,9 +101,10 @@ class ToleranceTiers(Policy):
     Waiting queries whose tier names the same ensemble share a call: as many as would be in time with the most urgent of
     them even if every version were consulted for each. Each version then answers a batch, of those that go on to it.
     One of whose versions latencies are known of single examples only takes one query at a time.
-    Where the most urgent query leaves time for a small call only, or for none of its tier's ensemble, and calls like it
-    would lose others that wait, it is rejected, so that calls become large again, and the time is not spent on the best
-    version alone. Whether one fits is its worst case; what calls leave to others is what they are expected to take,
+    Where the most urgent query, or one that its call passes, leaves time for a small call only, or it leaves none for
+    its tier's ensemble, and calls like it would lose others that wait, it is rejected. So calls become large again, and
+    the time is not spent on the best version alone. Whether a call fits is its worst case; what it leaves to others is
+    what it is expected to take,
     learnt by ``observe``.
     Where only one worker is idle, a Conc ensemble is taken one version after the other: the same answers, later.
     Source: tolerance-tiers, §IV.
@@ -114,8 +121,9 @@ class ToleranceTiers(Policy):
             for objective in {rule.objective for rule in rules.rules}
         }
         self._in_turn = {point: other for point in own if (other := points.in_turn(point)) is not None}
-        # Per tolerance and objective, what is offered; per ensemble, its calls.
+        # Per tolerance and objective, what is offered, as points and as calls; per ensemble, its calls.
         self._offered: dict[tuple[float, str], list[tuple[OperatingPoint, OperatingPoint]]] = {}
+        self._offered_calls: dict[tuple[float | None, str], list[tuple[Calls, Calls]]] = {}
         self._calls: dict[OperatingPoint, Calls] = {}
         self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))
 
@@ -127,10 +135,8 @@ class ToleranceTiers(Policy):
         if len(queue) == 1 or not isinstance(decision, Decision):
             return decision
         room = self._calls_of(decision.point).room(query.slack_us(now_us))
-        if room < len(queue) or not self.serves(decision.point, query):
-            others = self._lost_to(query, decision.point, room, now_us, queue)
-            if others:
-                return CannotMeet(others)
+        if (lost := self._lost_to(query, decision.point, room, now_us, queue)) is not None:
+            return lost
         return decision._replace(batch_size=max(room, query.examples))
 
     def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
@@ -177,23 +183,54 @@ class ToleranceTiers(Policy):
         if point in self.points:
             self._calls_of(point).observe(examples, took_us)
 
-    def _lost_to(self, query: Query, point: OperatingPoint, room: int, now_us: float, queue: EdfQueue) -> str:
-        """Why ``query`` is rejected for others, rather than answered at ``point`` in a call of ``room``; "" if not."""
+    def _lost_to(
+        self, query: Query, point: OperatingPoint, room: int, now_us: float, queue: EdfQueue
+    ) -> CannotMeet | None:
+        """Why ``query`` is rejected for others, rather than answered at ``point`` in a call of ``room``."""
         one_idle = queue.concurrent_slots() < 2
-        offered = [self._calls_of(pair[one_idle]) for pair in self._offered_to(query)]
-        own, wanted = offered[0], min(len(queue), offered[0].enough)
+        pairs = self._calls_offered(query)
+        own = pairs[0][one_idle]
+        if not own.is_known or query.alone:
+            return None
         is_own = self._calls_of(point) is own
-        if not own.is_known or (is_own and room >= wanted) or not self._loses_others(offered, now_us, queue):
-            return ""
-        if is_own:
-            left = f"for a call of {wanted}, and smaller calls"
-        else:
-            left = "for its tier's ensemble, and a call of another"
-        return f"it leaves no time {left} would lose some of {len(queue)} that wait"
+        size, is_all, passed_us = self._gathered(pairs[0], one_idle, room, now_us, queue)
+        if is_own and (is_all or size >= own.enough):
+            return None
+        if not self._loses_others([pair[one_idle] for pair in pairs], passed_us, now_us, queue):
+            return None
+        left = f"for a call of more than {size}" if is_own else "for its tier's ensemble"
+        return CannotMeet(f"it leaves no time {left}, and such calls would lose some of {len(queue)} that wait")
 
-    def _loses_others(self, offered: list[Calls], now_us: float, queue: EdfQueue) -> bool:
+    def _gathered(
+        self, pair: tuple[Calls, Calls], one_idle: bool, room: int, begins_us: float, queue: EdfQueue
+    ) -> tuple[int, bool, float]:
+        """Examples that share a call of ``pair`` with the most urgent query, as ``Dispatcher`` takes them; whether they
+        are all that could; and the longest that one it passes needs after it, in µs."""
+        first, calls = queue.peek(), pair[one_idle]
+        assert first is not None
+        examples, passed, ends_by_us, passed_us = 0, 0, math.inf, 0.0
+        tolerance, objective, own = first.tolerance, first.objective, self._own_calls(first)
+        for query in queue:
+            if query.tolerance != tolerance or query.objective != objective:
+                # Most often the tier is that of the query before.
+                tolerance, objective, own = query.tolerance, query.objective, self._own_calls(query)
+            if own is not pair[1] or query.alone or query.batch_key != first.batch_key:
+                if own is not None:
+                    needs_us = own.longest_us(query.examples)
+                    ends_by_us, passed_us = min(ends_by_us, query.deadline_us - needs_us), max(passed_us, needs_us)
+                passed += 1
+                if passed > MAX_PASSED:
+                    break
+                continue
+            taken = examples + query.examples
+            if taken > room or (passed and begins_us + calls.longest_us(taken) > ends_by_us):
+                return examples, False, passed_us
+            examples = taken
+        return examples, True, passed_us
+
+    def _loses_others(self, offered: list[Calls], passed_us: float, now_us: float, queue: EdfQueue) -> bool:
         """Whether a query would be late if each of the next calls were the first of ``offered`` that the most urgent
-        query then has time for, as large as it has time for."""
+        query then has time for, as large as it, and one that needs ``passed_us`` after the call, have time for."""
         ends_by_us, idle_us, at = queue.deadlines_us, now_us, 0
         workers = max(1, int((queue.free_us < math.inf).sum()))
         for _ in range(MAX_AHEAD):
@@ -203,15 +240,31 @@ class ToleranceTiers(Policy):
             calls = next((calls for calls in offered if calls.worst_us[0] <= slack_us), None)
             if calls is None:
                 return True
-            size = min(calls.room(slack_us), len(ends_by_us) - at)
+            size = min(calls.room(slack_us - passed_us), len(ends_by_us) - at)
             idle_us += calls.workers * calls.expected_us(bisect_left(calls.sizes, size)) / workers
             at += size
         return False
+
+    def _own_calls(self, query: Query) -> Calls | None:
+        """Of ``own_point``."""
+        offered = self._calls_offered(query)
+        return offered[0][1] if offered else None
 
     def _calls_of(self, point: OperatingPoint) -> Calls:
         found = self._calls.get(point)
         if found is None:
             found = self._calls[point] = Calls(self._space, point, concurrent=point in self._in_turn)
+        return found
+
+    def _calls_offered(self, query: Query) -> list[tuple[Calls, Calls]]:
+        """Calls of ``choices`` of its tier; none without a tolerance, and where its objective has none."""
+        key = query.tolerance, query.objective
+        found = self._offered_calls.get(key)
+        if found is None:
+            if len(self._offered_calls) > MAX_KNOWN:
+                self._offered_calls.clear()
+            points = [] if query.tolerance is None else self._offered_to(query)
+            found = self._offered_calls[key] = [(self._calls_of(both), self._calls_of(one)) for both, one in points]
         return found
 
     def _offered_to(self, query: Query) -> list[tuple[OperatingPoint, OperatingPoint]]:

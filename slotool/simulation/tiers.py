@@ -11,23 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.rules.cascades import MAX_STEPS
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc
 from slotool.rules.ruleset import RuleSet
-from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.space import ControlSpace, errors_at
-from slotool.scheduling.tolerance_tiers import LARGE_ENOUGH, LAST_CALL, MAX_AHEAD, ToleranceTiers, first_us, worst_us
-from slotool.simulation.events import ROUNDING_US
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
+from slotool.scheduling.tolerance_tiers import ToleranceTiers, first_us, worst_us
+from slotool.simulation import tier_loop
+from slotool.simulation.result import EXPIRED, SimulationResult
 from slotool.simulation.scenario import Scenario
-from slotool.simulation.service import draw_us
 from slotool.tables import OperatingPoint, OutcomeTable
 
 
@@ -177,7 +173,7 @@ class TieredService:
         if len(scenario.order) or scenario.min_accuracy is not None or np.isfinite(scenario.death_us).any():
             raise InputError("tiers are simulated in order of arrival, without priorities and on workers that live")
         count, ensembles = len(scenario), self.ensembles
-        found = _Found(
+        found = tier_loop.Found(
             np.full(count, EXPIRED, dtype=np.int8),
             np.full(count, np.nan),
             np.full(count, np.nan),
@@ -185,11 +181,16 @@ class TieredService:
             np.zeros(count, dtype=np.int16),
             np.zeros(len(ensembles.versions), dtype=np.int64),
         )
-        busy_us, calls, other_tier = _run(
-            np.ascontiguousarray(scenario.arrival_us),
-            np.ascontiguousarray(scenario.deadline_us),
-            _Asked(np.ascontiguousarray(asked.example), np.ascontiguousarray(asked.tier), self._choices),
-            _Ensembles(
+        busy_us, calls, other_tier = tier_loop.run(
+            tier_loop.Requests(
+                np.ascontiguousarray(scenario.arrival_us),
+                np.ascontiguousarray(scenario.deadline_us),
+                np.ascontiguousarray(asked.example),
+                np.ascontiguousarray(asked.tier),
+                np.zeros(count, dtype=np.bool_),
+                self._choices,
+            ),
+            tier_loop.EnsembleArrays(
                 ensembles.asks,
                 ensembles.at_once,
                 ensembles.taken,
@@ -197,7 +198,7 @@ class TieredService:
                 ensembles.sizes,
                 ensembles.first_us,
             ),
-            _Service((1 + slower) * self._values, self._starts, seed, call_us, self.cancels),
+            tier_loop.Service((1 + slower) * self._values, self._starts, seed, call_us, self.cancels),
             np.zeros(len(scenario.death_us)),
             found,
         )
@@ -205,255 +206,3 @@ class TieredService:
             ensembles, scenario, found.status, found.started_us, found.done_us, found.row, found.batch, busy_us, calls,
             ensembles.versions, found.version_calls, other_tier, asked.example,
         )  # fmt: skip
-
-
-class _Asked(NamedTuple):
-    """Of the requests; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 behind the last."""
-
-    example: Any
-    tier: Any
-    choices: Any
-
-
-class _Ensembles(NamedTuple):
-    asks: Any
-    at_once: Any
-    taken: Any
-    worst_us: Any
-    sizes: Any
-    first_us: Any
-
-
-class _Service(NamedTuple):
-    """``values``, ``starts``, ``seed``: as of ``ServiceTimes``, of versions × sizes."""
-
-    values: Any
-    starts: Any
-    seed: Any
-    call_us: Any
-    cancels: Any
-
-
-class _Found(NamedTuple):
-    status: Any
-    started_us: Any
-    done_us: Any
-    row: Any
-    batch: Any
-    version_calls: Any
-
-
-@njit(cache=True)
-def _busy_until(free_us: Any, at: int, until_us: float) -> None:
-    """Of a heap of the instants at which workers become idle, the one at ``at`` becomes a later one."""
-    count = len(free_us)
-    while True:
-        below = 2 * at + 1
-        if below >= count:
-            break
-        if below + 1 < count and free_us[below + 1] < free_us[below]:
-            below += 1
-        if free_us[below] >= until_us:
-            break
-        free_us[at] = free_us[below]
-        at = below
-    free_us[at] = until_us
-
-
-@njit(cache=True)
-def _chosen(choices: Any, worst_us: Any, slack_us: float, one_idle: int) -> int:
-    """The first of a tier's ensembles that fits, as ``ToleranceTiers`` has it; −1: none."""
-    for at in range(len(choices)):
-        row = choices[at, one_idle]
-        if row < 0:
-            break
-        if worst_us[row, 0] <= slack_us:
-            return int(row)
-    return -1
-
-
-@njit(cache=True)
-def _room(row: int, slack_us: float, ensembles: _Ensembles) -> int:
-    """The most requests of a call within ``slack_us``."""
-    room = 1
-    for column in range(len(ensembles.sizes)):
-        if ensembles.worst_us[row, column] <= slack_us:
-            room = max(room, ensembles.sizes[column])
-    return room
-
-
-@njit(cache=True)
-def _learn(on: Any, row: int, took_us: float, column: Any, ensembles: _Ensembles) -> None:
-    """``Calls.observe``: a call of an ensemble took so long; ``on``: as learnt of each, NaN before its first."""
-    first_us, worst_us = ensembles.first_us[row, column], ensembles.worst_us[row, column]
-    share = (took_us - first_us) / (worst_us - first_us) if worst_us > first_us else 0.0
-    on[row] = share if np.isnan(on[row]) else on[row] + LAST_CALL * (share - on[row])
-
-
-@njit(cache=True)
-def _expected_us(row: int, column: Any, on: Any, ensembles: _Ensembles) -> float:
-    """``Calls.expected_us``."""
-    first_us, share = ensembles.first_us[row, column], 1.0 if np.isnan(on[row]) else max(0.0, on[row])
-    return float(first_us + share * (ensembles.worst_us[row, column] - first_us))
-
-
-@njit(cache=True)
-def _enough(row: int, on: Any, ensembles: _Ensembles) -> int:
-    """``Calls.enough``."""
-    best_us, sizes = np.inf, ensembles.sizes
-    for column in range(len(sizes)):
-        if ensembles.worst_us[row, column] < np.inf:
-            best_us = min(best_us, _expected_us(row, column, on, ensembles) / sizes[column])
-    for column in range(len(sizes)):
-        if LARGE_ENOUGH * _expected_us(row, column, on, ensembles) / sizes[column] <= best_us:
-            return int(sizes[column])
-    return 1
-
-
-@njit(cache=True)
-def _loses_others(
-    head: int, row: int, room: int, choices: Any, one_idle: int, on: Any, workers: int, now: float, arrival_us: Any,
-    deadline_us: Any, ensembles: _Ensembles, batch: Any,
-) -> bool:  # fmt: skip
-    """Whether ``head`` is to be rejected, as ``ToleranceTiers`` has it, for what its call leaves to others."""
-    own = choices[0, one_idle]
-    if np.isnan(on[own]) or (row == own and room >= _enough(row, on, ensembles)):
-        return False
-    left, query = 0, head
-    while query < len(arrival_us) and arrival_us[query] <= now:
-        left += batch[query] == 0
-        query += 1
-    if left == 1 or (row == own and room >= left):
-        return False
-    idle_us, query = now, head
-    for _ in range(MAX_AHEAD):
-        if left == 0:
-            break
-        while batch[query] > 0:
-            query += 1
-        slack_us = deadline_us[query] - idle_us
-        row = _chosen(choices, ensembles.worst_us, slack_us, one_idle)
-        if row < 0:
-            return True
-        size = min(_room(row, slack_us, ensembles), left)
-        needed = 2 if ensembles.at_once[row] else 1
-        idle_us += needed * _expected_us(row, np.searchsorted(ensembles.sizes, size), on, ensembles) / workers
-        left -= size
-        while size > 0:
-            size -= batch[query] == 0
-            query += 1
-    return False
-
-
-@njit(cache=True)
-def _gather(
-    head: int, row: int, room: int, now: float, arrival_us: Any, deadline_us: Any, asked: _Asked,
-    ensembles: _Ensembles, found: _Found, members: Any,
-) -> int:  # fmt: skip
-    """Put the requests that share the call of ``head``, ``room`` at most, into ``members``, as ``Dispatcher`` takes
-    them; how many."""
-    worst_us, sizes, choices = ensembles.worst_us, ensembles.sizes, asked.choices
-    members[0], count, passed, ends_by_us = head, 1, 0, np.inf
-    for query in range(head + 1, len(arrival_us)):
-        if count == room or arrival_us[query] > now or passed > MAX_PASSED:
-            break
-        if found.batch[query] > 0:
-            continue
-        # Its own ensemble: both versions at once, and in turn.
-        first, in_turn = choices[asked.tier[query], 0, 0], choices[asked.tier[query], 0, 1]
-        if row not in (first, in_turn):
-            ends_by_us, passed = min(ends_by_us, deadline_us[query] - worst_us[in_turn, 0]), passed + 1
-        elif now + worst_us[row, np.searchsorted(sizes, count + 1)] > ends_by_us:
-            break
-        else:
-            members[count] = query
-            count += 1
-    return count
-
-
-@njit(cache=True)
-def _take(
-    row: int, members: Any, example: Any, ensembles: _Ensembles, service: _Service, drawn: int, found: _Found
-) -> tuple[float, float, int]:
-    """µs that an ensemble's versions take for a batch, those of the second at once with the first apart; and the number
-    of the next call of a version. Each version has those that go on to it."""
-    asks, taken, sizes = ensembles.asks, ensembles.taken, ensembles.sizes
-    both, took_us, second_us, steps = ensembles.at_once[row], 0.0, 0.0, 0
-    for query in members:
-        steps = max(steps, taken[row, example[query]])
-    for step in range(2 if both else steps):
-        version, count = asks[row, step], 0
-        for query in members:
-            count += both or taken[row, example[query]] > step
-        cell = version * len(sizes) + np.searchsorted(sizes, count)
-        one_us = draw_us(service.values, service.starts, cell, service.seed, drawn)
-        drawn += 1
-        found.version_calls[version] += count
-        if step == 1 and both:
-            second_us = one_us
-        else:
-            took_us += one_us
-    return took_us, second_us, drawn
-
-
-@njit(cache=True)
-def _run(
-    arrival_us: Any,
-    deadline_us: Any,
-    asked: _Asked,
-    ensembles: _Ensembles,
-    service: _Service,
-    free_us: Any,
-    found: _Found,
-) -> tuple[float, int, int]:
-    at_once, taken, worst_us = ensembles.at_once, ensembles.taken, ensembles.worst_us
-    call_us, members = service.call_us, np.empty(ensembles.sizes[-1], dtype=np.int64)
-    now, busy_us, drawn, calls, others, workers = 0.0, 0.0, 0, 0, 0, len(free_us)
-    on = np.full(len(ensembles.worst_us), np.nan)
-    for query in range(len(arrival_us)):
-        if found.batch[query] > 0:
-            continue
-        now = max(now, arrival_us[query], free_us[0])
-        slack_us = deadline_us[query] - now
-        if slack_us <= 0:
-            continue
-        other = 0 if workers == 1 else 2 if workers > 2 and free_us[2] < free_us[1] else 1
-        one_idle = 0 if other and free_us[other] <= now else 1
-        row = _chosen(asked.choices[asked.tier[query]], worst_us, slack_us, one_idle)
-        if row < 0:
-            found.status[query] = REJECTED
-            continue
-        room = _room(row, slack_us, ensembles)
-        choices = asked.choices[asked.tier[query]]
-        if _loses_others(
-            query, row, room, choices, one_idle, on, workers, now, arrival_us, deadline_us, ensembles, found.batch
-        ):
-            found.status[query] = REJECTED
-            continue
-        size = _gather(query, row, room, now, arrival_us, deadline_us, asked, ensembles, found, members)
-        batch = members[:size]
-        took_us, second_us, drawn = _take(row, batch, asked.example, ensembles, service, drawn, found)
-        calls += 1
-        done, both = now + took_us + call_us, at_once[row]
-        busy_us += done - now
-        if both:
-            is_needed = False
-            for each in batch:
-                is_needed |= taken[row, asked.example[each]] > 1
-            second = now + second_us + call_us
-            if not is_needed and service.cancels:
-                second = min(second, done)
-            busy_us += second - now
-            _busy_until(free_us, other, second)
-            _busy_until(free_us, 0, done)
-            if is_needed:
-                done = max(done, second)
-        else:
-            _busy_until(free_us, 0, done)
-        _learn(on, row, done - now, np.searchsorted(ensembles.sizes, size), ensembles)
-        for each in batch:
-            others += row != asked.choices[asked.tier[each], 0, one_idle]
-            found.status[each] = IN_TIME if done <= deadline_us[each] + ROUNDING_US else LATE
-            found.started_us[each], found.done_us[each] = now, done
-            found.row[each], found.batch[each] = row, size
-    return busy_us, calls, others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -330,6 +331,21 @@ def test_the_service_file_is_the_plan(slotool: Slotool, tmp_path: Path, traffic:
         "artifact": artifact.resolve(), "latency": LATENCY.resolve(), "outcomes": OUTCOMES.resolve(),
     }  # fmt: skip
     assert len(done.document["plots"]) == 2
+
+
+def test_a_fleet_of_more_cores_than_are_here_is_said_to_need_a_cluster(slotool: Slotool, tmp_path: Path) -> None:
+    cores = os.cpu_count() or 1
+    rows = [{"subject": "net", "point": "version=a", "batch_size": 1, "samples_s": [0.01, 0.01], "threads": 2 * cores}]
+    (tmp_path / "artifact").mkdir()
+    LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=0.9)).save(tmp_path / "latency.parquet")
+    found = slotool(
+        "plan", tmp_path / "latency.parquet", "--rate", 20, "--deadline-ms", 200, "--policies", "slackfit",
+        "--artifact", tmp_path / "artifact", "-o", tmp_path / "service.toml",
+    )  # fmt: skip
+    assert found.exit_code == 0, found.stderr
+    said = f"The workers take {2 * cores} cores, this machine has"
+    assert said in " ".join(found.stderr.split())
+    assert said in (tmp_path / "service.toml").read_text()
 
 
 def test_a_promise_that_nothing_keeps_ends_with_1(traffic: ArrivalTable) -> None:

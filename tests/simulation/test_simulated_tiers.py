@@ -178,6 +178,27 @@ def test_beyond_capacity_as_many_are_in_time_as_at_it(policy: RoutingPolicy, wor
     assert min(goodput(load) for load in (1.2, 1.5, 3.0)) > 0.9 * peak
 
 
+def test_beyond_capacity_calls_of_mixed_tiers_stay_large() -> None:
+    """Batches save most of the time here, and requests that a call passes have hardly any time left either."""
+    each_us = {(v, n): us * (1 + n / 16) for v, us in VERSIONS.items() for n in (1, 2, 4, 8, 16, 32, 64)}
+    points = {version: OperatingPoint.of(version=version) for version in VERSIONS}
+    own_space = ControlSpace(list(points.values()), {(points[v], n): us for (v, n), us in each_us.items()})
+    tiers = [(tolerance, "cost") for tolerance in (0.1, 0.2)]
+    own_rules = rules({0.1: OSFA("medium"), 0.2: OSFA("small")})
+    service = TieredService(own_rules, own_space, {at: np.array([us]) for at, us in each_us.items()}, TABLE, tiers)
+    capacity_per_us = 2 / (service.worker_us(0) + service.worker_us(1))
+
+    def goodput(load: float) -> float:
+        arrival_us = np.cumsum(np.random.default_rng(1).exponential(1 / (load * capacity_per_us), 20_000))
+        found = service.simulate(Scenario(arrival_us, arrival_us + 15_000.0, np.full(1, np.inf)), asked(20_000, 2))
+        return load * float((found.status == 1).mean())
+
+    slightly, more, most = (goodput(load) for load in (1.2, 1.5, 3.0))
+    assert slightly > 0.98 * goodput(0.9)
+    assert more > 0.98 * slightly
+    assert most > 0.98 * more
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_beyond_capacity_no_call_of_a_slow_version_alone_takes_the_time_of_others(workers: int) -> None:
     """Of a version 30 times as slow, in whose batches nothing is saved, a tier asks rarely. A request too late for the

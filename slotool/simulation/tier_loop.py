@@ -1,0 +1,260 @@
+"""Requests of tolerance tiers on workers, compiled: the loop of ``TieredService.simulate``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slotool.compilation import njit
+from slotool.scheduling.dispatcher import MAX_PASSED
+from slotool.scheduling.tolerance_tiers import LARGE_ENOUGH, LAST_CALL, MAX_AHEAD
+from slotool.simulation.events import ROUNDING_US
+from slotool.simulation.result import IN_TIME, LATE, REJECTED
+from slotool.simulation.service import draw_us
+
+
+class Requests(NamedTuple):
+    """Of the requests; ``is_taken``: into a call; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 behind the
+    last."""
+
+    arrival_us: Any
+    deadline_us: Any
+    example: Any
+    tier: Any
+    is_taken: Any
+    choices: Any
+
+
+class EnsembleArrays(NamedTuple):
+    asks: Any
+    at_once: Any
+    taken: Any
+    worst_us: Any
+    sizes: Any
+    first_us: Any
+
+
+class Service(NamedTuple):
+    """``values``, ``starts``, ``seed``: as of ``ServiceTimes``, of versions × sizes."""
+
+    values: Any
+    starts: Any
+    seed: Any
+    call_us: Any
+    cancels: Any
+
+
+class Found(NamedTuple):
+    status: Any
+    started_us: Any
+    done_us: Any
+    row: Any
+    batch: Any
+    version_calls: Any
+
+
+@njit(cache=True)
+def _busy_until(free_us: Any, at: int, until_us: float) -> None:
+    """Of a heap of the instants at which workers become idle, the one at ``at`` becomes a later one."""
+    count = len(free_us)
+    while True:
+        below = 2 * at + 1
+        if below >= count:
+            break
+        if below + 1 < count and free_us[below + 1] < free_us[below]:
+            below += 1
+        if free_us[below] >= until_us:
+            break
+        free_us[at] = free_us[below]
+        at = below
+    free_us[at] = until_us
+
+
+@njit(cache=True)
+def _chosen(choices: Any, worst_us: Any, slack_us: float, one_idle: int) -> int:
+    """The first of a tier's ensembles that fits, as ``ToleranceTiers`` has it; −1: none."""
+    for at in range(len(choices)):
+        row = choices[at, one_idle]
+        if row < 0:
+            break
+        if worst_us[row, 0] <= slack_us:
+            return int(row)
+    return -1
+
+
+@njit(cache=True)
+def _room(row: int, slack_us: float, ensembles: EnsembleArrays) -> int:
+    """The most requests of a call within ``slack_us``."""
+    room = 1
+    for column in range(len(ensembles.sizes)):
+        if ensembles.worst_us[row, column] <= slack_us:
+            room = max(room, ensembles.sizes[column])
+    return room
+
+
+@njit(cache=True)
+def _learn(on: Any, row: int, took_us: float, column: Any, ensembles: EnsembleArrays) -> None:
+    """``Calls.observe``: a call of an ensemble took so long; ``on``: as learnt of each, NaN before its first."""
+    first_us, worst_us = ensembles.first_us[row, column], ensembles.worst_us[row, column]
+    share = (took_us - first_us) / (worst_us - first_us) if worst_us > first_us else 0.0
+    on[row] = share if np.isnan(on[row]) else on[row] + LAST_CALL * (share - on[row])
+
+
+@njit(cache=True)
+def _expected_us(row: int, column: Any, on: Any, ensembles: EnsembleArrays) -> float:
+    """``Calls.expected_us``."""
+    first_us, share = ensembles.first_us[row, column], 1.0 if np.isnan(on[row]) else max(0.0, on[row])
+    return float(first_us + share * (ensembles.worst_us[row, column] - first_us))
+
+
+@njit(cache=True)
+def _enough(row: int, on: Any, ensembles: EnsembleArrays) -> int:
+    """``Calls.enough``."""
+    best_us, sizes = np.inf, ensembles.sizes
+    for column in range(len(sizes)):
+        if ensembles.worst_us[row, column] < np.inf:
+            best_us = min(best_us, _expected_us(row, column, on, ensembles) / sizes[column])
+    for column in range(len(sizes)):
+        if LARGE_ENOUGH * _expected_us(row, column, on, ensembles) / sizes[column] <= best_us:
+            return int(sizes[column])
+    return 1
+
+
+@njit(cache=True)
+def _gather(
+    asked: Requests, head: int, end: int, row: int, room: int, now: float, ensembles: EnsembleArrays, members: Any
+) -> tuple[int, bool, float]:
+    """Put the requests before ``end`` that share the call of ``head``, ``room`` at most, into ``members``, as
+    ``Dispatcher`` takes them; how many, whether these are all that could, and the longest that one it passes needs."""
+    worst_us, sizes, choices = ensembles.worst_us, ensembles.sizes, asked.choices
+    members[0], count, passed, ends_by_us, passed_us = head, 1, 0, np.inf, 0.0
+    for query in range(head + 1, end):
+        if asked.is_taken[query]:
+            continue
+        # Its own ensemble: both versions at once, and in turn.
+        first, in_turn = choices[asked.tier[query], 0, 0], choices[asked.tier[query], 0, 1]
+        if row not in (first, in_turn):
+            needs_us, passed = worst_us[in_turn, 0], passed + 1
+            ends_by_us, passed_us = min(ends_by_us, asked.deadline_us[query] - needs_us), max(passed_us, needs_us)
+            if passed > MAX_PASSED:
+                break
+        elif count == room or now + worst_us[row, np.searchsorted(sizes, count + 1)] > ends_by_us:
+            return count, False, passed_us
+        else:
+            members[count] = query
+            count += 1
+    return count, True, passed_us
+
+
+@njit(cache=True)
+def _loses_others(
+    asked: Requests, head: int, end: int, passed_us: float, one_idle: int, workers: int, now: float, on: Any,
+    ensembles: EnsembleArrays,
+) -> bool:  # fmt: skip
+    """Whether calls like that of ``head`` would make a request late, as ``ToleranceTiers`` thinks ahead."""
+    choices, idle_us, query = asked.choices[asked.tier[head]], now, head
+    left = int((~asked.is_taken[head:end]).sum())
+    for _ in range(MAX_AHEAD):
+        if left == 0:
+            break
+        while asked.is_taken[query]:
+            query += 1
+        slack_us = asked.deadline_us[query] - idle_us
+        row = _chosen(choices, ensembles.worst_us, slack_us, one_idle)
+        if row < 0:
+            return True
+        size = min(_room(row, slack_us - passed_us, ensembles), left)
+        needed = 2 if ensembles.at_once[row] else 1
+        idle_us += needed * _expected_us(row, np.searchsorted(ensembles.sizes, size), on, ensembles) / workers
+        left -= size
+        while size > 0:
+            size -= not asked.is_taken[query]
+            query += 1
+    return False
+
+
+@njit(cache=True)
+def _take(
+    row: int, members: Any, example: Any, ensembles: EnsembleArrays, service: Service, drawn: int, found: Found
+) -> tuple[float, float, int]:
+    """µs that an ensemble's versions take for a batch, those of the second at once with the first apart; and the number
+    of the next call of a version. Each version has those that go on to it."""
+    asks, taken, sizes = ensembles.asks, ensembles.taken, ensembles.sizes
+    both, took_us, second_us, steps = ensembles.at_once[row], 0.0, 0.0, 0
+    for query in members:
+        steps = max(steps, taken[row, example[query]])
+    for step in range(2 if both else steps):
+        version, count = asks[row, step], 0
+        for query in members:
+            count += both or taken[row, example[query]] > step
+        cell = version * len(sizes) + np.searchsorted(sizes, count)
+        one_us = draw_us(service.values, service.starts, cell, service.seed, drawn)
+        drawn += 1
+        found.version_calls[version] += count
+        if step == 1 and both:
+            second_us = one_us
+        else:
+            took_us += one_us
+    return took_us, second_us, drawn
+
+
+@njit(cache=True)
+def run(
+    asked: Requests, ensembles: EnsembleArrays, service: Service, free_us: Any, found: Found
+) -> tuple[float, int, int]:
+    at_once, taken, worst_us = ensembles.at_once, ensembles.taken, ensembles.worst_us
+    call_us, members = service.call_us, np.empty(ensembles.sizes[-1], dtype=np.int64)
+    now, busy_us, drawn, calls, others, workers, end = 0.0, 0.0, 0, 0, 0, len(free_us), 0
+    on = np.full(len(ensembles.worst_us), np.nan)
+    for query in range(len(asked.arrival_us)):
+        if asked.is_taken[query]:
+            continue
+        now = max(now, asked.arrival_us[query], free_us[0])
+        while end < len(asked.arrival_us) and asked.arrival_us[end] <= now:
+            end += 1
+        slack_us = asked.deadline_us[query] - now
+        if slack_us <= 0:
+            continue
+        other = 0 if workers == 1 else 2 if workers > 2 and free_us[2] < free_us[1] else 1
+        one_idle = 0 if other and free_us[other] <= now else 1
+        choices = asked.choices[asked.tier[query]]
+        row, own = _chosen(choices, worst_us, slack_us, one_idle), choices[0, one_idle]
+        if row < 0:
+            found.status[query] = REJECTED
+            continue
+        room = _room(row, slack_us, ensembles)
+        size, is_all, passed_us = _gather(asked, query, end, row, room, now, ensembles, members)
+        is_large = row == own and (is_all or size >= _enough(row, on, ensembles))
+        if not (is_large or np.isnan(on[own]) or asked.is_taken[query + 1 : end].all()) and _loses_others(
+            asked, query, end, passed_us, one_idle, workers, now, on, ensembles
+        ):
+            found.status[query] = REJECTED
+            continue
+        batch = members[:size]
+        took_us, second_us, drawn = _take(row, batch, asked.example, ensembles, service, drawn, found)
+        calls += 1
+        done, both = now + took_us + call_us, at_once[row]
+        busy_us += done - now
+        if both:
+            is_needed = False
+            for each in batch:
+                is_needed |= taken[row, asked.example[each]] > 1
+            second = now + second_us + call_us
+            if not is_needed and service.cancels:
+                second = min(second, done)
+            busy_us += second - now
+            _busy_until(free_us, other, second)
+            _busy_until(free_us, 0, done)
+            if is_needed:
+                done = max(done, second)
+        else:
+            _busy_until(free_us, 0, done)
+        _learn(on, row, done - now, np.searchsorted(ensembles.sizes, size), ensembles)
+        for each in batch:
+            others += row != asked.choices[asked.tier[each], 0, one_idle]
+            asked.is_taken[each] = True
+            found.status[each] = IN_TIME if done <= asked.deadline_us[each] + ROUNDING_US else LATE
+            found.started_us[each], found.done_us[each] = now, done
+            found.row[each], found.batch[each] = row, size
+    return busy_us, calls, others
