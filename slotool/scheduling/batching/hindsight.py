@@ -218,12 +218,14 @@ def _plan(grid: ControlGrid, deadline_us: float, aversion: float) -> np.ndarray:
     )
     tried = rehearsed(grid, candidates, deadline_us, aversion)
     by_value = np.full_like(tried.by_cell, _BY_VALUE)
+    # Each is tried as a whole, which takes as long as all cells: where two are the same, or value iteration's, once.
+    ways = {deciding.tobytes(): deciding for deciding in (tried.by_cell, tried.stretch, tried.without_first)}
+    ways.pop(by_value.tobytes(), None)
     plans = [
-        np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own])
-        for deciding in (tried.by_cell, tried.stretch, tried.without_first, by_value)
+        np.concatenate([[len(slack_fit)], deciding.ravel(), slack_fit, own]) for deciding in (*ways.values(), by_value)
     ]
     wholes = [Candidate(choose_as_rehearsed, plan) for plan in plans[:-1]]
-    best = best_whole(grid, wholes, candidates[_BY_VALUE], deadline_us, aversion)
+    best = best_whole(grid, wholes, candidates[_BY_VALUE], deadline_us, aversion) if wholes else None
     return plans[-1 if best is None else best]
 
 
