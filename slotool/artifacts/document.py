@@ -11,6 +11,8 @@ from slotool import strict_json
 from slotool.atomic import whole_file
 from slotool.errors import InputError
 
+_PARQUET = b"PAR1"
+
 
 def save_document(path: str | Path, document: Mapping[str, Any], *, replace: bool = True) -> None:
     """Write ``document``, which names its schema, by one rename. Raises ``AlreadyExistsError`` without ``replace``
@@ -19,8 +21,11 @@ def save_document(path: str | Path, document: Mapping[str, Any], *, replace: boo
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def load_document(path: str | Path, schema: str, version: int | tuple[int, ...], what: str) -> dict[str, Any]:
-    """The file's object; ``version``: that or those which are read, the newest last.
+def load_document(
+    path: str | Path, schema: str, version: int | tuple[int, ...], what: str, *, from_table: str = ""
+) -> dict[str, Any]:
+    """The file's object; ``version``: that or those which are read, the newest last; ``from_table``: what makes such a
+    document of a table, said where the file is a table.
 
     Raises ``InputError`` for anything but a JSON object of this schema and version.
     """
@@ -31,9 +36,19 @@ def load_document(path: str | Path, schema: str, version: int | tuple[int, ...],
         raise InputError(f"{path}: no such file") from error
     except OSError as error:
         raise InputError(f"{path}: not a JSON file") from error
+    except InputError as error:
+        if not _is_parquet(Path(path)):
+            raise
+        hint = f"; {from_table}" if from_table else ""
+        raise InputError(f"{path}: a table (Parquet), not a {what} (JSON){hint}") from error
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise InputError(f"{path}: not a {what} (schema {schema})")
     if document.get("schema_version") not in versions:
         name, found = schema.rpartition("/")[2], str(document.get("schema_version"))[:40]
         raise InputError(f"{path}: {name} schema version {found}, expected {versions[-1]}")
     return document
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_PARQUET)) == _PARQUET

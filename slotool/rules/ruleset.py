@@ -205,7 +205,8 @@ class RuleSet:
     def load(cls, path: str | Path) -> RuleSet:
         """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version, and for one
         whose parts contradict each other."""
-        document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set")
+        made = "rules are made of a table of outcomes by slotool gen-rules TABLE -o rules.json"
+        document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set", from_table=made)
         with strict_json.assembling(path, "a rule set"):
             entries = _sequence(document.get("rules"))
             read = strict_json.convert({**document, "rules": []}, cls)

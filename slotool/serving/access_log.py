@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -27,6 +28,11 @@ MAX_CHARACTERS = 200
 # Lines of so many seconds are written together: waking the thread for each would cost more than the line.
 WRITE_INTERVAL_S = 0.05
 CLOSE_S = 2.0
+# Of the server and of a model, over HTTP and gRPC. An orchestrator sends one every few seconds.
+_PROBE = re.compile(
+    r"/v2/(health/(live|ready)|models/[^/]+(/versions/[^/]+)?/ready)"
+    r"|/inference\.GRPCInferenceService/(ServerLive|ServerReady|ModelReady)"
+)
 
 
 class AccessLog:
@@ -62,7 +68,11 @@ class AccessLog:
         answer: Mapping[str, Any],
     ) -> None:
         """One answered request. ``headers``: names in lower case, of which only ``x-request-id`` and ``traceparent``
-        are looked at; ``total_us``: from its head to its answer; ``answer``: as of ``facts_of``, {} for a rejection."""
+        are looked at; ``total_us``: from its head to its answer; ``answer``: as of ``facts_of``, {} for a rejection.
+
+        A probe of the server's or of a model's health gets a line only where it fails."""
+        if status < 300 and _PROBE.fullmatch(path):
+            return
         if self._waiting.qsize() >= self._max_lines:
             self._lost += 1
             return

@@ -195,8 +195,10 @@ class GrpcFrontEnd:
         status: int = 200,
     ) -> list[tuple[str, str]]:
         """Return the request's trace context as trailing metadata, and add its line to the access log, if there is one.
-        ``status``: as over HTTP."""
+        ``status``: as over HTTP, or 503 where gRPC says ``ready: false``."""
         front = self._front
+        if not getattr(response, "ready", True):
+            status = 503
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
         trace = front.trace_of(metadata) if kind is v2.ModelInferRequest else None
         traceparent = metadata.get(trace_context.HEADER) if trace is None else trace.header

@@ -116,7 +116,7 @@ class OpenInference:
         self,
         served: ServedModel,
         headers: Mapping[str, str],
-        body: bytes | bytearray,
+        body: bytes | bytearray | memoryview,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
         version: str | None,

@@ -39,6 +39,8 @@ REJECTION_GRACE_S = 1.0
 KEPT_BYTES = 64 * 2**20
 # Between two sentences about connections that cannot be accepted.
 WARNING_INTERVAL_S = 60.0
+# After a SIGHUP, for further ones of the same burst.
+HANGUP_WAITS_S = 0.05
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -108,7 +110,8 @@ def serve_until_signalled(
     answered by then are rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
-    ``on_hangup``: runs beside requests whenever SIGHUP comes, perhaps before the run for the last one has ended.
+    ``on_hangup``: runs beside requests whenever SIGHUP comes, once for a burst, and perhaps before the run for the last
+    one has ended.
     ``warn``: called if the limit of open files is too low. ``tls``: what connections are encrypted by, if they are.
     ``http``: ``fast``, or ``uvicorn`` for uvicorn's own protocol and the ASGI application alone.
     """
@@ -186,6 +189,7 @@ class Server(uvicorn.Server):
         self._drain_s = drain_s
         self._on_hangup = on_hangup
         self._hangups: set[asyncio.Future[None]] = set()
+        self._hangup_waits = False
         self._tls = tls
         self.ended_by = 0
         self._next_complaint_s = 0.0
@@ -221,6 +225,13 @@ class Server(uvicorn.Server):
         ending.cancel()
 
     def _hang_up(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
+        # One that waits reads every file as it is later, so that a burst of signals is one.
+        if not self._hangup_waits:
+            self._hangup_waits = True
+            asyncio.get_running_loop().call_later(HANGUP_WAITS_S, self._begin_hangup, on_hangup)
+
+    def _begin_hangup(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
+        self._hangup_waits = False
         # Kept here, since the loop holds tasks by weak references only.
         task = asyncio.ensure_future(on_hangup())
         self._hangups.add(task)

@@ -93,7 +93,9 @@ class RequestReader:
         # A client that sends its tensors in binary form sends the same few lines of JSON before them again and again.
         self._remembered = lru_cache(maxsize=1_024)(self._read)
 
-    def parse(self, body: bytes | bytearray, header_length: str | None, regions: Regions | None = None) -> InferRequest:
+    def parse(
+        self, body: bytes | bytearray | memoryview, header_length: str | None, regions: Regions | None = None
+    ) -> InferRequest:
         """``header_length``: text of the header ``Inference-Header-Content-Length``, None without one; ``regions``: of
         the client's shared memory, None where none is served. Tensors may lie in a ``body`` that is a ``bytearray``.
 
@@ -310,7 +312,7 @@ def format_response(
     return (b"".join([head, *raw]), len(head)) if raw else (head, None)
 
 
-def _split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, memoryview]:
+def _split(body: bytes | bytearray | memoryview, header_length: str | None) -> tuple[bytes, memoryview]:
     """The JSON, and what follows it, which is not copied."""
     if header_length is None:
         return bytes(body), memoryview(b"")

@@ -96,6 +96,23 @@ def test_grpc_calls_get_a_line_and_their_trace_back(server: LiveServer, tmp_path
     assert first["bytes_out"] == answer.get_response().ByteSize()
 
 
+def test_probes_get_a_line_only_where_they_fail(server: LiveServer, tmp_path: Path) -> None:
+    for model, status in (("three", 200), ("two", 404)):
+        for path in ("health/live", "health/ready", f"models/{model}/ready"):
+            answered = HTTP.get(f"{server.url}/v2/{path}", headers=AUTHORIZED)
+        assert answered.status_code == status
+        with triton.InferenceServerClient(server.grpc_address) as client:
+            assert client.is_server_live()
+            assert client.is_server_ready()
+            assert client.is_model_ready(model, headers=AUTHORIZED) == (status == 200)
+    HTTP.post(f"{server.url}/v2/health/live")
+    HTTP.get(f"{server.url}/v2/models/three", headers=AUTHORIZED)
+    *unknown, bad, last = [(line["path"], line["status"]) for line in lines(tmp_path, 4)]
+    assert unknown == [("/v2/models/two/ready", 404), ("/inference.GRPCInferenceService/ModelReady", 503)]
+    assert bad == ("/v2/health/live", 405)
+    assert last == ("/v2/models/three", 200)
+
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [

@@ -213,6 +213,29 @@ def test_a_signal_during_a_reload_is_merged_only_with_one_that_has_read_nothing_
     assert answer_of(url) == 2
 
 
+def test_a_burst_of_signals_is_few_reloads_and_the_last_reads_what_is_there_then(
+    reloading: tuple[Path, subprocess.Popen[str], str],
+) -> None:
+    folder, process, url = reloading
+    describe(folder, "v0")
+    hang_up(process)
+    for _ in range(50):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.001)
+    describe(folder, "v1")
+    process.send_signal(signal.SIGHUP)
+    until(lambda: answer_of(url) == 1, within_s=20)
+    describe(folder, "nowhere")
+    process.send_signal(signal.SIGHUP)
+    assert process.stderr is not None
+    reread = 0
+    for line in process.stderr:
+        reread += "access log reloaded" in line
+        if "there is no folder" in line:
+            break
+    assert 3 <= reread <= 25, "of 52 signals"
+
+
 @pytest.mark.parametrize("engine", [(), ("--engine", "local")], ids=["inline", "local"])
 def test_a_model_that_the_file_comes_to_list_is_added_and_one_it_lists_no_more_is_drained(
     folder: Path, engine: tuple[str, ...]

@@ -208,7 +208,11 @@ def test_a_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
         (["mlp", "--host", "192.0.2.1"], "no address of this machine"),
         (["mlp", "--rules", "rules.json"], "no served model has the versions these rules consult: large, small"),
         (["mlp", "--rules", "nothing.json"], "no such file"),
-        (["mlp", "--rules", "latency.parquet"], "not a JSON file"),
+        (
+            ["mlp", "--rules", "family-outcomes.parquet"],
+            "a table (Parquet), not a rule set (JSON); rules are made of a"
+            " table of outcomes by slotool gen-rules TABLE -o rules.json",
+        ),
         (["mlp", "--latency", "family-outcomes.parquet"], "family-outcomes.parquet"),
         (["family", "--outcomes", "stranger-outcomes.parquet"], "the outcomes of none of the served models"),
         (["mlp", "--port", "70000"], "less than or equal to 65535"),

@@ -33,7 +33,7 @@ class Exchange:
     ):
         self.request, self.reply, self.head, self.scope = request, reply, head, scope
         self.cycle: AsgiCycle | None = None
-        self.received: bytes | bytearray = b""
+        self.received: bytes | bytearray | memoryview = b""
         self.body: Body | None = None
         self.is_queued = False
 
@@ -43,7 +43,7 @@ class Exchange:
         if not self.received:
             self.received = data
             return
-        if isinstance(self.received, bytes):
+        if not isinstance(self.received, bytearray):
             self.received = bytearray(self.received)
         self.received += data
 
@@ -59,7 +59,7 @@ class Exchange:
         self.received = b""
         self.finish_body()
 
-    def take_body(self) -> bytes | bytearray:
+    def take_body(self) -> bytes | bytearray | memoryview:
         """What has arrived of the body and is not taken yet; it is the caller's own."""
         if self.body is not None:
             self.finish_body()

@@ -119,7 +119,7 @@ class FastPath:
     def answer(
         self,
         head: Head,
-        body: bytes | bytearray,
+        body: bytes | bytearray | memoryview,
         is_disconnected: Callable[[], bool],
         done: Callable[[Reply], None],
         peer: str | None = None,

@@ -46,7 +46,8 @@ class RepeatedHead:
         assert self._last is not None
         sent, request, head = self._last
         exchange = Exchange(request, head=self._fast_path.again(head))
-        exchange.received = data[len(sent) :]
+        # No copy: what reads a tensor out of bytes makes one.
+        exchange.received = memoryview(data)[len(sent) :]
         return exchange
 
     def answer(self, data: bytes) -> bytes | None:
