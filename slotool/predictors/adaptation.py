@@ -18,7 +18,7 @@ from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
 from slotool.predictors.labels import Labelled, Setting, facts_of
-from slotool.predictors.odd_labels import OddLabel, odd_labels
+from slotool.predictors.odd_labels import OddLabel, mixed_units, odd_labels
 from slotool.predictors.sampling import propose
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
@@ -93,7 +93,7 @@ class AdaptationRun:
 
     ``odd``: labels unlike all others; those that cannot be right were set aside before all else. ``others``: rows that
     were not chosen; ``mape`` of each contender on them, and ``coverage``: the share of them inside the kept one's
-    interval, of those that have one; None where there are none.
+    interval, of those that have one; None where there are none. ``units``: that labels are in two units, in words.
     """
 
     base: TrainedPredictor[OperatorGraph]
@@ -106,6 +106,7 @@ class AdaptationRun:
     mape: Mapping[str, float]
     coverage: float | None
     odd: tuple[OddLabel, ...] = ()
+    units: str | None = None
 
     @property
     def learnt(self) -> Labelled[OperatorGraph]:
@@ -156,6 +157,8 @@ class AdaptationRun:
                 f"all {len(label_s)} labels are {label_s[0] * 1e3:.3g} ms, whatever the network: they tell nothing of "
                 "any; was one value written for all?"
             ]
+        if self.units is not None:
+            return [self.units]
         times = float(np.exp(-np.median(self.held_out.log_errors[AS_IS])))
         if max(times, 1 / times) > MAX_TIMES:
             found.append(
@@ -222,7 +225,9 @@ def adapt_and_score(
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
     start, _ = sources_of(base, Examples(labelled.items, labelled.latency_s), labelled.setting)
-    odd = odd_labels(start.predictor.predict(labelled.items), labelled.items, labelled.latency_s)
+    base_s = start.predictor.predict(labelled.items)
+    odd = odd_labels(base_s, labelled.items, labelled.latency_s)
+    units = mixed_units(base_s, labelled.latency_s)
     usable = np.setdiff1d(np.arange(len(labelled)), [each.row for each in odd if each.is_clear])
     n = len(usable)
     if samples is None:
@@ -245,7 +250,7 @@ def adapt_and_score(
             predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
             mape[name] = float(np.mean(np.abs(predictor.predict(graphs) / measured_s - 1)))
         coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
-    return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage, tuple(odd))
+    return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage, tuple(odd), units)
 
 
 def _calibration(

@@ -15,7 +15,7 @@ from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples
 from slotool.predictors.labels import Setting
 from slotool.predictors.new_setting import Function, covariance_before
 from slotool.predictors.residuals import Residuals
-from slotool.predictors.settings import Encoded, SettingsModel
+from slotool.predictors.settings import OPERATORS, Encoded, SettingsModel
 
 MIN_LABELS, MAX_LABELS = 3, 200
 
@@ -88,9 +88,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         asked = self._learnt.features(graphs)
-        if self.function is not None:
-            return np.asarray(np.exp(self.function.answer(asked)[0]))
-        return np.asarray(np.maximum(self._answer_s(asked), self._learnt.min_seconds(asked, self.chosen)))
+        return self._raised(asked, self._answer_s(asked))
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
@@ -98,25 +96,41 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         asked = self._learnt.features(graphs)
         if self.function is not None:
             mean, variance = self.function.answer(asked)
-            return np.exp(mean), np.sqrt(variance)
-        latency_s = np.maximum(self._answer_s(asked), self._learnt.min_seconds(asked, self.chosen))
-        return latency_s, self._learnt.spread(asked, self.chosen)
+            return self._raised(asked, np.exp(mean)), np.sqrt(variance)
+        return self._raised(asked, self._answer_s(asked)), self._learnt.spread(asked, self.chosen)
 
     def below_measured(self, graphs: Sequence[OperatorGraph]) -> list[str | None]:
-        """Those whose operators would each take less than in any label of the setting."""
-        if self.function is not None or not graphs:
-            return [None] * len(graphs)
+        """Those whose operators would each take less than in any label of the setting; of a new one, whose few labels
+        show no network of the smallest operators, than in any label of any setting."""
+        if not graphs:
+            return []
         asked = self._learnt.features(graphs)
-        below = self._answer_s(asked) < self._learnt.min_seconds(asked, self.chosen)
-        min_us = 1e6 * float(self._learnt.min_operator_s[self.chosen])
+        answer_s = self._answer_s(asked)
+        below = answer_s < self._learnt.min_seconds(asked, answer_s, self._min_operator_s)
+        device = f"on {self.settings[self.chosen].device}" if self.function is None else "in any setting that is known"
         sentence = (
-            f"it is below anything measured on {self.settings[self.chosen].device}, where no network took less than "
-            f"{min_us:.3g} µs an operator: it is given as that"
+            f"it is below anything measured {device}, where no network took less than "
+            f"{1e6 * self._min_operator_s:.3g} µs an operator: it is given as that"
         )
         return [sentence if each else None for each in below.tolist()]
 
+    def _raised(self, asked: Encoded, answer_s: np.ndarray) -> np.ndarray:
+        """``answer_s``, where that is clearly too little what the operators take at least."""
+        return np.asarray(np.maximum(answer_s, self._learnt.min_seconds(asked, answer_s, self._min_operator_s)))
+
+    @property
+    def _min_operator_s(self) -> float:
+        """Seconds per operator as in no label less; of a new setting, its own labels and those of all known ones."""
+        known = self._learnt.min_operator_s
+        if self.function is None:
+            return float(known[self.chosen])
+        own = np.exp(self.function.log_s) / self.function.at.work[:, OPERATORS]
+        return float(min(own.min(), known.min()))
+
     def _answer_s(self, asked: Encoded) -> np.ndarray:
-        """In the known setting, float64 seconds [n]."""
+        """As it is learnt, float64 seconds [n]."""
+        if self.function is not None:
+            return np.asarray(np.exp(self.function.answer(asked)[0]))
         return np.asarray(np.exp(self._learnt.answer(asked)[:, self.chosen]))
 
     def sources(self) -> list[tuple[Setting, float]]:

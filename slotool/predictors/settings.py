@@ -129,11 +129,12 @@ class SettingsModel:
         of_totals = log_seconds(asked.work[:, : len(WORK)], self.total_prices_s)
         return log_seconds(asked.work, self.prices_s), of_totals + smooth
 
-    def min_seconds(self, asked: Encoded, setting: int) -> np.ndarray:
-        """What networks take if each operator takes no more than in any label of a setting, float64 seconds [n]; 0 for
+    @staticmethod
+    def min_seconds(asked: Encoded, answer_s: np.ndarray, min_operator_s: float) -> np.ndarray:
+        """What networks take if each operator takes ``min_operator_s``, as in no label less, float64 seconds [n]; 0 for
         those whose answer is not clearly less: that may be an error like any other."""
-        min_s = self.min_operator_s[setting] * asked.work[:, OPERATORS]
-        clearly = np.exp(self.answer(asked)[:, setting]) < CLEARLY_BELOW * min_s
+        min_s = min_operator_s * asked.work[:, OPERATORS]
+        clearly = answer_s < CLEARLY_BELOW * min_s
         return np.asarray(np.where(clearly, min_s, 0.0))
 
     def spread(self, asked: Encoded, setting: int) -> np.ndarray:

@@ -374,6 +374,17 @@ def test_labels_in_other_units_or_of_other_networks_are_doubted(
     assert [sentence in each for each in doubts] == ([] if sentence is None else [True])
 
 
+@pytest.mark.parametrize("wrong", [2, 3, 5])
+def test_labels_of_two_units_are_said_to_be(folder: Path, wrong: int) -> None:
+    graphs = [GRAPHS[i] for i in (*range(50, 55), *range(60, 65))]
+    measured = join_labels(LatencyTable.load(folder / "there.parquet"), graphs)
+    times = np.where(np.arange(len(measured)) < wrong, 1e3, 1.0)
+    labelled = replace(measured, latency_s=times * measured.latency_s)
+    (doubt,) = adapt_and_score(TrainedPredictor.load(str(folder / "base")), labelled).doubts
+    assert doubt.startswith(f"{wrong} of 10 labels are about 1,000 times")
+    assert "in milliseconds" in doubt
+
+
 def test_a_label_that_may_be_wrong_is_named_and_kept() -> None:
     rows = [*range(50, 60), *range(62, 64)]
     graphs = [GRAPHS[i] for i in rows]
