@@ -17,6 +17,7 @@ from slotool.predictors.base import Examples
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
+from slotool.predictors.floor import min_operator_seconds, operator_counts
 from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.odd_labels import OddLabel, mixed_units, odd_labels
 from slotool.predictors.sampling import propose
@@ -70,8 +71,17 @@ def adapt(
         like=base.like if own_spread else None,
         calibration=None if own_spread else _calibration(base, best, start, graphs, held_out, groups),
         facts=facts_of(labelled.setting),
+        min_operator_s=_min_operator_s(base, labels),
     )
     return trained, held_out, best
+
+
+def _min_operator_s(base: TrainedPredictor[OperatorGraph], labels: Examples[OperatorGraph]) -> float | None:
+    """As in no label less, of the base or these. None where that of the base is not known: few labels show no network
+    of the smallest operators."""
+    if base.min_operator_s is None:
+        return None
+    return min(base.min_operator_s, min_operator_seconds(operator_counts(labels.items), labels.latency_s))
 
 
 def sources_of(
@@ -83,7 +93,13 @@ def sources_of(
         return base, None
     predictor = base.predictor.for_new(setting)
     nearest = predictor.nearest(labels, setting)
-    there = replace(base, predictor=nearest, setting=nearest.settings[nearest.chosen], residuals=nearest.residuals)
+    there = replace(
+        base,
+        predictor=nearest,
+        setting=nearest.settings[nearest.chosen],
+        residuals=nearest.residuals,
+        min_operator_s=nearest.min_operator_s or None,
+    )
     return there, predictor
 
 
@@ -248,7 +264,8 @@ def adapt_and_score(
         for name in held_out.log_errors:
             as_it_is = start.predictor if name == AS_IS else None
             predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
-            mape[name] = float(np.mean(np.abs(predictor.predict(graphs) / measured_s - 1)))
+            predicted_s = adapted.raised(graphs, predictor.predict(graphs))[0]
+            mape[name] = float(np.mean(np.abs(predicted_s / measured_s - 1)))
         coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
     return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage, tuple(odd), units)
 

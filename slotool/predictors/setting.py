@@ -13,6 +13,7 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.floor import min_operator_seconds, raised, raised_in_words
 from slotool.predictors.labels import Setting
 from slotool.predictors.new_setting import Function, covariance_before
 from slotool.predictors.residuals import Residuals
@@ -107,13 +108,9 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return []
         asked = self._encoded(graphs)
-        answer_s = self._answer_s(asked)
-        below = answer_s < self._learnt.min_seconds(asked, answer_s, self._min_operator_s)
+        _, below = raised(self._answer_s(asked), asked.work[:, OPERATORS], self._min_operator_s)
         device = f"on {self.settings[self.chosen].device}" if self.function is None else "in any setting that is known"
-        sentence = (
-            f"it is below anything measured {device}, where no network took less than "
-            f"{1e6 * self._min_operator_s:.3g} µs an operator: it is given as that"
-        )
+        sentence = raised_in_words(device, self._min_operator_s)
         return [sentence if each else None for each in below.tolist()]
 
     def _encoded(self, graphs: Sequence[OperatorGraph]) -> Encoded:
@@ -128,16 +125,20 @@ class SettingsPredictor(Predictor[OperatorGraph]):
 
     def _raised(self, asked: Encoded, answer_s: np.ndarray) -> np.ndarray:
         """``answer_s``, where that is clearly too little what the operators take at least."""
-        return np.asarray(np.maximum(answer_s, self._learnt.min_seconds(asked, answer_s, self._min_operator_s)))
+        return raised(answer_s, asked.work[:, OPERATORS], self._min_operator_s)[0]
 
     @property
     def _min_operator_s(self) -> float:
         """Seconds per operator as in no label less; of a new setting, its own labels and those of all known ones."""
-        known = self._learnt.min_operator_s
         if self.function is None:
-            return float(known[self.chosen])
-        own = np.exp(self.function.log_s) / self.function.at.work[:, OPERATORS]
-        return float(min(own.min(), known.min()))
+            return float(self._learnt.min_operator_s[self.chosen])
+        own = min_operator_seconds(self.function.at.work[:, OPERATORS], np.exp(self.function.log_s))
+        return min(own, self.min_operator_s)
+
+    @property
+    def min_operator_s(self) -> float:
+        """Seconds per operator as in no label of a known setting less."""
+        return float(self._learnt.min_operator_s.min())
 
     def _answer_s(self, asked: Encoded) -> np.ndarray:
         """As it is learnt, float64 seconds [n]."""
