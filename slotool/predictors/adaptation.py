@@ -17,7 +17,7 @@ from slotool.predictors.base import Examples
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
-from slotool.predictors.floor import min_operator_seconds, operator_counts
+from slotool.predictors.floor import Floor
 from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.odd_labels import OddLabel, mixed_units, odd_labels
 from slotool.predictors.sampling import propose
@@ -71,17 +71,9 @@ def adapt(
         like=base.like if own_spread else None,
         calibration=None if own_spread else _calibration(base, best, start, graphs, held_out, groups),
         facts=facts_of(labelled.setting),
-        min_operator_s=_min_operator_s(base, labels),
+        floor=None if base.floor is None else base.floor.adapted(labels),
     )
     return trained, held_out, best
-
-
-def _min_operator_s(base: TrainedPredictor[OperatorGraph], labels: Examples[OperatorGraph]) -> float | None:
-    """As in no label less, of the base or these. None where that of the base is not known: few labels show no network
-    of the smallest operators."""
-    if base.min_operator_s is None:
-        return None
-    return min(base.min_operator_s, min_operator_seconds(operator_counts(labels.items), labels.latency_s))
 
 
 def sources_of(
@@ -93,12 +85,13 @@ def sources_of(
         return base, None
     predictor = base.predictor.for_new(setting)
     nearest = predictor.nearest(labels, setting)
+    taken = () if base.domain is None else base.domain.inputs
     there = replace(
         base,
         predictor=nearest,
         setting=nearest.settings[nearest.chosen],
         residuals=nearest.residuals,
-        min_operator_s=nearest.min_operator_s or None,
+        floor=Floor(dict.fromkeys(taken, nearest.min_operator_s)) if nearest.min_operator_s > 0 else None,
     )
     return there, predictor
 

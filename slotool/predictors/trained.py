@@ -17,7 +17,7 @@ from slotool.predictors.calibration import Calibration, hold_out_kinds
 from slotool.predictors.colocations import Colocation, members_of
 from slotool.predictors.domain import Distance, Domain
 from slotool.predictors.earlier_format import file_name, holds, renamed_setting, renamed_tensors
-from slotool.predictors.floor import min_operator_seconds, operator_counts, raised, raised_in_words
+from slotool.predictors.floor import Floor
 from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.registry import predictor_class, registry
 from slotool.predictors.residuals import MAX_RESIDUAL, Residuals
@@ -138,8 +138,8 @@ class TrainedPredictor(Generic[Asked]):
     Any other network gets its interval from ``calibration``, the errors on kinds that were held out, the wider the
     further it lies from ``domain``; without either it gets none. Of co-locations ``domain`` is None: those within
     ``bounds`` are taken to be like those learnt from, all others get none. ``facts``: of the labels' machine, where
-    known. ``min_operator_s``: seconds per operator as in no label less; answers for networks that are clearly below
-    are raised to that. None of co-locations, and in artifacts of before: nothing is raised.
+    known. ``floor``: answers for networks that are clearly below it are raised. None of co-locations, and in artifacts
+    of before: nothing is raised.
     """
 
     predictor: Predictor[Asked]
@@ -151,7 +151,7 @@ class TrainedPredictor(Generic[Asked]):
     like: np.ndarray | None = None
     calibration: Calibration | None = None
     facts: Mapping[str, Any] | None = None
-    min_operator_s: float | None = None
+    floor: Floor | None = None
     old: bool = False
 
     @classmethod
@@ -186,7 +186,7 @@ class TrainedPredictor(Generic[Asked]):
             domain=domain,
             like=like,
             facts=facts_of(labelled.setting),
-            min_operator_s=None if domain is None else min_operator_seconds(_counts(graphs), latency_s),
+            floor=None if domain is None else Floor.of(cast("Sequence[OperatorGraph]", graphs), latency_s),
         )
 
     def predict(self, graphs: Sequence[Asked], unsure: np.ndarray | float = 0.0) -> Predictions:
@@ -230,12 +230,10 @@ class TrainedPredictor(Generic[Asked]):
         )
 
     def raised(self, graphs: Sequence[Asked], latency_s: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
-        """``latency_s``, where that is clearly too little what the operators take at least; and why, or None, of each."""
-        if self.min_operator_s is None:
+        """As ``Floor.raised``."""
+        if self.floor is None:
             return latency_s, [None] * len(graphs)
-        raised_s, below = raised(latency_s, _counts(graphs), self.min_operator_s)
-        sentence = raised_in_words("among the labels it rests on", self.min_operator_s)
-        return raised_s, [sentence if each else None for each in below.tolist()]
+        return self.floor.raised(cast("Sequence[OperatorGraph]", graphs), latency_s)
 
     def _why_none_like(self, outside: str | None, spread: float) -> str | None:
         if self.old:
@@ -336,7 +334,7 @@ class TrainedPredictor(Generic[Asked]):
             "calibration": None if self.calibration is None else self.calibration.document(),
             "machine_facts": None if self.facts is None else dict(self.facts),
             "dev_mae_s": self.dev_mae_s,
-            "min_operator_s": self.min_operator_s,
+            "min_operator_s": None if self.floor is None else self.floor.document(),
             "state": state,
         }
         writer.write_json(f"{part}.json", document)
@@ -377,7 +375,7 @@ class TrainedPredictor(Generic[Asked]):
             like=_maybe(lambda own: _maybe(_distance_limits, own["like"]), document.get("domain")),
             calibration=_maybe(Calibration.from_document, document.get("calibration")),
             facts=_maybe(lambda own: strict_json.convert(own, dict[str, Any]), document.get("machine_facts")),
-            min_operator_s=_maybe(_min_operator_s, document.get("min_operator_s")),
+            floor=_maybe(Floor.from_document, document.get("min_operator_s")),
             # Intervals of co-located latencies were never given for networks of other kinds.
             old=version == 2 and part == SOLO,
         )
@@ -388,17 +386,6 @@ def _distance_limits(values: Any) -> np.ndarray:
     if limits.shape != (4,):
         raise InputError(f"like holds {len(limits)} distances, expected 4")
     return limits
-
-
-def _counts(networks: Sequence[Any]) -> np.ndarray:
-    return operator_counts(cast("Sequence[OperatorGraph]", networks))
-
-
-def _min_operator_s(value: Any) -> float:
-    found = strict_json.convert(value, float)
-    if not (np.isfinite(found) and found > 0):
-        raise InputError(f"min_operator_s is {found}, not a time greater than 0")
-    return found
 
 
 def _maybe(read: Callable[[Any], Any], document: Any) -> Any:

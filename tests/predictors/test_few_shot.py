@@ -437,7 +437,7 @@ def test_no_answer_is_less_than_operators_take_in_any_label(slotool, folder: Pat
     assert latency_s[raised] == pytest.approx(min_s[raised])
     assert np.all(latency_s > 0.49 * min_s)
     # One made before there was a floor answers as it did.
-    before = replace(TrainedPredictor.load(str(tmp_path / "a")), min_operator_s=None)
+    before = replace(TrainedPredictor.load(str(tmp_path / "a")), floor=None)
     with create_artifact(tmp_path / "before", "predictor", config={}) as writer:
         before.write(writer)
     again = TrainedPredictor.load(str(tmp_path / "before")).predict(GRAPHS)
