@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, SlotoolError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -96,6 +96,13 @@ class Networks:
         """What each was called by whoever asked; of an object its type, of a graph its name."""
         return list(self.called) or [_called(part) for part in self.parts]
 
+    @property
+    def told_apart(self) -> list[str]:
+        """``names``, those that several have with a number: ``Net``, ``Net (2)``."""
+        names = self.names
+        before = [names[:i].count(name) for i, name in enumerate(names)]
+        return [f"{name} ({n + 1})" if n else name for name, n in zip(names, before, strict=True)]
+
     def versions(self, argument: str) -> list[str]:
         """Names of the networks as versions of a family: those given, or the last part of what each was called, such as
         ``small`` of ``nets/small.onnx`` and ``nets:small``.
@@ -122,41 +129,59 @@ class Networks:
         """All graphs, in the order given. Models named are captured in processes of their own, each within ``limits``.
 
         Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails; with ``failed``,
-        which receives why by name, only where all do."""
+        which receives why by name (of ``told_apart``), only where all do."""
         from slotool.graphs.capture import Source
         from slotool.graphs.store import read_graphs
 
-        sources = [part for part in self.parts if isinstance(part, Source)]
-        captured = iter(captured_sources(sources, limits, failed))
+        sources = {
+            name: part for name, part in zip(self.told_apart, self.parts, strict=True) if isinstance(part, Source)
+        }
+        others = len(self.parts) - len(sources)
+        answers = captured_sources([*sources.values()], limits, failed, names=[*sources], others=others)
+        captured = dict(zip(sources, answers, strict=True))
         found: list[OperatorGraph] = []
-        for part in self.parts:
-            if isinstance(part, Source):
-                found += filter(None, [next(captured)])
-            elif isinstance(part, Path):
+        error: SlotoolError | None = None
+        for name, part in zip(self.told_apart, self.parts, strict=True):
+            if isinstance(part, Path):
                 found += read_graphs(part)
-            else:
-                found.append(part.captured() if isinstance(part, InMemory) else part)
-        if self.called:
-            return [replace(graph, name=name) for graph, name in zip(found, self.called, strict=True)]
+                continue
+            try:
+                own = captured[name] if isinstance(part, Source) else part
+                graph = own.captured() if isinstance(own, InMemory) else own
+            except SlotoolError as refused:
+                if failed is None:
+                    raise
+                failed[name], error, graph = str(refused), refused, None
+            if graph is not None:
+                found.append(replace(graph, name=name) if self.called else graph)
+        if error is not None and not found:
+            raise error
         return found
 
 
 def captured_sources(
-    sources: Sequence[Source], limits: Limits | None = None, failed: dict[str, str] | None = None
+    sources: Sequence[Source],
+    limits: Limits | None = None,
+    failed: dict[str, str] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    others: int = 0,
 ) -> list[OperatorGraph | None]:
     """Their graphs, each captured in a process of its own. Raises the first error; see ``captured_apart``.
 
     With ``failed``, which receives errors by name, None stands for a graph that could not be captured, and an error is
-    raised only where there is no other."""
+    raised only where there is no other, here or among ``others`` that are read elsewhere. ``names``: what errors are
+    kept by; by default what the sources are called."""
     from slotool.errors import GraphError, SlotoolError
     from slotool.graphs.capture import all_captured_apart
 
     graphs: list[OperatorGraph | None] = []
-    for source, answer in zip(sources, all_captured_apart(sources, limits), strict=True):
+    names = [source.name for source in sources] if names is None else names
+    for source, name, answer in zip(sources, names, all_captured_apart(sources, limits), strict=True):
         if not isinstance(answer, SlotoolError):
             graphs.append(answer)
-        elif failed is not None and len(sources) > graphs.count(None) + 1:
-            failed[source.name] = str(answer)
+        elif failed is not None and len(sources) + others > graphs.count(None) + 1:
+            failed[name] = str(answer)
             graphs.append(None)
         elif isinstance(answer, GraphError) and len(sources) > 1 and source.name not in str(answer):
             raise GraphError(f"{source.name}: {answer}") from answer

@@ -78,14 +78,13 @@ def predict(
         timeout_s: Seconds after which the capture of one model has hung.
 
     Returns:
-        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models named
+        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models
         that cannot be captured (``failed``: why, by name); with ``sweep`` a ``SweptPrediction``,
         whose ``points`` also have ``throughput``, of each network one a value.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
-        GraphError: No model can be captured, one of those given by name or as objects cannot, or the predictor cannot
-            take one.
+        GraphError: No model can be captured, or the predictor cannot take one.
         ArtifactError: ``predictor`` is damaged, or does not predict this (co-located or solo latencies).
         AlreadyExistsError: ``out`` or ``plot`` exists.
         MissingPackageError: ``plot`` is given and matplotlib is not installed.
@@ -125,8 +124,7 @@ def predict(
     # Before a model is opened, which takes seconds.
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
     failed: dict[str, str] = {}
-    # Networks with names of their own, or versions of a family, are asked about all together.
-    graphs = asked.graphs(limits, None if asked.called or versions else failed)
+    graphs = asked.graphs(limits, failed)
     others = _others(co_runners, [] if asked.framework else graphs, limits)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
@@ -139,8 +137,9 @@ def predict(
     if (device, precision) == (None, None):
         found = found.on_this_machine()
     if written is not None:
+        known = [name not in failed for name in asked.told_apart]
         predicted = trained.latency_table(found.items, found.predictions)
-        (predicted if versions is None else versions.table(predicted)).save(written)
+        (predicted if versions is None else versions.table(predicted, known)).save(written)
     return found
 
 

@@ -78,7 +78,8 @@ class Prediction(Result):
         from slotool.predictors.explanation import Explanation
 
         batch_size = self.trained.setting.batch_size
-        found = [Explanation.of(self.trained.predictor, graph, batch_size) for graph in self.graphs]
+        answers = zip(self.graphs, self.predictions.latency_s.tolist(), strict=True)
+        found = [Explanation.of(self.trained.predictor, graph, batch_size, answer_s) for graph, answer_s in answers]
         if plot is not None:
             from slotool.reports.explanation import save_explanations
 

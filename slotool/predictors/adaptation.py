@@ -17,8 +17,9 @@ from slotool.predictors.base import Examples
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
+from slotool.predictors.floor import Floor
 from slotool.predictors.labels import Labelled, Setting, facts_of
-from slotool.predictors.odd_labels import OddLabel, odd_labels
+from slotool.predictors.odd_labels import OddLabel, mixed_units, odd_labels
 from slotool.predictors.sampling import propose
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
@@ -70,6 +71,7 @@ def adapt(
         like=base.like if own_spread else None,
         calibration=None if own_spread else _calibration(base, best, start, graphs, held_out, groups),
         facts=facts_of(labelled.setting),
+        floor=None if base.floor is None else base.floor.adapted(labels),
     )
     return trained, held_out, best
 
@@ -83,7 +85,14 @@ def sources_of(
         return base, None
     predictor = base.predictor.for_new(setting)
     nearest = predictor.nearest(labels, setting)
-    there = replace(base, predictor=nearest, setting=nearest.settings[nearest.chosen], residuals=nearest.residuals)
+    taken = () if base.domain is None else base.domain.inputs
+    there = replace(
+        base,
+        predictor=nearest,
+        setting=nearest.settings[nearest.chosen],
+        residuals=nearest.residuals,
+        floor=Floor(dict.fromkeys(taken, nearest.min_operator_s)) if nearest.min_operator_s > 0 else None,
+    )
     return there, predictor
 
 
@@ -93,7 +102,7 @@ class AdaptationRun:
 
     ``odd``: labels unlike all others; those that cannot be right were set aside before all else. ``others``: rows that
     were not chosen; ``mape`` of each contender on them, and ``coverage``: the share of them inside the kept one's
-    interval, of those that have one; None where there are none.
+    interval, of those that have one; None where there are none. ``units``: that labels are in two units, in words.
     """
 
     base: TrainedPredictor[OperatorGraph]
@@ -106,6 +115,7 @@ class AdaptationRun:
     mape: Mapping[str, float]
     coverage: float | None
     odd: tuple[OddLabel, ...] = ()
+    units: str | None = None
 
     @property
     def learnt(self) -> Labelled[OperatorGraph]:
@@ -156,6 +166,8 @@ class AdaptationRun:
                 f"all {len(label_s)} labels are {label_s[0] * 1e3:.3g} ms, whatever the network: they tell nothing of "
                 "any; was one value written for all?"
             ]
+        if self.units is not None:
+            return [self.units]
         times = float(np.exp(-np.median(self.held_out.log_errors[AS_IS])))
         if max(times, 1 / times) > MAX_TIMES:
             found.append(
@@ -222,7 +234,9 @@ def adapt_and_score(
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
     start, _ = sources_of(base, Examples(labelled.items, labelled.latency_s), labelled.setting)
-    odd = odd_labels(start.predictor.predict(labelled.items), labelled.items, labelled.latency_s)
+    base_s = start.predictor.predict(labelled.items)
+    odd = odd_labels(base_s, labelled.items, labelled.latency_s)
+    units = mixed_units(base_s, labelled.latency_s)
     usable = np.setdiff1d(np.arange(len(labelled)), [each.row for each in odd if each.is_clear])
     n = len(usable)
     if samples is None:
@@ -243,9 +257,10 @@ def adapt_and_score(
         for name in held_out.log_errors:
             as_it_is = start.predictor if name == AS_IS else None
             predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
-            mape[name] = float(np.mean(np.abs(predictor.predict(graphs) / measured_s - 1)))
+            predicted_s = adapted.raised(graphs, predictor.predict(graphs))[0]
+            mape[name] = float(np.mean(np.abs(predicted_s / measured_s - 1)))
         coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
-    return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage, tuple(odd))
+    return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage, tuple(odd), units)
 
 
 def _calibration(

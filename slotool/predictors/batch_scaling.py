@@ -23,11 +23,12 @@ def scaled_to_batch(
     too, and grows. What a call of the network costs stays.
     """
     learnt = trained.setting.batch_size
+    predictions = trained.predict(graphs)
     latency_s = []
-    for graph in graphs:
-        found = Explanation.of(trained.predictor, graph, learnt)
+    for graph, answer_s in zip(graphs, predictions.latency_s.tolist(), strict=True):
+        found = Explanation.of(trained.predictor, graph, learnt, answer_s)
         shares = batch_cost_s(graph, 0) / np.maximum(batch_cost_s(graph, learnt), found.seconds)
         factors = 1.0 + (1.0 - shares) * (batch_size / learnt - 1.0)
         latency_s.append(float(found.seconds @ factors) + found.call_s)
-    predictions = replace(trained.predict(graphs), latency_s=np.array(latency_s, dtype=np.float64))
-    return predictions.without_interval(f"scaled from batch {learnt} by a roofline, which no label checked")
+    scaled = replace(predictions, latency_s=np.array(latency_s, dtype=np.float64))
+    return scaled.without_interval(f"scaled from batch {learnt} by a roofline, which no label checked")

@@ -28,11 +28,21 @@ class Explanation:
     learnt: bool
 
     @classmethod
-    def of(cls, predictor: Predictor[OperatorGraph], graph: OperatorGraph, batch_size: int = 1) -> Explanation:
-        """Where ``predictor`` thinks the time of ``graph`` goes, whose latencies are of batches of ``batch_size``."""
-        latency_s = float(predictor.predict([graph])[0])
+    def of(
+        cls,
+        predictor: Predictor[OperatorGraph],
+        graph: OperatorGraph,
+        batch_size: int = 1,
+        answer_s: float | None = None,
+    ) -> Explanation:
+        """Where ``predictor`` thinks the time of ``graph`` goes, whose latencies are of batches of ``batch_size``.
+        ``answer_s``: what was answered, where that may be raised from what it predicts."""
+        predicted_s = float(predictor.predict([graph])[0])
+        latency_s = predicted_s if answer_s is None else answer_s
         found = predictor.operator_seconds(graph)
-        if found is None:
+        if found is not None:
+            found = found * (latency_s / predicted_s)
+        else:
             cost_s = batch_cost_s(graph, batch_size)
             return cls(graph, latency_s, latency_s * cost_s / cost_s.sum(), 0.0, False)
         return cls(graph, latency_s, found, max(0.0, latency_s - float(found.sum())), True)

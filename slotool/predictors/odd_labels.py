@@ -20,6 +20,10 @@ NAMED_TIMES, NAMED_DEVIATIONS = 5.0, 4.0
 # Labels that agree better than this (deviation, in log) are taken to agree so well.
 MIN_DEVIATION = 0.05
 MIN_LABELS = 5
+# Labels so many times the others, within a factor of ``UNIT_TOLERANCE``, are in another unit of time; between the two
+# units no label is within a factor of ``MIN_GAP`` of the other group.
+UNITS = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
+UNIT_TOLERANCE, MIN_GAP = 3.0, 30.0
 # More odd ones than this share are no mistakes, but a setting unlike what is known.
 MAX_SHARE = 0.2
 
@@ -60,6 +64,24 @@ def odd_labels(base_s: np.ndarray, graphs: Sequence[OperatorGraph], latency_s: n
         OddLabel(row, float(np.exp(factors[nearer[row], row])), bool(clear[row]))
         for row in np.flatnonzero(named).tolist()
     ]
+
+
+def mixed_units(base_s: np.ndarray, latency_s: np.ndarray) -> str | None:
+    """That labels are in two units, in words: they part into two groups, the ratios of one to what a base predicts,
+    float64 seconds [n], about 1,000, 10⁶ or 10⁹ times those of the other. None where they do not."""
+    ratios = np.sort(np.log(latency_s) - np.log(base_s))
+    if len(ratios) < MIN_LABELS:
+        return None
+    gaps = np.diff(ratios)
+    split = int(np.argmax(gaps)) + 1
+    apart = float(np.median(ratios[split:]) - np.median(ratios[:split]))
+    for times, unit in UNITS.items():
+        if gaps[split - 1] > np.log(MIN_GAP) and abs(apart - np.log(times)) < np.log(UNIT_TOLERANCE):
+            return (
+                f"{len(ratios) - split} of {len(ratios)} labels are about {times:,.0f} times what the others make "
+                f"likely: are some of them in {unit}, others in seconds?"
+            )
+    return None
 
 
 def _apart(ratio: np.ndarray, row: int) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -12,10 +13,11 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.floor import min_operator_seconds, raised, raised_in_words
 from slotool.predictors.labels import Setting
 from slotool.predictors.new_setting import Function, covariance_before
 from slotool.predictors.residuals import Residuals
-from slotool.predictors.settings import Encoded, SettingsModel
+from slotool.predictors.settings import OPERATORS, Encoded, SettingsModel
 
 MIN_LABELS, MAX_LABELS = 3, 200
 
@@ -39,6 +41,7 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         self.known_residuals: tuple[Residuals, ...] = ()
         self.new_residuals: Residuals | None = None
         self.function: Function | None = None
+        self._last: tuple[tuple[OperatorGraph, ...], Encoded] | None = None
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -88,35 +91,59 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         asked = self._learnt.features(graphs)
-        if self.function is not None:
-            return np.asarray(np.exp(self.function.answer(asked)[0]))
-        return np.asarray(np.maximum(self._answer_s(asked), self._learnt.min_seconds(asked, self.chosen)))
+        return self._raised(asked, self._answer_s(asked))
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
             return np.empty(0), np.empty(0)
-        asked = self._learnt.features(graphs)
+        asked = self._encoded(graphs)
         if self.function is not None:
             mean, variance = self.function.answer(asked)
-            return np.exp(mean), np.sqrt(variance)
-        latency_s = np.maximum(self._answer_s(asked), self._learnt.min_seconds(asked, self.chosen))
-        return latency_s, self._learnt.spread(asked, self.chosen)
+            return self._raised(asked, np.exp(mean)), np.sqrt(variance)
+        return self._raised(asked, self._answer_s(asked)), self._learnt.spread(asked, self.chosen)
 
     def below_measured(self, graphs: Sequence[OperatorGraph]) -> list[str | None]:
-        """Those whose operators would each take less than in any label of the setting."""
-        if self.function is not None or not graphs:
-            return [None] * len(graphs)
-        asked = self._learnt.features(graphs)
-        below = self._answer_s(asked) < self._learnt.min_seconds(asked, self.chosen)
-        min_us = 1e6 * float(self._learnt.min_operator_s[self.chosen])
-        sentence = (
-            f"it is below anything measured on {self.settings[self.chosen].device}, where no network took less than "
-            f"{min_us:.3g} µs an operator: it is given as that"
-        )
+        """Those whose operators would each take less than in any label of the setting; of a new one, whose few labels
+        show no network of the smallest operators, than in any label of any setting."""
+        if not graphs:
+            return []
+        asked = self._encoded(graphs)
+        _, below = raised(self._answer_s(asked), asked.work[:, OPERATORS], self._min_operator_s)
+        device = f"on {self.settings[self.chosen].device}" if self.function is None else "in any setting that is known"
+        sentence = raised_in_words(device, self._min_operator_s)
         return [sentence if each else None for each in below.tolist()]
 
+    def _encoded(self, graphs: Sequence[OperatorGraph]) -> Encoded:
+        """What the model is asked about. The last are kept: what is said of latencies is asked right after them."""
+        last = self._last
+        if last is not None and len(last[0]) == len(graphs) and all(map(operator.is_, last[0], graphs)):
+            return last[1]
+        self._last = None  # the graphs before are let go first
+        encoded = self._learnt.features(graphs)
+        self._last = (tuple(graphs), encoded)
+        return encoded
+
+    def _raised(self, asked: Encoded, answer_s: np.ndarray) -> np.ndarray:
+        """``answer_s``, where that is clearly too little what the operators take at least."""
+        return raised(answer_s, asked.work[:, OPERATORS], self._min_operator_s)[0]
+
+    @property
+    def _min_operator_s(self) -> float:
+        """Seconds per operator as in no label less; of a new setting, its own labels and those of all known ones."""
+        if self.function is None:
+            return float(self._learnt.min_operator_s[self.chosen])
+        own = min_operator_seconds(self.function.at.work[:, OPERATORS], np.exp(self.function.log_s))
+        return min(own, self.min_operator_s)
+
+    @property
+    def min_operator_s(self) -> float:
+        """Seconds per operator as in no label of a known setting less."""
+        return float(self._learnt.min_operator_s.min())
+
     def _answer_s(self, asked: Encoded) -> np.ndarray:
-        """In the known setting, float64 seconds [n]."""
+        """As it is learnt, float64 seconds [n]."""
+        if self.function is not None:
+            return np.asarray(np.exp(self.function.answer(asked)[0]))
         return np.asarray(np.exp(self._learnt.answer(asked)[:, self.chosen]))
 
     def sources(self) -> list[tuple[Setting, float]]:

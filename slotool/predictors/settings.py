@@ -18,6 +18,7 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.amounts import AMOUNTS, RIDGE, RIDGE_BY_CATEGORY, amounts, log_seconds, prices
 from slotool.predictors.amounts import TOTALS as WORK
 from slotool.predictors.base import Document, Tensors
+from slotool.predictors.floor import min_operator_seconds
 from slotool.predictors.labels import Setting
 from slotool.predictors.network_features import FEATURES, TOTALS, network_features
 
@@ -28,8 +29,6 @@ MAX_NETWORKS = 2000
 REACHES, LINEAR, NOISES = (0.35, 0.5, 0.7, 1.0, 1.4), (0.01, 0.03, 0.1, 0.3), (0.001, 0.003, 0.01, 0.03, 0.1)
 SMOOTH = 0.5
 MAX_DEVIATIONS, JITTER = 5.0, 1e-8
-# An answer below this share of what the operators of any label took is none.
-CLEARLY_BELOW = 0.5
 ROOFLINE, OPERATORS = TOTALS.index("roofline"), WORK.index("operators")
 
 
@@ -102,7 +101,7 @@ class SettingsModel:
         all_prices = np.column_stack([prices(own, labels, RIDGE_BY_CATEGORY) for own, labels in pairs])
         of_totals = np.column_stack([prices(own[:, : len(WORK)], labels, RIDGE) for own, labels in pairs])
         target = log_s - log_seconds(work[:, : len(WORK)], of_totals)
-        min_operator_s = np.array([np.min(np.exp(labels) / own[:, OPERATORS]) for own, labels in pairs])
+        min_operator_s = np.array([min_operator_seconds(own[:, OPERATORS], np.exp(labels)) for own, labels in pairs])
         level = np.array([target[own, s].mean() for s, own in enumerate(labelled.T)])
         target = np.where(labelled, target - level, 0.0)
         with threadpool_limits(2):
@@ -128,13 +127,6 @@ class SettingsModel:
         smooth = self.level + self.encoder.kernel(asked.at, self.known) @ self.weights
         of_totals = log_seconds(asked.work[:, : len(WORK)], self.total_prices_s)
         return log_seconds(asked.work, self.prices_s), of_totals + smooth
-
-    def min_seconds(self, asked: Encoded, setting: int) -> np.ndarray:
-        """What networks take if each operator takes no more than in any label of a setting, float64 seconds [n]; 0 for
-        those whose answer is not clearly less: that may be an error like any other."""
-        min_s = self.min_operator_s[setting] * asked.work[:, OPERATORS]
-        clearly = np.exp(self.answer(asked)[:, setting]) < CLEARLY_BELOW * min_s
-        return np.asarray(np.where(clearly, min_s, 0.0))
 
     def spread(self, asked: Encoded, setting: int) -> np.ndarray:
         """Deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n]: what the function's own

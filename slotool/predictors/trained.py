@@ -17,6 +17,7 @@ from slotool.predictors.calibration import Calibration, hold_out_kinds
 from slotool.predictors.colocations import Colocation, members_of
 from slotool.predictors.domain import Distance, Domain
 from slotool.predictors.earlier_format import file_name, holds, renamed_setting, renamed_tensors
+from slotool.predictors.floor import Floor
 from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.registry import predictor_class, registry
 from slotool.predictors.residuals import MAX_RESIDUAL, Residuals
@@ -137,7 +138,8 @@ class TrainedPredictor(Generic[Asked]):
     Any other network gets its interval from ``calibration``, the errors on kinds that were held out, the wider the
     further it lies from ``domain``; without either it gets none. Of co-locations ``domain`` is None: those within
     ``bounds`` are taken to be like those learnt from, all others get none. ``facts``: of the labels' machine, where
-    known.
+    known. ``floor``: answers for networks that are clearly below it are raised. None of co-locations, and in artifacts
+    of before: nothing is raised.
     """
 
     predictor: Predictor[Asked]
@@ -149,6 +151,7 @@ class TrainedPredictor(Generic[Asked]):
     like: np.ndarray | None = None
     calibration: Calibration | None = None
     facts: Mapping[str, Any] | None = None
+    floor: Floor | None = None
     old: bool = False
 
     @classmethod
@@ -183,6 +186,7 @@ class TrainedPredictor(Generic[Asked]):
             domain=domain,
             like=like,
             facts=facts_of(labelled.setting),
+            floor=None if domain is None else Floor.of(cast("Sequence[OperatorGraph]", graphs), latency_s),
         )
 
     def predict(self, graphs: Sequence[Asked], unsure: np.ndarray | float = 0.0) -> Predictions:
@@ -208,7 +212,8 @@ class TrainedPredictor(Generic[Asked]):
             outside = [each.sentence() if unlike else None for each, unlike in zip(distances, beyond, strict=True)]
             why = [self._why_none(*pair) for pair in zip(distances, beyond, strict=True)]
             below = self.predictor.below_measured(graphs)
-            why = ["; ".join(filter(None, pair)) or None for pair in zip(below, why, strict=True)]
+            latency_s, own_below = self.raised(graphs, latency_s)
+            why = ["; ".join(filter(None, each)) or None for each in zip(below, own_below, why, strict=True)]
         low, high = (
             np.where(far, *ends) for ends in zip(_ends(self._far_residuals), _ends(self.residuals), strict=True)
         )
@@ -223,6 +228,12 @@ class TrainedPredictor(Generic[Asked]):
             spread=spread,
             far=far,
         )
+
+    def raised(self, graphs: Sequence[Asked], latency_s: np.ndarray) -> tuple[np.ndarray, list[str | None]]:
+        """As ``Floor.raised``."""
+        if self.floor is None:
+            return latency_s, [None] * len(graphs)
+        return self.floor.raised(cast("Sequence[OperatorGraph]", graphs), latency_s)
 
     def _why_none_like(self, outside: str | None, spread: float) -> str | None:
         if self.old:
@@ -323,6 +334,7 @@ class TrainedPredictor(Generic[Asked]):
             "calibration": None if self.calibration is None else self.calibration.document(),
             "machine_facts": None if self.facts is None else dict(self.facts),
             "dev_mae_s": self.dev_mae_s,
+            "min_operator_s": None if self.floor is None else self.floor.document(),
             "state": state,
         }
         writer.write_json(f"{part}.json", document)
@@ -363,6 +375,7 @@ class TrainedPredictor(Generic[Asked]):
             like=_maybe(lambda own: _maybe(_distance_limits, own["like"]), document.get("domain")),
             calibration=_maybe(Calibration.from_document, document.get("calibration")),
             facts=_maybe(lambda own: strict_json.convert(own, dict[str, Any]), document.get("machine_facts")),
+            floor=_maybe(Floor.from_document, document.get("min_operator_s")),
             # Intervals of co-located latencies were never given for networks of other kinds.
             old=version == 2 and part == SOLO,
         )

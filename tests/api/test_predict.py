@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import slotool
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, GraphError
 from slotool.graphs.store import write_graphs
 from slotool.testing.predictors import random_networks
 
@@ -33,6 +33,30 @@ def test_networks_by_name_keep_these_names(tmp_path: Path) -> None:
     write_graphs(tmp_path / "some.jsonl", MLPS)
     with pytest.raises(ArgumentError, match="names its own networks"):
         slotool.predict({"mine": tmp_path / "some.jsonl"})
+
+
+def test_objects_that_cannot_be_captured_are_left_out_and_named(tmp_path: Path) -> None:
+    from torch import nn
+
+    class Unfit(nn.Linear):
+        def forward(self, x):
+            raise ValueError("unfit for this")
+
+    from slotool.tables import LatencyTable
+
+    fits, unfit = nn.Linear(8, 2), Unfit(8, 2)
+    for given, left_out in (([unfit, fits, unfit], ["Unfit", "Unfit (2)"]), ({"odd": unfit, "even": fits}, ["odd"])):
+        found = slotool.predict(given, input_shape=(8,))
+        assert found.warnings[0].startswith(f"{left_out[0]} is left out: ")
+        assert "unfit for this" in found.warnings[0]
+        assert [*found.document["failed"]] == left_out
+        assert [row["name"] for row in found.document["predictions"]] == [
+            "Linear" if isinstance(given, list) else "even"
+        ]
+    slotool.predict({"odd": unfit, "even": fits}, input_shape=(8,), family="mine", out=tmp_path / "t.parquet")
+    assert LatencyTable.load(tmp_path / "t.parquet").rows["point"].str.contains("even").tolist() == [True]
+    with pytest.raises(GraphError, match="unfit for this"):
+        slotool.predict([unfit, unfit], input_shape=(8,))
 
 
 def test_graphs_and_files_of_them_keep_their_order_and_a_table_is_written(tmp_path: Path) -> None:

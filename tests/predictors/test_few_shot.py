@@ -374,6 +374,17 @@ def test_labels_in_other_units_or_of_other_networks_are_doubted(
     assert [sentence in each for each in doubts] == ([] if sentence is None else [True])
 
 
+@pytest.mark.parametrize("wrong", [2, 3, 5])
+def test_labels_of_two_units_are_said_to_be(folder: Path, wrong: int) -> None:
+    graphs = [GRAPHS[i] for i in (*range(50, 55), *range(60, 65))]
+    measured = join_labels(LatencyTable.load(folder / "there.parquet"), graphs)
+    times = np.where(np.arange(len(measured)) < wrong, 1e3, 1.0)
+    labelled = replace(measured, latency_s=times * measured.latency_s)
+    (doubt,) = adapt_and_score(TrainedPredictor.load(str(folder / "base")), labelled).doubts
+    assert doubt.startswith(f"{wrong} of 10 labels are about 1,000 times")
+    assert "in milliseconds" in doubt
+
+
 def test_a_label_that_may_be_wrong_is_named_and_kept() -> None:
     rows = [*range(50, 60), *range(62, 64)]
     graphs = [GRAPHS[i] for i in rows]
@@ -407,3 +418,28 @@ def test_rows_of_one_network_that_disagree_and_labels_all_the_same_are_one_sente
     done = slotool("adapt-predictor", folder / "base", tmp_path / "same.parquet", *rest, tmp_path / "b")
     assert done.stderr.count("all 6 labels are 1 ms, whatever the network") == 1
     assert done.stderr.count("warning:") == 2  # and that graphs have no label
+
+
+def test_no_answer_is_less_than_operators_take_in_any_label(slotool, folder: Path, tmp_path: Path) -> None:
+    """Ten labels of the networks whose operators are largest, a hundredth of what the base predicts."""
+    operators = np.array([len(graph.operators) for graph in GRAPHS])
+    largest = np.argsort(HERE_S / operators)[-10:]
+    min_s = 0.01 * np.min(HERE_S[largest] / operators[largest]) * operators
+    rows = [{"subject": GRAPHS[i].id, "samples_s": np.full(5, 0.01 * HERE_S[i]), "backend": "fast"} for i in largest]
+    LatencyTable.of(rows).save(tmp_path / "fast.parquet")
+    graphs = folder / "graphs.parquet"
+    done = slotool("adapt-predictor", folder / "base", tmp_path / "fast.parquet", "-g", graphs, "-o", tmp_path / "a")
+    assert done.exit_code == 0, done.stderr
+    found = slotool("predict", tmp_path / "a", "--graph", graphs, "--json").document["predictions"]
+    latency_s = np.array([row["latency_s"] for row in found])
+    raised = np.array(["is below anything measured" in (row["no_interval"] or "") for row in found])
+    assert 0 < raised.sum() < len(GRAPHS) - len(largest)
+    assert latency_s[raised] == pytest.approx(min_s[raised])
+    assert np.all(latency_s > 0.49 * min_s)
+    # One made before there was a floor answers as it did.
+    before = replace(TrainedPredictor.load(str(tmp_path / "a")), floor=None)
+    with create_artifact(tmp_path / "before", "predictor", config={}) as writer:
+        before.write(writer)
+    again = TrainedPredictor.load(str(tmp_path / "before")).predict(GRAPHS)
+    assert again.latency_s[~raised] == pytest.approx(latency_s[~raised])
+    assert np.all(again.latency_s[raised] < 0.5 * min_s[raised])

@@ -118,6 +118,23 @@ def test_ten_labels_take_it_to_a_new_setting(run: SettingsRun) -> None:
     assert taken.residuals is not None
 
 
+def test_a_new_setting_is_given_no_less_than_operators_take_anywhere(run: SettingsRun) -> None:
+    networks = sorted(random_networks(60, 4), key=lambda graph: graph.flops / len(graph.operators))
+    labelled = networks[-10:]
+    # Made up so that small networks would take next to nothing.
+    predictor = run.trained.predictor
+    assert isinstance(predictor, SettingsPredictor)
+    new = predictor.for_new(setting_of("new"))
+    latency_s = np.array([1e-9 * (graph.flops / 1e5) ** 3 for graph in labelled])
+    new.fit(Examples(labelled, latency_s))
+    below = np.array([each is not None for each in new.below_measured(networks)])
+    assert 0 < below.sum() < len(networks)
+    operators = np.array([len(graph.operators) for graph in networks])
+    min_s = np.min(latency_s / operators[-10:]) * operators
+    assert new.predict(networks)[below] == pytest.approx(min_s[below])
+    assert np.all(new.predict(networks) > 0.49 * min_s)
+
+
 def test_labels_that_do_harm_are_said_to(run: SettingsRun) -> None:
     others = random_networks(10, 8)
     labelled = Labelled(tuple(others), latency_on(others, *PRICES["a"]), np.full(10, np.nan), setting_of("a"))
