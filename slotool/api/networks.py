@@ -97,7 +97,7 @@ class Networks:
         return list(self.called) or [_called(part) for part in self.parts]
 
     @property
-    def told_apart(self) -> list[str]:
+    def distinct_names(self) -> list[str]:
         """``names``, those that several have with a number: ``Net``, ``Net (2)``."""
         names = self.names
         before = [names[:i].count(name) for i, name in enumerate(names)]
@@ -129,19 +129,19 @@ class Networks:
         """All graphs, in the order given. Models named are captured in processes of their own, each within ``limits``.
 
         Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails; with ``failed``,
-        which receives why by name (of ``told_apart``), only where all do."""
+        which receives why by name (of ``distinct_names``), only where all do."""
         from slotool.graphs.capture import Source
         from slotool.graphs.store import read_graphs
 
         sources = {
-            name: part for name, part in zip(self.told_apart, self.parts, strict=True) if isinstance(part, Source)
+            name: part for name, part in zip(self.distinct_names, self.parts, strict=True) if isinstance(part, Source)
         }
         others = len(self.parts) - len(sources)
         answers = captured_sources([*sources.values()], limits, failed, names=[*sources], others=others)
         captured = dict(zip(sources, answers, strict=True))
         found: list[OperatorGraph] = []
         error: SlotoolError | None = None
-        for name, part in zip(self.told_apart, self.parts, strict=True):
+        for name, part in zip(self.distinct_names, self.parts, strict=True):
             if isinstance(part, Path):
                 found += read_graphs(part)
                 continue

@@ -137,7 +137,7 @@ def predict(
     if (device, precision) == (None, None):
         found = found.on_this_machine()
     if written is not None:
-        known = [name not in failed for name in asked.told_apart]
+        known = [name not in failed for name in asked.distinct_names]
         predicted = trained.latency_table(found.items, found.predictions)
         (predicted if versions is None else versions.table(predicted, known)).save(written)
     return found

@@ -174,7 +174,7 @@ def test_artifact_of_a_newer_version_or_unknown_predictor_is_refused(run, tmp_pa
             TrainedPredictor.load(str(tmp_path / name))
 
 
-def test_graphs_outside_the_training_range_are_told_apart(run) -> None:
+def test_graphs_outside_the_training_range_are_distinct_names(run) -> None:
     trained = run.trained["linear"]
     training, _ = run.labelled.take(run.split.train)
     middle = sorted(training, key=lambda graph: graph.weights)[len(training) // 2]

@@ -64,7 +64,7 @@ def test_chatter_of_libraries_does_not_reach_the_protocol(subject: MakeSubject) 
             assert len(answer["samples_s"]) == 5
 
 
-def test_death_and_silence_of_a_worker_are_told_apart(subject: MakeSubject) -> None:
+def test_death_and_silence_of_a_worker_are_distinct_names(subject: MakeSubject) -> None:
     with start(backend=SETTINGS.backend) as worker:
         with pytest.raises(WorkerError, match=r"killed by SIGKILL.*last words"):
             worker.ask({"subject": dict(subject("s", "die").request), "batch_size": 1}, 30.0)
