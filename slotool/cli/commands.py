@@ -39,6 +39,8 @@ _STATED = ("COMMANDLINE", "DEFAULT_MAP")
 _OUTPUTS = ("out", "plot", "plots", "log")
 FILES_TO_WRITE = "Files to write"
 _CONFIG_PATH = "slotool.config"
+# Keys of a file that list tables.
+LISTS_OF_TABLES = ("models", "pools", "clients")
 # Functions take seconds; options take them with a unit.
 _UNIT = re.compile(r"_(s|ms|gb)$")
 
@@ -278,6 +280,8 @@ def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict
             problem = f"is no option of {command.name}"
             if isinstance(value, dict):
                 problem = "is a table; write options at the top, without a [table]"
+                if key in LISTS_OF_TABLES:
+                    problem = f"is one table; list them, each as [[{key}]]"
             raise typer.BadParameter(f"{where}: {key!r} {problem}", param_hint="--config")
         several = param.nargs != 1 or getattr(param, "multiple", False)
         found[param.name] = [value] if several and not isinstance(value, list) else value

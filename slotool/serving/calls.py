@@ -156,21 +156,22 @@ class Calls:
         self, worker: int, model_queue: ModelQueue, point: OperatingPoint, x: Inputs, report: OutcomeCallback
     ) -> None:
         """Start a call on one worker; ``report`` receives its outcome when the worker is idle again or lost."""
+        name = model_queue.served.name
 
         def done(outcome: CallOutcome) -> None:
             now_us = self._now_us()
             if isinstance(outcome, WorkerLost):
                 model_queue.dispatcher.lost(worker)
                 self._lost.add(worker)
-                self._events.emit("worker-lost", str(outcome), worker=worker)
+                self._events.emit("worker-lost", str(outcome), worker=worker, model=name)
             else:
                 model_queue.dispatcher.ended(worker, now_us)
             report(outcome, now_us)
             self._on_idle()
 
-        self.models[worker] = model_queue.served.name
+        self.models[worker] = name
         try:
-            self._engine.begin(worker, model_queue.served.name, point, x, done)
+            self._engine.begin(worker, name, point, x, done)
         except Exception as error:
             done(error)
 

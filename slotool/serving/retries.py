@@ -7,13 +7,15 @@ from functools import partial
 from slotool.scheduling import Batch
 from slotool.serving import rejections
 from slotool.serving.calls import Calls
+from slotool.serving.candidates import VERSION
 from slotool.serving.engines import WorkerLost
 from slotool.serving.fault import shapes_of
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_queue import DefaultDeadline, ModelQueue, PendingRequest
 
-# Calls that a request may be part of. One whose call kills three workers is taken to be the cause.
-MAX_ATTEMPTS = 3
+# Calls that a request may be part of. One whose call kills three workers is taken to be the cause. Where a candidate was
+# asked, that is taken to be it: its model's requests need the workers.
+MAX_ATTEMPTS, CANDIDATES_ATTEMPTS = 3, 1
 
 
 class Retries:
@@ -24,10 +26,11 @@ class Retries:
 
     def after_loss(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
         """The batch of a lost worker waits again, except requests that were in too many such calls."""
+        max_attempts = MAX_ATTEMPTS if model_queue.served.version == VERSION else CANDIDATES_ATTEMPTS
         for query in batch.queries:
             request = model_queue.pending[query.id]
             request.attempts += 1
-            if request.attempts >= MAX_ATTEMPTS:
+            if request.attempts >= max_attempts:
                 model_queue.dispatcher.withdraw(query)
                 del model_queue.pending[query.id]
                 request.end(rejections.failed(error))
