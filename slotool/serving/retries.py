@@ -13,8 +13,8 @@ from slotool.serving.fault import shapes_of
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_queue import DefaultDeadline, ModelQueue, PendingRequest
 
-# Calls that a request may be part of. One whose call kills three workers is taken to be the cause; a candidate is by one,
-# as its model's requests need the workers.
+# Calls that a request may be part of. One whose call kills three workers is taken to be the cause; a candidate is taken
+# to be it by one, as its model's requests need the workers.
 MAX_ATTEMPTS, CANDIDATES_ATTEMPTS = 3, 1
 
 
