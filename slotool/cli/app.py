@@ -172,10 +172,11 @@ def main() -> None:
         raise
     except KeyboardInterrupt as error:
         sys.exit(interrupts.exit_code() if interrupts.received() else report_failure(error))
-    except BrokenPipeError:
-        # The reader of our stdout is gone (``slotool … | head``): nothing is left to say, and nobody to say it to.
+    except BrokenPipeError as error:
+        # The reader of our output is gone (``slotool … | head``): nothing is left to say, and nobody to say it to. An
+        # error that it was to read remains one.
         sys.stderr.close()
-        sys.exit(0)
+        sys.exit(getattr(error.__context__, "exit_code", 0))
     except BaseException as error:
         sys.exit(report_failure(error))
     finally:

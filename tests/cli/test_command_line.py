@@ -195,3 +195,13 @@ def test_bad_input_is_a_sentence(slotool, tmp_path, monkeypatch, arguments, sent
 def test_ranges_and_lists() -> None:
     assert parse_numbers("0:0.3:0.1", "x") == [0.0, 0.1, 0.2, 0.3]
     assert parse_numbers("1,2,5:15:5", "x") == [1, 2, 5, 10, 15]
+
+
+def test_an_error_remains_one_where_nobody_reads_it() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run([sys.executable, "-m", "slotool", "predict", "--nope"], stderr=writer, check=False)
+    finally:
+        os.close(writer)
+    assert done.returncode == 2
