@@ -105,7 +105,7 @@ def test_a_mistake_in_a_table_names_file_and_key(file: Path, entry: Any, sentenc
         ("log = 'no/x'\n[[models]]\nartifact = 'family'", [], "service.toml: log: "),
         ("prot = 1", [], "'prot' is no option of serve"),
         ("latency = 3", [], "latency: Input is not a valid path"),
-        ("[models]\na = 1", [], "'models' is a table"),
+        ("[models]\na = 1", [], "'models' is one table"),
         ("[[models]]\nartifact = 'family'", ["family"], "lists the models: leave them out"),
         ("[[models]]\nartifact = 'family'", ["--name", "f"], "lists the models: leave them out"),
         ("[[models]]\nartifact = 'family'", ["--rules", "none.json"], "models[0].rules: there is no file"),
