@@ -198,6 +198,12 @@ def serving_limits(figures: Figures) -> list[Table]:
     if images := found.get("image network"):
         call = duration(1 / images["bare_per_s"]["median"])
         rows.append([f"ONNX image network of {call}: rate ÷ the bare session's", f"{images['ratio']:.3f}", "≥ 0.97"])
+    if beside := found.get("beside Triton"):
+        shown = ", ".join(
+            f"{times(ratio['median'])} ({ratio['least']:.2f} to {ratio['most']:.2f})" for ratio in beside["p99_ratios"]
+        )
+        loads = ", ".join(percent(share, 0) for share in beside["shares"])
+        rows.append([f"the same network's p99 ÷ Triton's, at {loads} of the bare session's rate", shown, "≤ 1 ×"])
     if labels := found.get("many labels"):
         p50 = duration(labels["p50_s"]["median"])
         rows.append(["50,000 labels, sparse example, top 5: p50", p50, "≤ 400 µs"])

@@ -3,7 +3,7 @@
 ``python -m tests.perf serving_limits``: the server has one core and the client in C (``load.c``) the other; each part
 interleaves what it compares, in ``SLOTOOL_BENCH_ROUNDS`` rounds (5) of ``SLOTOOL_BENCH_SECONDS`` a load (3). gRPC is
 asked by tritonclient's stub. ``SLOTOOL_BENCH_PARTS``: beginnings of the names of the parts to run, by commas.
-llhttp on uvloop comes from the environment of ``front_ends``.
+llhttp on uvloop comes from the environment of ``front_ends``, Triton in one beside those of ``serving_peers``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,18 @@ from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.process import allow_connections, bound_to
 from tests.perf.front_ends import environment
-from tests.perf.peer_servers import Question, Running, client_cores, free_port, served, server_core, spread
+from tests.perf.peer_servers import (
+    OPEN_CONNECTIONS,
+    Question,
+    Running,
+    client_cores,
+    free_port,
+    served,
+    server_core,
+    spread,
+)
 from tests.perf.served_request import _bare_grpc, _grpc_caller, _process_of
-from tests.perf.serving_peers import HERE, ROOT, binary_question
+from tests.perf.serving_peers import HERE, ROOT, binary_question, installed
 
 MODEL = "model"
 IDLE = 4_000
@@ -40,13 +49,17 @@ IDLE_RATE_PER_S = 1_000.0
 IMAGE = (3, 128, 128)
 # Output channels and stride of 3 x 3 convolutions: about 3.4 GFLOP an image, 10 to 30 ms on one core that is idle.
 CONVOLUTIONS = ((32, 1), (64, 2), (64, 1), (128, 2), *[(128, 1)] * 9)
+# Of what the bare session can do, in Poisson arrivals.
+IMAGE_LOADS = (0.3, 0.5, 0.7)
+TRITON = ("nvidia-pytriton", "onnxruntime")
 FEATURES, HIDDEN, LABELS, NONZERO, TOP = 10_000, 64, 50_000, 75, 5
 GOALS = {"idle connections": "10 KB each", "overhead": "HTTP 1.5 x, gRPC 2 x", "image network": "0.97",
-         "many labels": "400 µs"}  # fmt: skip
+         "beside Triton": "no worse", "many labels": "400 µs"}  # fmt: skip
 
 
 def main() -> None:
-    parts = {"idle connections": _idle, "overhead": _overhead, "image network": _images, "many labels": _labels}
+    parts = {"idle connections": _idle, "overhead": _overhead, "image network": _images,
+             "beside Triton": _beside_triton, "many labels": _labels}  # fmt: skip
     beginnings = tuple(os.environ.get("SLOTOOL_BENCH_PARTS", "").split(","))
     found: dict[str, Any] = {}
     for name, part in parts.items():
@@ -157,6 +170,58 @@ def _median_s(call: Callable[[], object], seconds: float) -> float:
 
 def _images(folder: Path) -> dict[str, Any]:
     """Answers a second over two connections beside those of a bare session in a loop on the same core."""
+    family, x, bare_per_s = _image_family(folder)
+    bare, own, tails = [], [], []
+    with _serving(family, _image_question(x, MODEL), folder) as server:
+        server.load(2, 1.0)
+        for _ in _rounds():
+            bare.append(bare_per_s())
+            samples = server.load(2, _seconds())
+            # A closed loop ends with the answers that are on their way.
+            own.append(len(samples.answered_s) / float(np.nanmax(samples.answered_s)))
+            tails.append(samples.quantile_s(0.99))
+    ratio = float(np.median(np.array(own) / np.array(bare)))
+    said = (
+        f"{np.median(own):.1f} answers a second, the bare session {np.median(bare):.1f} ({1e3 / np.median(bare):.1f} ms"
+    )
+    return {"said": f"{said} a call): {ratio:.3f}", "bare_per_s": spread(bare), "served_per_s": spread(own),
+            "ratio": ratio, "p99_s": spread(tails)}  # fmt: skip
+
+
+def _beside_triton(folder: Path) -> dict[str, Any]:
+    """The tail of Poisson arrivals, at shares of what the bare session does just before, beside Triton's Python backend
+    around the same session: each in a fresh process, in turn, with the same arrivals. No deadline is set."""
+    family, x, bare_per_s = _image_family(folder)
+    python, port = installed("Triton-images", TRITON) / "bin" / "python", free_port()
+    others = [str(each) for each in (free_port(), free_port())]
+    command = [str(python), str(HERE / "triton_images.py"), str(port), *others, str(folder / "images.onnx")]
+    environment = {"OMP_NUM_THREADS": "1", "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    servers: dict[str, Callable[[], AbstractContextManager[Running]]] = {
+        "slotool": lambda: _serving(family, _image_question(x, MODEL), folder, "--default-deadline-ms", "0"),
+        "Triton": lambda: served(command, port, _image_question(x, "images"), None, folder, environment),
+    }
+    rates: list[float] = []
+    tails: dict[str, list[list[float]]] = {name: [[] for _ in IMAGE_LOADS] for name in servers}
+    for number in _rounds():
+        rates.append(bare_per_s())
+        for name in sorted(servers, reverse=number % 2 == 1):
+            with servers[name]() as server:
+                server.load(2, 1.0)
+                for at, share in enumerate(IMAGE_LOADS):
+                    samples = server.load(OPEN_CONNECTIONS, 2 * _seconds(), share * rates[-1], 10 * number + at)
+                    tails[name][at].append(samples.quantile_s(0.99))
+    ratios = [spread(list(np.divide(*pair))) for pair in zip(tails["slotool"], tails["Triton"], strict=True)]
+    shown = ", ".join(
+        f"{ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['most']:.2f}) at {share:.0%}"
+        for ratio, share in zip(ratios, IMAGE_LOADS, strict=True)
+    )
+    return {"said": f"p99 ÷ Triton's: {shown} of {np.median(rates):.0f} images a second", "bare_per_s": spread(rates),
+            "shares": IMAGE_LOADS, "p99_ratios": ratios,
+            "p99_s": {name: [spread(values) for values in rows] for name, rows in tails.items()}}  # fmt: skip
+
+
+def _image_family(folder: Path) -> tuple[Path, np.ndarray, Callable[[], float]]:
+    """An image network as an artifact, inputs for it, and how many of them a second its bare session answers."""
     import onnxruntime
 
     path = folder / "images.onnx"
@@ -168,23 +233,18 @@ def _images(folder: Path) -> dict[str, Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    question = binary_question(x[:1], MODEL, ("pixels", "scores"))
-    bare, own, tails = [], [], []
-    with _serving(family, Question(question.path, question.headers, question.body, lambda body: 0), folder) as server:
-        server.load(2, 1.0)
-        for _ in _rounds():
-            with bound_to(server_core()):
-                bare.append(_per_s(lambda: session.run(None, {"pixels": x[:1]}), _seconds()))
-            samples = server.load(2, _seconds())
-            # A closed loop ends with the answers that are on their way.
-            own.append(len(samples.answered_s) / float(np.nanmax(samples.answered_s)))
-            tails.append(samples.quantile_s(0.99))
-    ratio = float(np.median(np.array(own) / np.array(bare)))
-    said = (
-        f"{np.median(own):.1f} answers a second, the bare session {np.median(bare):.1f} ({1e3 / np.median(bare):.1f} ms"
-    )
-    return {"said": f"{said} a call): {ratio:.3f}", "bare_per_s": spread(bare), "served_per_s": spread(own),
-            "ratio": ratio, "p99_s": spread(tails)}  # fmt: skip
+
+    def bare_per_s() -> float:
+        with bound_to(server_core()):
+            return _per_s(lambda: session.run(None, {"pixels": x[:1]}), _seconds())
+
+    return family, x, bare_per_s
+
+
+def _image_question(x: np.ndarray, model: str) -> Question:
+    """One image, of which the answer is not looked at: weights are random."""
+    question = binary_question(x[:1], model, ("pixels", "scores"))
+    return Question(question.path, question.headers, question.body, lambda body: 0)
 
 
 def _per_s(call: Callable[[], object], seconds: float) -> float:

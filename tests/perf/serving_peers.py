@@ -249,7 +249,7 @@ def _running(name: str) -> Iterator[Running]:
     artifact = shipped_artifact("mlp").path
     model, x = load_model(str(artifact)), load_dataset("digits").test.x[:1].astype(np.float32)
     label = int(model.forward(x, model.full).argmax())
-    programs = _installed(name, peer.packages) / "bin" if peer.packages else Path(sys.executable).parent
+    programs = installed(name, peer.packages) / "bin" if peer.packages else Path(sys.executable).parent
     environment = {"PEER_WEIGHTS": str(artifact / "weights.safetensors"), "OMP_NUM_THREADS": "1",
                    "PYTHONDONTWRITEBYTECODE": "1", "PATH": f"{programs}:{os.environ['PATH']}"}  # fmt: skip
     if peer.packages:
@@ -306,7 +306,7 @@ def _tell(found: dict[str, Any], skipped: dict[str, str]) -> None:
         print(f"{name}: {sentence}")
 
 
-def _installed(name: str, packages: tuple[str, ...]) -> Path:
+def installed(name: str, packages: tuple[str, ...]) -> Path:
     """The peer's environment, made where there is none; with the very same version of torch."""
     folder = name.partition(",")[0].partition(" ")[0].lower()
     home = Path(os.environ.get("SLOTOOL_PEERS", ROOT / ".venv" / "peers")) / folder

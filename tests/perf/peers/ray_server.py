@@ -16,6 +16,7 @@ import ray
 from network import Network, label
 from ray import serve
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 
 # By default five requests at a time are let through to a replica.
@@ -24,8 +25,10 @@ class Digits:
     def __init__(self) -> None:
         self.network = Network().eval()
 
-    async def __call__(self, request: Request) -> dict[str, int]:
-        return {"label": label(self.network, (await request.json())["input"])}
+    async def __call__(self, request: Request) -> JSONResponse:
+        # A response of Starlette's has its length; what Ray makes of a dict comes in chunks, which the client in C
+        # does not read.
+        return JSONResponse({"label": label(self.network, (await request.json())["input"])})
 
 
 if __name__ == "__main__":
