@@ -137,9 +137,10 @@ class FrontEnd:
         return versions[str(version)]
 
     def _drawn(self, served: ServedModel, options: RequestOptions) -> ServedModel:
-        """The model or, for its share of requests, its canary; not where that lacks the tiers that are asked for."""
+        """The model or, for its share of requests, its canary; not where that is stopped, or lacks the tiers that are
+        asked for."""
         canary = self.router.model(candidate_name(served.name, CANARY))
-        if canary is None or self._random.random() >= canary.share:
+        if canary is None or self.router.breakers.rejection(canary.name) or self._random.random() >= canary.share:
             return served
         return served if options.tolerance is not None and canary.rules is None else canary
 
@@ -150,12 +151,15 @@ class FrontEnd:
     def index(self) -> list[dict[str, str]]:
         """Every version of every model, as Triton's repository index has it."""
         versions = [each for name in self.models for each in self.versions(name)]
-        return [{"name": each.public_name, "version": each.version, **self.state()} for each in versions]
+        return [{"name": each.public_name, "version": each.version, **self._state(each)} for each in versions]
 
-    def state(self) -> dict[str, str]:
-        """Of every model, in the words of Triton's repository index."""
-        unready = self.router.unready()
+    def _state(self, served: ServedModel) -> dict[str, str]:
+        unready = self.unready(served)
         return {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
+
+    def unready(self, served: ServedModel) -> Rejection | None:
+        """Why a version of a model is not ready: the server is not, or it is a candidate that was stopped."""
+        return self.router.unready() or self.router.breakers.rejection(served.name)
 
     def end(self) -> None:
         """Reject all unanswered requests, and those with an incomplete body."""
@@ -194,8 +198,11 @@ class FrontEnd:
         raise. ``version``: that the client names; without one a canary may answer.
 
         Raises ``Rejection`` for what the router is not even asked."""
-        if self._has_candidates and version is None:
-            served = self._drawn(served, options)
+        if self._has_candidates:
+            if version is None:
+                served = self._drawn(served, options)
+            elif (stopped := self.router.breakers.rejection(served.name)) is not None:
+                raise stopped.of(served.name)
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
         if options.tolerance is not None and served.rules is not None:
@@ -240,6 +247,8 @@ class FrontEnd:
             self.accounts.rejected(asked, self.router.now_us())
             done(outcome if served.version == VERSION else outcome.of(served.name))
             return
+        if outcome.version != served.version:  # it waited for a canary that was stopped, or is served no more
+            asked = asked._replace(served=self.router.model(served.public_name) or served)
         done(outcome)
         # After the response is on its way: the client does not wait for the counters.
         self.accounts.answered(asked, outcome)

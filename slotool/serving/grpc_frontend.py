@@ -258,10 +258,10 @@ class GrpcFrontEnd:
     async def _model_ready(self, request: Any, context: Any) -> Any:
         """False and no error for a model that is not served, as Triton has it."""
         try:
-            self._named(request)
+            served = self._named(request)
         except Rejection:
             return v2.ModelReadyResponse(ready=False)
-        return v2.ModelReadyResponse(ready=self._front.router.unready() is None)
+        return v2.ModelReadyResponse(ready=self._front.unready(served) is None)
 
     async def _model_metadata(self, request: Any, context: Any) -> Any:
         served = self._named(request)

@@ -182,6 +182,7 @@ class LivePage:
             "up_s": round(accounts.live.up_s(), 3),
             "models": list(accounts.live_of or front.models),
             "shadows": front.shadows.documents(),
+            "stopped": dict(front.router.breakers.open),
             "guarantees": {name: own.guarantees.documents() for name, own in accounts.feedback.items()},
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),

@@ -276,6 +276,7 @@ def _live(models: Mapping[str, ServedModel], tolerance: Document) -> Document:
         "up_s": {"type": "number", "minimum": 0},
         "models": _list({"type": "string", "enum": list(models)} if models else _TEXT),
         "shadows": {"type": "object", "additionalProperties": _ref("Shadow")},
+        "stopped": {"type": "object", "additionalProperties": _TEXT},
         "guarantees": {"type": "object", "additionalProperties": _OBJECT},
         "workers": _WHOLE,
         "all_workers": _WHOLE,
