@@ -164,8 +164,7 @@ class Calls:
             now_us = self._now_us()
             if isinstance(outcome, WorkerLost):
                 model_queue.dispatcher.lost(worker)
-                self._lost.add(worker)
-                self._events.emit("worker-lost", str(outcome), worker=worker, model=name)
+                self._lose(worker, str(outcome), model=name)
             else:
                 model_queue.dispatcher.ended(worker, now_us)
             report(outcome, now_us)
@@ -190,7 +189,6 @@ class Calls:
             self._wake()
             if worker in self._lost:
                 self._lost.remove(worker)
-                self._metrics.worker_restarted()
                 self._events.emit("worker-replaced", f"worker {worker} is replaced", worker=worker)
             else:
                 self._events.emit("worker-added", f"worker {worker} is ready", worker=worker)
@@ -199,9 +197,15 @@ class Calls:
             self._lost.discard(worker)
             self._events.emit("worker-removed", f"worker {worker} is not needed any more", worker=worker)
         else:
+            at = "was idle" if self._workers.is_alive(worker) else "was loading"
             self._workers.remove(worker)
-            self._lost.add(worker)
-            self._events.emit("worker-lost", f"worker {worker} ended while it was idle", worker=worker)
+            self._lose(worker, f"worker {worker} ended while it {at}")
+
+    def _lose(self, worker: int, sentence: str, **fields: Any) -> None:
+        """The engine starts another in its place, which counts now: one that keeps dying as it loads never serves."""
+        self._lost.add(worker)
+        self._metrics.worker_restarted()
+        self._events.emit("worker-lost", sentence, worker=worker, **fields)
 
 
 def _settle(future: asyncio.Future[Computed], outcome: CallOutcome, done_us: float) -> None:

@@ -102,7 +102,11 @@ class Metrics:
             "Times that all workers were replaced by others in number or threads",
             registry=self.registry,
         )
-        self._restarts = Counter("slotool_worker_restarts", "Workers restarted", registry=self.registry)
+        self._restarts = Counter(
+            "slotool_worker_restarts",
+            "Workers restarted, as they were lost: in a call, while idle, or while they loaded",
+            registry=self.registry,
+        )
         self._switches = Counter(
             "slotool_switches", "Operating points switched by a policy", ["model"], registry=self.registry
         )
@@ -254,7 +258,7 @@ class Metrics:
         self._switches.labels(model).inc()
 
     def worker_restarted(self) -> None:
-        """A lost worker was replaced."""
+        """A worker was lost; another is started in its place."""
         self._restarts.inc()
 
     def retried(self, model: str) -> None:

@@ -395,6 +395,7 @@ class RayInferenceEngine(InferenceEngine):
         if isinstance(answer, self._ray.exceptions.ActorUnavailableError):
             loop.call_later(ASK_AGAIN_S, self._back, worker, place)
         elif isinstance(answer, Exception) or answer[0] == FAILED:
+            self._on_change(worker, False)
             self._ray.kill(place.actor)
             place.actor = self._new_actor(place.load.threads)
             loop.call_later(ASK_AGAIN_S, self._back, worker, place)
