@@ -53,6 +53,12 @@ class Limits:
     head_s: float = 10.0
     connections: int = 4_096
 
+    @classmethod
+    def of(cls, batch: int, body_mib: int) -> Limits:
+        """So many examples, and bodies of so many MiB, of which a few may be on their way at once."""
+        body_bytes = body_mib * 2**20
+        return cls(body_bytes, batch, unfinished_bytes=max(cls.unfinished_bytes, 4 * body_bytes))
+
 
 class FrontEnd:
     """The router with its models, the limits on what clients send, and the clients who are let in, None for all.
