@@ -36,6 +36,7 @@ from slotool.serving.shadow import Shadows
 from slotool.serving.shared_memory import Regions, SharedMemory
 from slotool.serving.trace_context import TraceContext
 from slotool.serving.traces import Traces, headers_with
+from slotool.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -133,12 +134,13 @@ class FrontEnd:
         """Raises ``Rejection`` (404) for a model or version that is not served."""
         served = self.router.model(name)
         if served is None or served.name != served.public_name:
-            raise rejections.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
+            there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
+            raise rejections.not_found(f"no model is called {name[:80]!r}; {there}")
         if version in (None, VERSION):
             return served
         versions = {each.version: each for each in self.versions(name)}
         if version not in versions:
-            there = ", ".join(versions)
+            there = f"{', '.join(versions)}{did_you_mean(str(version), versions)}"
             raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {there}")
         return versions[str(version)]
 

@@ -88,6 +88,8 @@ def test_tritonclient_finds_server_and_models(client: triton.InferenceServerClie
     assert [o.name for o in metadata.outputs] == ["logits", "label", "confidence"]
     config = client.get_model_config("three").config
     assert (config.max_batch_size, list(config.input[0].dims)) == (8, [1, 2, 3])
+    with pytest.raises(InferenceServerException, match="'plane'; there are three, plain; did you mean 'plain'"):
+        client.get_model_metadata("plane")
     with pytest.raises(InferenceServerException, match="no model is called 'four'") as caught:
         client.get_model_metadata("four")
     assert caught.value.status() == "StatusCode.NOT_FOUND"

@@ -231,6 +231,7 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
         ({"tolerance": "0.1"}, "a number from 0 on"),
         ({"tolerance": True}, "a number from 0 on"),
         ({"tempo": 3}, "'tempo' is no runtime setting"),
+        ({"polcy": 3}, "did you mean 'policy'?"),
         ({"threads": 0.5}, "threads: a whole number from 1 on is expected"),
         ({"replicas": 100_000}, "is more than the"),
         ([], "not a JSON object"),
