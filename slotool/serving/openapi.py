@@ -9,9 +9,9 @@ from slotool import __version__
 from slotool.models.signature import DTYPES
 from slotool.rules.ruleset import OBJECTIVES
 from slotool.serving.candidates import CANARY, VERSION
-from slotool.serving.frontend import Limits
 from slotool.serving.interface import Interface
 from slotool.serving.label_choice import MAX_CHOSEN
+from slotool.serving.limits import Limits
 from slotool.serving.request_options import MAX_GROUP_CHARACTERS, MAX_PRIORITY, MAX_TIMEOUT_US
 from slotool.serving.served import ServedModel
 from slotool.serving.shared_memory import MAX_BYTES, MAX_NAME_CHARACTERS
