@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from slotool.errors import InputError, PluginError
 from slotool.printable import printable, reason
+from slotool.suggestions import did_you_mean
 
 # Each is the entry-point group ``slotool.<group>``; and what one of it is called in a sentence.
 GROUPS = {
@@ -107,8 +108,10 @@ class Registry(Generic[_Made]):
 
     def unknown(self, name: str, *more: str) -> str:
         """The sentence for a name that is not known. ``more``: what else there is beside the built-in names."""
-        sentence = f"no {GROUPS[self.group]} {name!r}; there are {', '.join([*self.built_in, *more])}"
-        return sentence + (f", and of plugins {', '.join(self.plugins)}" if self.plugins else "")
+        known = [*self.built_in, *more]
+        sentence = f"no {GROUPS[self.group]} {name!r}; there are {', '.join(known)}"
+        plugins = f", and of plugins {', '.join(self.plugins)}" if self.plugins else ""
+        return f"{sentence}{plugins}{did_you_mean(name, [*known, *self.plugins])}"
 
     def package_of(self, name: str) -> str | None:
         """The package and version that ``name`` comes from, for artifacts to tell; None where it is slotool's own."""

@@ -20,7 +20,9 @@ from slotool.api.outputs import inputs_among, require_kept
 from slotool.cli import terminal
 from slotool.cli.option_lines import option_line
 from slotool.cli.plugin_names import plugins_of
+from slotool.cli.wrong_values import plain
 from slotool.errors import ArgumentError
+from slotool.suggestions import did_you_mean
 
 EXAMPLE = "Example: "
 HELP_COLUMNS = 100
@@ -64,6 +66,13 @@ class Command(TyperCommand):
     def __init__(self, name: str | None, **settings: Any):
         super().__init__(name, **settings)
         self.params += _common_options()
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # as below
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = plain(error.message)
+            raise
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own name for it
         _running.append(ctx)
@@ -277,7 +286,7 @@ def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict
     for key, value in read.items():
         param = known.get(key.replace("_", "-")) or known.get(key)
         if param is None or isinstance(value, dict):
-            problem = f"is no option of {command.name}"
+            problem = f"is no option of {command.name}{did_you_mean(key, known)}"
             if isinstance(value, dict):
                 problem = "is a table; write options at the top, without a [table]"
                 if key in LISTS_OF_TABLES:
@@ -288,7 +297,7 @@ def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict
         try:
             problem = _other_type(found[param.name], param.process_value(ctx, found[param.name]))
         except typer.BadParameter as error:
-            problem = error.message.partition(" for <class")[0]
+            problem = plain(error.message.partition(" for <class")[0])
         if problem:
             raise typer.BadParameter(f"{where}: {key}: {problem}", param_hint="--config") from None
     return found

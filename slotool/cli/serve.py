@@ -92,6 +92,7 @@ def serve(
     ] = 10_000.0,
     drain: Annotated[str, _limits("--drain", help="Time to finish requests on SIGTERM.")] = "10s",
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, as JSON lines.")] = None,
+    max_body_mib: Annotated[int, typer.Option("--max-body-mib", min=1, max=1_024, hidden=True)] = 16,
     access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
     http: Annotated[Literal["fast", "uvicorn"], typer.Option("--http", hidden=True)] = "fast",
     reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
@@ -194,7 +195,7 @@ def serve(
         runtime_settings = ReloadableSettings(sources, router, output.warn, read)
         app = create_app(
             router,
-            limits=Limits(batch=max_batch),
+            limits=Limits.of(max_batch, max_body_mib),
             clients=clients,
             addresses=addresses,
             runtime_settings=runtime_settings,

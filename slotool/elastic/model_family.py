@@ -16,7 +16,7 @@ from slotool.errors import InputError
 from slotool.models import Classification, Model, Signature, Task
 from slotool.models.calibration import Calibration, Temperature
 from slotool.models.class_names import class_numbers
-from slotool.models.signature import FREE, TensorSpec
+from slotool.models.signature import FREE, TensorSpec, require_rows
 from slotool.models.wrapped import Renames, unwrapped
 from slotool.tables import OperatingPoint
 
@@ -121,16 +121,21 @@ class ModelFamily(ElasticModel):
 
     def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
         """The version's own outputs by name, with the datatypes of ``tensors``. Raises ``RunError`` when the model
-        itself fails, and as ``ElasticModel.respond``."""
+        itself fails, also by an output of another number of rows than there are examples, and as
+        ``ElasticModel.respond``."""
         self.require(point)
-        return self._models[point].run(self.inputs(x))
+        outputs = self._models[point].run(self.inputs(x))
+        require_rows(outputs, len(x))
+        return outputs
 
     def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
         self.require(point)
         model = self._models[point]
         if model.timeout_s is None:
             return self.respond(x, point)
-        return model.run_within(self.inputs(x), min(timeout_s, model.timeout_s))
+        outputs = model.run_within(self.inputs(x), min(timeout_s, model.timeout_s))
+        require_rows(outputs, len(x))
+        return outputs
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """As ``ElasticModel.forward``, also of columns. Raises ``InputError`` when the task is no classification,

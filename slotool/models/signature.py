@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.errors import InputError
+from slotool.errors import InputError, RunError
 
 # Of a dimension whose size the caller chooses.
 FREE = -1
@@ -238,6 +238,18 @@ class Signature:
     def of_document(cls, document: Mapping[str, Any]) -> Signature:
         """Read ``document()`` back, or the metadata of a server. Raises ``InputError`` when it is neither."""
         return cls(*(_tensors(document.get(side), side) for side in ("inputs", "outputs")))
+
+
+class RowCountError(RunError):
+    """A model broke the rule that the first dimension of every output counts examples, as that of its inputs does."""
+
+
+def require_rows(outputs: Mapping[str, np.ndarray], examples: int) -> None:
+    """Raises ``RowCountError`` naming an output whose first dimension is not ``examples``."""
+    for name, array in outputs.items():
+        if not array.ndim or len(array) != examples:
+            expected = f"one row for each of the {examples} examples" if examples > 1 else "one row for the one example"
+            raise RowCountError(f"output {name} has shape {list(array.shape)}, expected {expected}")
 
 
 def _tensor_document(tensor: TensorSpec) -> dict[str, Any]:

@@ -149,7 +149,9 @@ def batched(model: Model) -> Model:
     at. Raises ``InputError`` naming a tensor whose first dimension cannot count examples."""
     specs = (*model.signature.inputs, *model.signature.outputs)
     sizes = {spec.shape[0] for spec in specs if spec.shape} - {FREE}
-    if any(not spec.shape for spec in specs) or len(sizes) > 1 or 0 in sizes:
+    takes_any = any(spec.shape[:1] == (FREE,) for spec in model.signature.inputs)
+    # A size of one may be that of an example in an export that takes any number; another one counts something else.
+    if any(not spec.shape for spec in specs) or len(sizes) > 1 or 0 in sizes or (takes_any and sizes - {1}):
         fixed = model.signature.fixed
         assert fixed is not None
         raise InputError(

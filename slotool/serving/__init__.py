@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slotool.serving.app import create_app
     from slotool.serving.engines import InlineInferenceEngine
-    from slotool.serving.frontend import Limits
+    from slotool.serving.limits import Limits
     from slotool.serving.metrics import Metrics
     from slotool.serving.model_queue import InferenceResult
     from slotool.serving.rejections import Rejection
@@ -28,7 +28,7 @@ __all__ = [
 _MODULES = {
     "InferenceResult": "model_queue",
     "InlineInferenceEngine": "engines",
-    "Limits": "frontend",
+    "Limits": "limits",
     "Metrics": "metrics",
     "Rejection": "rejections",
     "Router": "router",

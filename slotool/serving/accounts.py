@@ -6,10 +6,11 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slotool.data.columns import Inputs
 from slotool.printable import printable
+from slotool.serving.candidates import parted
 from slotool.serving.feedback import Feedback
 from slotool.serving.live import Live
 from slotool.serving.model_queue import InferenceResult
@@ -55,7 +56,16 @@ class Accounts:
         self._uncounted_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._metrics.before_reading(self._count_all)
-        router.events.listen(lambda kind, sentence, fields: self._live.event(sentence))
+        router.events.listen(self._hear)
+
+    def _hear(self, kind: str, sentence: str, fields: Mapping[str, Any]) -> None:
+        """An event shows in the figures of all models together, and of each that it is about, candidates with their
+        model: of all where it names none, or is of the workers that they share."""
+        self._live.event(sentence)
+        about = "" if kind.startswith("worker-") else parted(str(fields.get("model", "")))[0]
+        for name, live in self._live_of.items():
+            if about in ("", parted(name)[0]):
+                live.event(sentence)
 
     def keep_of(self, models: Iterable[str]) -> None:
         """Have accounts of these models, those of models that are gone left for who asks."""

@@ -24,10 +24,11 @@ from slotool.serving.clients import Clients
 from slotool.serving.compute import Compute
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.faults import Faults
-from slotool.serving.frontend import FrontEnd, Limits, json_response
+from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import AddressGuard, BearerGuard, model_of
 from slotool.serving.http import FastPath
 from slotool.serving.labels import FeedbackEndpoint
+from slotool.serving.limits import Limits
 from slotool.serving.live_page import LivePage, RuntimeSettings
 from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import MODELS_ARE_FIXED, OpenInference

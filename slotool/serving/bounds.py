@@ -140,5 +140,8 @@ def require_id(request_id: str) -> str:
 
 
 def too_large(max_bytes: int) -> Rejection:
-    """413, naming the limit."""
-    return rejections.too_large(f"the body is longer than {max_bytes} bytes, the most that a request here can need")
+    """413, naming the limit, and the options that it follows from."""
+    return rejections.too_large(
+        f"the body is longer than {max_bytes} bytes, the most that a request here can need (--max-batch) or may have "
+        "(--max-body-mib)"
+    )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from slotool.data.columns import Inputs
 from slotool.scheduling import Batch, Workers
+from slotool.serving.circuit_breaker import CircuitBreakers
 from slotool.serving.engines import InferenceEngine, WorkerLost
 from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.ensemble_call import CallOutcome, EnsembleCall, OutcomeCallback
@@ -33,7 +34,7 @@ class Calls:
 
     ``wake``: called when a call waits for a worker; ``on_idle``: when a worker may be idle again. ``waiting``: calls of
     local versions for batches without a worker of their own, those of ensembles with a remote version; each begins on
-    the worker that it is called with. Use it from one event loop.
+    the worker that it is called with. ``breakers`` hear of workers lost in calls. Use it from one event loop.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class Calls:
         now_us: Callable[[], float],
         wake: Callable[[], None],
         on_idle: Callable[[], None],
+        breakers: CircuitBreakers,
     ):
         self._engine, self._workers, self._metrics, self._events = engine, workers, metrics, events
-        self._now_us, self._wake, self._on_idle = now_us, wake, on_idle
+        self._now_us, self._wake, self._on_idle, self._breakers = now_us, wake, on_idle, breakers
         self.waiting: deque[Callable[[int], None]] = deque()
         self._remote = RemoteEndpoints(metrics, events)
         self._lost: set[int] = set()
@@ -162,11 +164,12 @@ class Calls:
             now_us = self._now_us()
             if isinstance(outcome, WorkerLost):
                 model_queue.dispatcher.lost(worker)
-                self._lost.add(worker)
-                self._events.emit("worker-lost", str(outcome), worker=worker, model=name)
+                self._lose(worker, str(outcome), model=name)
             else:
                 model_queue.dispatcher.ended(worker, now_us)
             report(outcome, now_us)
+            if isinstance(outcome, WorkerLost):
+                self._breakers.worker_lost(name, str(outcome))
             self._on_idle()
 
         self.models[worker] = name
@@ -186,7 +189,6 @@ class Calls:
             self._wake()
             if worker in self._lost:
                 self._lost.remove(worker)
-                self._metrics.worker_restarted()
                 self._events.emit("worker-replaced", f"worker {worker} is replaced", worker=worker)
             else:
                 self._events.emit("worker-added", f"worker {worker} is ready", worker=worker)
@@ -195,9 +197,15 @@ class Calls:
             self._lost.discard(worker)
             self._events.emit("worker-removed", f"worker {worker} is not needed any more", worker=worker)
         else:
+            at = "was idle" if self._workers.is_alive(worker) else "was loading"
             self._workers.remove(worker)
-            self._lost.add(worker)
-            self._events.emit("worker-lost", f"worker {worker} ended while it was idle", worker=worker)
+            self._lose(worker, f"worker {worker} ended while it {at}")
+
+    def _lose(self, worker: int, sentence: str, **fields: Any) -> None:
+        """The engine starts another in its place, which counts now: one that keeps dying as it loads never serves."""
+        self._lost.add(worker)
+        self._metrics.worker_restarted()
+        self._events.emit("worker-lost", sentence, worker=worker, **fields)
 
 
 def _settle(future: asyncio.Future[Computed], outcome: CallOutcome, done_us: float) -> None:

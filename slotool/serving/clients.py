@@ -19,6 +19,8 @@ from slotool.serving.rejections import Rejection
 
 TOKEN_VARIABLE = "SLOTOOL_TOKEN"
 MIN_TOKEN_CHARACTERS = 16
+# Sentences state no shorter wait.
+MIN_WAIT_S = 1e-3
 _Rate = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -64,7 +66,7 @@ class Client:
         if self._left < 1:
             wait_s = (1 - self._left) / self._rate
             allowed = f"{self.name} may send {self._rate:g} requests/s, {self._burst:g} at once"
-            raise Rejection(429, "quota", f"{allowed}; retry in {wait_s:.2g} s", math.ceil(wait_s))
+            raise Rejection(429, "quota", f"{allowed}; retry in {max(wait_s, MIN_WAIT_S):.2g} s", math.ceil(wait_s))
         self._left -= 1
 
 

@@ -17,7 +17,7 @@ from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel, confidence
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.models.signature import FREE
+from slotool.models.signature import FREE, RowCountError, require_rows
 from slotool.rules.cascades import Cascade
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc, consults_second
@@ -130,7 +130,8 @@ class PointRunner:
                 unneeded.cancel()
 
     def warm(self, pool: Executor | None = None, batch_sizes: Sequence[int] = ()) -> None:
-        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate.
+        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate; of
+        a model with a signature one of two examples too, as ``RowCountError`` is raised for outputs of other rows.
 
         Then one of every batch size at each point, as far as ``BATCHES_WARMED_S`` allow, the largest first: a first
         call of more examples allocates memory, and may take several times as long. A model that leaves sizes of its
@@ -145,9 +146,21 @@ class PointRunner:
                     if point in self.model.remote_points:
                         continue
                     self._compute(x, point)
+                    if self.model.signature is not None:
+                        self._try_two(x, point)
                     if pool is not None:
                         pool.submit(self._compute, x, point).result()
             self._warm_batches(x, sorted({size for size in batch_sizes if size > 1}, reverse=True))
+
+    def _try_two(self, x: Inputs, point: OperatingPoint) -> None:
+        """One row where none counts examples is right of one example only. A model that fails otherwise on two answers
+        them one at a time."""
+        try:
+            self._compute(concatenate([x, x]), point)
+        except RowCountError:
+            raise
+        except Exception:
+            return
 
     def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:
         until_s = time.monotonic() + BATCHES_WARMED_S
@@ -182,8 +195,10 @@ def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: f
     if model.signature is None:
         assert isinstance(x, np.ndarray)
         logits = model.forward_within(x, point, within_s) if is_remote else model.forward(x, point)
+        require_rows({"logits": logits}, len(x))
         return Scores.of(logits, confidence(logits))
     tensors = model.respond_within(x, point, within_s) if is_remote else model.respond(x, point)
+    require_rows(tensors, len(x))
     return Outputs(tensors, model, model.confidences_of(tensors, point))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from slotool.serving.candidates import CANARY, SHADOW, VERSION, candidate_name, 
 from slotool.serving.clients import Clients, read_clients
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
+from slotool.serving.limits import Limits
 from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.pools import AnyRouter
 from slotool.serving.rejections import Rejection
@@ -36,22 +37,7 @@ from slotool.serving.shadow import Shadows
 from slotool.serving.shared_memory import Regions, SharedMemory
 from slotool.serving.trace_context import TraceContext
 from slotool.serving.traces import Traces, headers_with
-
-
-@dataclass(frozen=True)
-class Limits:
-    """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
-    ``body_s``: seconds a client may take to send its body; ``unfinished_bytes``: of all bodies that are not whole yet;
-    ``head_bytes``, ``head_s``: longest head, its first line and headers, and seconds for it; ``connections``: open over
-    HTTP before more are rejected."""
-
-    body_bytes: int = 16 * 2**20
-    batch: int = 1_024
-    body_s: float = 30.0
-    unfinished_bytes: int = 256 * 2**20
-    head_bytes: int = 16 * 2**10
-    head_s: float = 10.0
-    connections: int = 4_096
+from slotool.suggestions import did_you_mean
 
 
 class FrontEnd:
@@ -127,19 +113,21 @@ class FrontEnd:
         """Raises ``Rejection`` (404) for a model or version that is not served."""
         served = self.router.model(name)
         if served is None or served.name != served.public_name:
-            raise rejections.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
+            there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
+            raise rejections.not_found(f"no model is called {name[:80]!r}; {there}")
         if version in (None, VERSION):
             return served
         versions = {each.version: each for each in self.versions(name)}
         if version not in versions:
-            there = ", ".join(versions)
+            there = f"{', '.join(versions)}{did_you_mean(str(version), versions)}"
             raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {there}")
         return versions[str(version)]
 
     def _drawn(self, served: ServedModel, options: RequestOptions) -> ServedModel:
-        """The model or, for its share of requests, its canary; not where that lacks the tiers that are asked for."""
+        """The model or, for its share of requests, its canary; not where that is stopped, or lacks the tiers that are
+        asked for."""
         canary = self.router.model(candidate_name(served.name, CANARY))
-        if canary is None or self._random.random() >= canary.share:
+        if canary is None or self.router.breakers.rejection(canary.name) or self._random.random() >= canary.share:
             return served
         return served if options.tolerance is not None and canary.rules is None else canary
 
@@ -150,12 +138,15 @@ class FrontEnd:
     def index(self) -> list[dict[str, str]]:
         """Every version of every model, as Triton's repository index has it."""
         versions = [each for name in self.models for each in self.versions(name)]
-        return [{"name": each.public_name, "version": each.version, **self.state()} for each in versions]
+        return [{"name": each.public_name, "version": each.version, **self._state(each)} for each in versions]
 
-    def state(self) -> dict[str, str]:
-        """Of every model, in the words of Triton's repository index."""
-        unready = self.router.unready()
+    def _state(self, served: ServedModel) -> dict[str, str]:
+        unready = self.unready(served)
         return {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
+
+    def unready(self, served: ServedModel) -> Rejection | None:
+        """Why a version of a model is not ready: the server is not, or it is a candidate that was stopped."""
+        return self.router.unready() or self.router.breakers.rejection(served.name)
 
     def end(self) -> None:
         """Reject all unanswered requests, and those with an incomplete body."""
@@ -194,8 +185,11 @@ class FrontEnd:
         raise. ``version``: that the client names; without one a canary may answer.
 
         Raises ``Rejection`` for what the router is not even asked."""
-        if self._has_candidates and version is None:
-            served = self._drawn(served, options)
+        if self._has_candidates:
+            if version is None:
+                served = self._drawn(served, options)
+            elif (stopped := self.router.breakers.rejection(served.name)) is not None:
+                raise stopped.of(served.name)
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
         if options.tolerance is not None and served.rules is not None:
@@ -240,6 +234,8 @@ class FrontEnd:
             self.accounts.rejected(asked, self.router.now_us())
             done(outcome if served.version == VERSION else outcome.of(served.name))
             return
+        if outcome.version != served.version:  # it waited for a canary that was stopped, or is served no more
+            asked = asked._replace(served=self.router.model(served.public_name) or served)
         done(outcome)
         # After the response is on its way: the client does not wait for the counters.
         self.accounts.answered(asked, outcome)

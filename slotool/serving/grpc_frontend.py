@@ -79,7 +79,9 @@ class GrpcFrontEnd:
         limits = self._front.limits
         options = [
             ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", self._message_bytes()),
+            # It cannot change later, when other models may be served. gRPC gives no reason of ours for what is longer;
+            # within it our own limit does.
+            ("grpc.max_receive_message_length", limits.body_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_connection_idle_ms", KEEP_ALIVE_S * 1_000),
             ("grpc.max_metadata_size", limits.head_bytes),
@@ -149,7 +151,7 @@ class GrpcFrontEnd:
                     self._front.let_in(_authorization(context), is_inference)
                 if self._front.addresses is not None and is_inference:
                     self._front.let_address_in(_peer(context), _forwarded_for(context))
-                message = await self._message(messages)
+                message = await self._message(messages, context)
                 if is_inference:
                     self._front.require_admission()  # others may have come while it was on its way
                 request = grpc_messages.parse(message, kind)
@@ -228,16 +230,23 @@ class GrpcFrontEnd:
         if self._open_calls > most:
             raise rejections.too_many_calls(most)
 
-    async def _message(self, messages: AsyncIterator[bytes]) -> bytes:
+    async def _message(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """The request's only message. Raises ``Rejection``."""
-        seconds = self._front.limits.body_s
+        limits = self._front.limits
         try:
-            async with asyncio.timeout(seconds):
-                return await anext(messages)
+            async with asyncio.timeout(limits.body_s):
+                message = await anext(messages)
         except TimeoutError:
-            raise rejections.too_slow(f"the message did not arrive within {seconds:g} s") from None
+            raise rejections.too_slow(f"the message did not arrive within {limits.body_s:g} s") from None
         except StopAsyncIteration:
+            # gRPC has rejected a message beyond its own limit, and the call has no peer any more. The client has gRPC's
+            # sentence; ours is for who counts.
+            if not context.peer():
+                raise bounds.too_large(limits.body_bytes) from None
             raise rejections.bad_request("the request has no message") from None
+        if len(message) > bounds.OVERHEAD_BYTES and len(message) > (most := self._message_bytes()):
+            raise bounds.too_large(most)
+        return message
 
     def _named(self, request: Any) -> ServedModel:
         name = request.model_name if hasattr(request, "model_name") else request.name
@@ -258,10 +267,10 @@ class GrpcFrontEnd:
     async def _model_ready(self, request: Any, context: Any) -> Any:
         """False and no error for a model that is not served, as Triton has it."""
         try:
-            self._named(request)
+            served = self._named(request)
         except Rejection:
             return v2.ModelReadyResponse(ready=False)
-        return v2.ModelReadyResponse(ready=self._front.router.unready() is None)
+        return v2.ModelReadyResponse(ready=self._front.unready(served) is None)
 
     async def _model_metadata(self, request: Any, context: Any) -> Any:
         served = self._named(request)

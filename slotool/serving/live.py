@@ -15,7 +15,7 @@ KEPT_SECONDS = 900
 # Latencies kept of a second; of more, as many chosen at random.
 MAX_SAMPLES = 2_000
 MAX_EVENTS = 3
-# Causes that are the client's: the request was invalid, or the client had left.
+# Causes that are the client's: the request was invalid, or the client had left. ``deploy/alerts.yml`` lists them too.
 CLIENTS_OWN = frozenset(
     {"bad-request", "not-found", "too-large", "too-slow", "unauthorized", "forbidden", "quota", "client-gone"}
 )

@@ -21,6 +21,7 @@ from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import require_same_origin, wants_page
 from slotool.serving.rejections import bad_request
 from slotool.serving.request_options import require_meant
+from slotool.suggestions import did_you_mean
 
 TICK_S = 1.0
 # Nothing is fetched from elsewhere, whatever the page holds, and no other site may show it in a frame.
@@ -105,6 +106,7 @@ class LivePage:
         if strangers:
             raise bad_request(
                 f"{min(strangers)[:40]!r} is no runtime setting; there are {', '.join(sorted(_SETTINGS))}"
+                + did_you_mean(min(strangers), _SETTINGS)
             )
         if "tolerance" in asked:
             tolerance = _tolerance(asked["tolerance"])
@@ -182,6 +184,7 @@ class LivePage:
             "up_s": round(accounts.live.up_s(), 3),
             "models": list(accounts.live_of or front.models),
             "shadows": front.shadows.documents(),
+            "stopped": dict(front.router.breakers.open),
             "guarantees": {name: own.guarantees.documents() for name, own in accounts.feedback.items()},
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),

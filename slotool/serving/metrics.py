@@ -102,7 +102,11 @@ class Metrics:
             "Times that all workers were replaced by others in number or threads",
             registry=self.registry,
         )
-        self._restarts = Counter("slotool_worker_restarts", "Workers restarted", registry=self.registry)
+        self._restarts = Counter(
+            "slotool_worker_restarts",
+            "Workers restarted, as they were lost: in a call, while idle, or while they loaded",
+            registry=self.registry,
+        )
         self._switches = Counter(
             "slotool_switches", "Operating points switched by a policy", ["model"], registry=self.registry
         )
@@ -186,6 +190,12 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self.registry,
         )
+        self._stopped = Gauge(
+            "slotool_candidate_stopped",
+            "1 for a canary or shadow that gets no requests, as workers were lost in its calls; absent for all others",
+            ["model"],
+            registry=self.registry,
+        )
         self._batch = Distribution("slotool_batch_examples", "Examples in a call", ("model",), BATCHES)
         self.registry.register(self._batch)
 
@@ -248,7 +258,7 @@ class Metrics:
         self._switches.labels(model).inc()
 
     def worker_restarted(self) -> None:
-        """A lost worker was replaced."""
+        """A worker was lost; another is started in its place."""
         self._restarts.inc()
 
     def retried(self, model: str) -> None:
@@ -286,6 +296,14 @@ class Metrics:
     def shadow_took(self, model: str, version: str, compute_us: float) -> None:
         """One of the two versions computed a request that both answered in so long."""
         self._shadow_latency_s.labels(model, version).observe(compute_us * 1e-6)
+
+    def candidate_stopped(self, model: str) -> None:
+        """A candidate gets no further requests."""
+        self._stopped.labels(model).set(1)
+
+    def no_candidate_stopped(self) -> None:
+        """Every candidate gets its requests again."""
+        self._stopped.clear()
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

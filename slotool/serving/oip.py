@@ -20,6 +20,7 @@ from slotool.serving.frontend import (
 )
 from slotool.serving.guard import is_from_browser
 from slotool.serving.model_queue import InferenceResult
+from slotool.serving.rejections import Rejection
 from slotool.serving.reply import BINARY, Reply, ReplyListener, awaited, listener
 from slotool.serving.served import ServedModel
 from slotool.serving.shared_memory import EXTENSION
@@ -59,18 +60,13 @@ class OpenInference:
 
     async def ready(self, request: Request) -> Response:
         """Not ready (503) while no worker could take a request, and while the server ends."""
-        return self._readiness({})
+        return _readiness({}, self._front.router.unready())
 
     async def model_ready(self, request: Request) -> Response:
-        """Every worker has every model, so a model is as ready as the server."""
-        return self._readiness({"name": self._front.model(**_addressed(request)).name})
-
-    def _readiness(self, named: dict[str, str]) -> Response:
-        unready = self._front.router.unready()
-        if unready is None:
-            return json_response({**named, "ready": True})
-        headers = {"retry-after": str(unready.retry_after_s or 1)}
-        return json_response({**named, "ready": False, "error": str(unready)}, unready.status, headers)
+        """Every worker has every model, so a model is as ready as the server, unless it is a candidate that was
+        stopped."""
+        served = self._front.model(**_addressed(request))
+        return _readiness({"name": served.name}, self._front.unready(served))
 
     async def model_metadata(self, request: Request) -> Response:
         served = self._front.model(**_addressed(request))
@@ -159,6 +155,13 @@ class OpenInference:
         if json_length is None:
             return Reply(content, answer=answer)
         return Reply(content, BINARY, headers={tensors.HEADER_LENGTH: str(json_length)}, answer=answer)
+
+
+def _readiness(named: dict[str, str], unready: Rejection | None) -> Response:
+    if unready is None:
+        return json_response({**named, "ready": True})
+    headers = {"retry-after": str(unready.retry_after_s or 1)}
+    return json_response({**named, "ready": False, "error": str(unready)}, unready.status, headers)
 
 
 def _addressed(request: Request) -> dict[str, str]:

@@ -9,9 +9,9 @@ from slotool import __version__
 from slotool.models.signature import DTYPES
 from slotool.rules.ruleset import OBJECTIVES
 from slotool.serving.candidates import CANARY, VERSION
-from slotool.serving.frontend import Limits
 from slotool.serving.interface import Interface
 from slotool.serving.label_choice import MAX_CHOSEN
+from slotool.serving.limits import Limits
 from slotool.serving.request_options import MAX_GROUP_CHARACTERS, MAX_PRIORITY, MAX_TIMEOUT_US
 from slotool.serving.served import ServedModel
 from slotool.serving.shared_memory import MAX_BYTES, MAX_NAME_CHARACTERS
@@ -276,6 +276,7 @@ def _live(models: Mapping[str, ServedModel], tolerance: Document) -> Document:
         "up_s": {"type": "number", "minimum": 0},
         "models": _list({"type": "string", "enum": list(models)} if models else _TEXT),
         "shadows": {"type": "object", "additionalProperties": _ref("Shadow")},
+        "stopped": {"type": "object", "additionalProperties": _TEXT},
         "guarantees": {"type": "object", "additionalProperties": _OBJECT},
         "workers": _WHOLE,
         "all_workers": _WHOLE,

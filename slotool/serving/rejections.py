@@ -103,6 +103,11 @@ def no_worker(lost: int, workers: int, ready_in_s: float) -> Rejection:
     return Rejection(503, "no-worker", sentence, wait_s)
 
 
+def candidate_stopped(candidate: str, reason: str) -> Rejection:
+    """503: the candidate's circuit breaker is open."""
+    return Rejection(503, "candidate-stopped", f"{candidate} is stopped until the server reloads (SIGHUP): {reason}")
+
+
 def no_version(failure: str) -> Rejection:
     """503: the version that was to answer is behind another server, which did not, and no local one can."""
     return Rejection(503, "no-version", f"{failure}, and there is no local version to answer instead", 1)

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +13,7 @@ from slotool.errors import InputError
 from slotool.rules.ruleset import OBJECTIVES, RuleSet
 from slotool.scheduling.query import RESPONSE_TIME
 from slotool.serving.rejections import bad_request, shown
+from slotool.suggestions import nearest
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 MAX_TIMEOUT_US = 1e12
@@ -21,7 +21,8 @@ MAX_PRIORITY = 2**32 - 1
 MAX_GROUP_CHARACTERS = 100
 # Triton's, of requests to models that keep state.
 SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
-# A name is taken for a misspelt one from this similarity on (difflib's ratio). A longer name is that of no option.
+# A name is taken for a misspelt one from this similarity on: parameters of other names are valid, and ignored. A longer
+# name is that of no option.
 MISSPELT = 0.8
 MAX_MISSPELT_LENGTH = 16
 
@@ -117,9 +118,7 @@ def _options(
 @lru_cache(maxsize=1024)
 def _misspelt(name: str, names: tuple[str, ...]) -> str | None:
     """The one of ``names`` that ``name`` is nearly; None for most names."""
-    lower = name.lower()
-    near = [] if lower.startswith("x-") else get_close_matches(lower, names, 1, MISSPELT)
-    return near[0] if near else None
+    return None if name.lower().startswith("x-") else nearest(name, names, MISSPELT)
 
 
 def _number(kind: str, given: Mapping[str, Any], name: str, most: float) -> float | None:

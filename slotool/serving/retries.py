@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from slotool.models.signature import RowCountError
 from slotool.scheduling import Batch
 from slotool.serving import rejections
 from slotool.serving.calls import Calls
@@ -53,10 +54,13 @@ class Retries:
                 self._metrics.retried(model_queue.served.name)
 
     async def _blame(self, model_queue: ModelQueue, batch: Batch, request: PendingRequest, error: Exception) -> None:
-        """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one."""
+        """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one.
+        Outputs of other rows than there are examples are never the request's fault."""
         served = model_queue.served
         ask = partial(self._calls.ask_local, model_queue, batch._replace(queries=[]))
-        is_of_input = await model_queue.fault_check.is_of_input(served.model, batch.decision.point, ask)
+        is_of_input = not isinstance(error, RowCountError) and await model_queue.fault_check.is_of_input(
+            served.model, batch.decision.point, ask
+        )
         model_queue.pending.pop(request.query.id, None)
         if is_of_input:
             request.end(rejections.input_rejected(error, shapes_of(request.x)))

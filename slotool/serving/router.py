@@ -15,6 +15,8 @@ from slotool.scheduling import Batch, Drop, Query, RequestOutcome, Workers
 from slotool.serving import rejections
 from slotool.serving.call_results import CallResults
 from slotool.serving.calls import Calls
+from slotool.serving.candidates import SHADOW, parted
+from slotool.serving.circuit_breaker import CircuitBreakers
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
@@ -59,8 +61,9 @@ class Router:
     (``RemoteCall``). ``max_queue``: requests waiting beyond this are rejected on arrival.
     ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
     ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests.
-    ``numbered_from``: the number before that of the first request. Use it from one event loop. Raises ``InputError``
-    when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
+    ``numbered_from``: the number before that of the first request. ``breakers``: of its candidates. Use it from one
+    event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine, ``RunError`` when
+    one cannot run.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Router:
         events: Events | None = None,
         clock_us: Callable[[], float] = monotonic_us,
         numbered_from: int = 0,
+        breakers: CircuitBreakers | None = None,
     ):
         if not models:
             raise InputError("there is no model to serve")
@@ -82,9 +86,18 @@ class Router:
         self.engine = engine or InlineInferenceEngine()
         self.now_us = clock_us
         self.headroom = LatencyHeadroom()
+        self.breakers = breakers or CircuitBreakers(self.events, self.metrics)
+        self.breakers.listen(self._candidate_stopped)
         self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
         self._calls = Calls(
-            self.engine, self._workers, self.metrics, self.events, clock_us, self._wake, self._worker_is_idle
+            self.engine,
+            self._workers,
+            self.metrics,
+            self.events,
+            clock_us,
+            self._wake,
+            self._worker_is_idle,
+            self.breakers,
         )
         self._queues = {name: self._new_queue(served) for name, served in models.items()}
         # How many live workers others have that would answer what waits here.
@@ -221,6 +234,17 @@ class Router:
         self._calls.worker_changed(worker, alive)
         if not alive:
             self.results.loss_listener()
+
+    def _candidate_stopped(self, name: str, rejection: Rejection) -> None:
+        """What waits for a canary is answered by the model whose candidate it is; copies for a shadow by nobody."""
+        if (stopped := self._queues.get(name)) is None:
+            return
+        public_name, role = parted(name)
+        if role == SHADOW:
+            stopped.end(rejection)
+        elif (serving := self._queues.get(public_name)) is not None:
+            hand_over(stopped, serving, self._default_deadline)
+            self._wake_if_needed()
 
     def _new_queue(self, served: ServedModel) -> ModelQueue:
         return ModelQueue(served, self._workers, self._no_worker, self.now_us)

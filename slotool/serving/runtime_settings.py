@@ -109,7 +109,7 @@ class ReloadableSettings:
 
     async def reload(self) -> str:
         """Models, tables and rules as their files are now, without corrections, and the workers that they ask for;
-        returns what was reloaded.
+        returns what was reloaded. Candidates that were stopped get requests again.
 
         Raises ``InputError``, or ``RunError`` for a model that cannot run; then nothing has changed.
         """
@@ -130,6 +130,7 @@ class ReloadableSettings:
             else:
                 self._replace(models.values())
                 self._sources, self.reloads = sources, self.reloads + 1
+            self._router.breakers.close_all()
             if read_workers != self._read_workers:
                 self._read_workers, self._chosen_workers = read_workers, None
         reread = ", ".join([*sorted(exchanged), *(["workers"] if other_workers else []), "tables and rules"])

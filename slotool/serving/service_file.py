@@ -18,6 +18,7 @@ from slotool.serving.candidates import CANARY, SHADOW, candidate_name
 from slotool.serving.pooled_sources import PooledSources, PoolEntry
 from slotool.serving.pools import Pool
 from slotool.serving.sources import BY_DEMAND, CombinedSources, Sources
+from slotool.suggestions import did_you_mean
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 # What the files of a model are, for sentences.
@@ -227,7 +228,8 @@ def _sentence(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) ->
     kind = CandidateEntry if where.endswith((f".{CANARY}", f".{SHADOW}")) else kind
     keys = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
     if unknown := re.search(r"unknown field `(.*?)`", said):
-        return f"{where}: there is no key {unknown[1][:80]!r}; there are {keys}"
+        meant = did_you_mean(unknown[1], keys.split(", "))
+        return f"{where}: there is no key {unknown[1][:80]!r}; there are {keys}{meant}"
     if missing := re.search(r"required field `(.*?)`", said):
         return f"{where}: the key {missing[1]!r} is missing"
     if expected := _EXPECTED.search(said):

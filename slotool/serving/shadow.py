@@ -81,7 +81,7 @@ class Shadows:
     ) -> None:
         """Perhaps have the model's shadow, if it has one, answer ``x`` too."""
         shadow = self._router.model(candidate_name(served.name, SHADOW))  # of a canary there is none
-        if shadow is None or self._random.random() >= shadow.share:
+        if shadow is None or self._router.breakers.rejection(shadow.name) or self._random.random() >= shadow.share:
             return
         if options.tolerance is not None and shadow.rules is None:
             return  # a tier that the shadow does not have

@@ -25,6 +25,7 @@ from slotool.serving.classification import classified, wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request, shown
 from slotool.serving.shared_memory import Destination, Place, Regions, SharedOutputs, destination
+from slotool.suggestions import did_you_mean
 
 HEADER_LENGTH = "inference-header-content-length"
 _REMEMBERED_BYTES = 1_024
@@ -171,7 +172,7 @@ def matched(
         name = entry.get("name")
         spec = interface.input_by_name.get(name) if isinstance(name, str) else None
         if spec is None:
-            raise bad_request(f"inputs: no input is called {shown(name)}; {_listed(interface.inputs)}")
+            raise bad_request(f"inputs: no input is called {shown(name)}; {_listed(interface.inputs, name)}")
         if spec.name in found:
             raise bad_request(f"input {spec.name}: it is given twice")
         if entry.get("datatype") != spec.datatype:
@@ -237,7 +238,7 @@ def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface
 def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str, bool]:
     name = entry.get("name") if isinstance(entry, dict) else entry
     if not isinstance(entry, dict) or not isinstance(name, str) or name not in interface.output_by_name:
-        known = _listed(interface.output_by_name.values())
+        known = _listed(interface.output_by_name.values(), name)
         raise bad_request(f"outputs: no output is called {shown(name)}; {known}")
     parameters = _parameters(entry, f"output {name}")
     wanted = parameters.get("binary_data", binary)
@@ -391,6 +392,9 @@ def answered(name: str, outputs: Mapping[str, np.ndarray | None]) -> np.ndarray:
     return array
 
 
-def _listed(tensors: Collection[TensorSpec]) -> str:
-    names = ", ".join(tensor.name for tensor in tensors)
-    return f"there {'is' if len(tensors) == 1 else 'are'} {names if len(names) <= 120 else f'{names[:120]}…'}"
+def _listed(tensors: Collection[TensorSpec], unknown: object) -> str:
+    """Which tensors there are, for a sentence that refuses an ``unknown`` name."""
+    known = [tensor.name for tensor in tensors]
+    names = ", ".join(known)
+    meant = did_you_mean(unknown, known) if isinstance(unknown, str) else ""
+    return f"there {'is' if len(tensors) == 1 else 'are'} {names if len(names) <= 120 else f'{names[:120]}…'}{meant}"

@@ -44,7 +44,7 @@ from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from slotool.testing.backends import error_message
-from slotool.testing.named_models import named_inputs, save_named_family
+from slotool.testing.named_models import LEFT_OUT, named_inputs, save_named_family
 
 NAME, NAMED = "two", "named"
 SMALL, LARGE = (OperatingPoint.of(version=name) for name in ("small", "large"))
@@ -247,6 +247,27 @@ class ServingEngineConformance:
         for answer in (before, after):
             assert isinstance(answer, InferenceResult), answer
             np.testing.assert_array_equal(answer.output("tripled"), 3 * x.arrays["ids"])
+
+    def test_outputs_of_other_rows_than_there_are_examples_are_the_models_fault(self, service: Service) -> None:
+        x = named_inputs(2, 2)
+        left_out = Columns({**x.arrays, "ids": np.full_like(x.arrays["ids"], LEFT_OUT)})
+
+        async def asked() -> list[InferenceResult | BaseException]:
+            await service.until_idle()
+            options, now_us = RequestOptions(math.inf), service.router.now_us()
+            given = (x, left_out, left_out[:1], x)
+            waiting = [service.router.answer(NAMED, each, options, now_us, lambda: False) for each in given]
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+        before, *failed, after = service.run(asked())
+        for rejected, rows in zip(failed, ("each of the 2 examples", "the one example"), strict=True):
+            assert isinstance(rejected, Rejection), rejected
+            assert (rejected.status, rejected.cause) == (500, "failed")
+            assert f"output said has shape [0], expected one row for {rows}" in str(rejected)
+        for answer in (before, after):
+            assert isinstance(answer, InferenceResult), answer
+            np.testing.assert_array_equal(answer.output("tripled"), 3 * x.arrays["ids"])
+        assert len(service.outputs(0, SMALL, x)) == 2
 
     def test_every_ensemble_answers_as_the_replay_has_it(self, service: Service) -> None:
         alone = PointRunner(service.served.model, [rule.point for rule in service.tiers])

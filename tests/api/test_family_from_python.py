@@ -73,7 +73,7 @@ def raising(features: np.ndarray) -> np.ndarray:
         (raising, "version bad, row 7 of the data: bad failed: ValueError: x too large"),
         (
             lambda features: np.zeros((2, 2)),
-            r"bad, row \d+ of the data: classes of shape \[1\] for answers of shape \[2\]",
+            r"bad, row \d+ of the data: output logits has shape \[2, 2\], expected one row for the one example",
         ),
         (lambda features: np.full((1, 2), np.nan), r"bad, row \d+ of the data: its confidence is nan"),
     ],

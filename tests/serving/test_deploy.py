@@ -18,6 +18,7 @@ import typer
 import yaml
 
 from slotool.cli.app import app
+from slotool.serving.live import CLIENTS_OWN
 from slotool.serving.metrics import Metrics
 from tests.serving.live_server import HTTP
 from tests.serving.test_serve_command import EXAMPLE, WAIT_S, serving
@@ -49,6 +50,11 @@ def test_dashboard_and_alerts_read_metrics_that_the_server_has(expression: str) 
         assert set(re.findall(r"(\w+)=~?\"", matchers)) <= known[metric]
     grouped = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in re.split(r",\s*", group)}
     assert grouped <= {label for metric, _ in named for label in known[metric]}
+
+
+def test_the_alert_of_missed_deadlines_leaves_out_what_the_live_page_does() -> None:
+    (excluded,) = (found for text in EXPRESSIONS for found in re.findall(r'outcome!~"([^"]*)"', text))
+    assert set(excluded.split("|")) == CLIENTS_OWN
 
 
 def test_the_image_copies_what_there_is_and_installs_extras_that_there_are() -> None:

@@ -88,6 +88,8 @@ def test_tritonclient_finds_server_and_models(client: triton.InferenceServerClie
     assert [o.name for o in metadata.outputs] == ["logits", "label", "confidence"]
     config = client.get_model_config("three").config
     assert (config.max_batch_size, list(config.input[0].dims)) == (8, [1, 2, 3])
+    with pytest.raises(InferenceServerException, match="'plane'; there are three, plain; did you mean 'plain'"):
+        client.get_model_metadata("plane")
     with pytest.raises(InferenceServerException, match="no model is called 'four'") as caught:
         client.get_model_metadata("four")
     assert caught.value.status() == "StatusCode.NOT_FOUND"
@@ -207,6 +209,13 @@ def test_bytes_that_are_no_message_or_too_long_are_rejected(live: LiveServer) ->
             with pytest.raises(grpc.RpcError) as caught:
                 infer(raw)
             assert caught.value.code() == code
+        # gRPC's own limit is that of all bodies; it gives no reason of ours, and we count it.
+        assert "Received message larger than max (100001 vs. 100000)" in caught.value.details()
+        until(lambda: live.count("slotool_drops_total", model="", cause="too-large") == 1)
+        # What no model needs is longer than ours.
+        with pytest.raises(grpc.RpcError, match=r"the body is longer than \d+ bytes, .* \(--max-body-mib\)") as caught:
+            infer(b"\xff" * 99_999)
+        assert (caught.value.code(), *caught.value.trailing_metadata()) == (code, ("cause", "too-large"))
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary("/inference.GRPCInferenceService/NoSuchMethod")(b"")
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -363,9 +372,10 @@ def test_the_documents_table_of_rejections_is_true() -> None:
             rejections.expired(0), rejections.cannot_meet(""), rejections.shed(""), rejections.queue_full(1),
             rejections.overloaded(1, 1.0, 1.0), rejections.too_many_connections(1),
             rejections.no_worker(1, 1, 1.0), rejections.no_version(""), rejections.stopping(),
+            rejections.candidate_stopped("", ""),
             rejections.too_many_bytes(1), rejections.client_gone(), rejections.failed(ValueError()),
             Rejection(401, "unauthorized", ""), Rejection(403, "forbidden", ""),
             Rejection(429, "quota", "")]  # fmt: skip
     assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status].name) for each in made)
     servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
-    assert servers_own == {cause for cause, *_ in rows[-11:]}
+    assert servers_own == {cause for cause, *_ in rows[-12:]}

@@ -208,7 +208,11 @@ def raw(size: int) -> dict[str, Any]:
 
 BAD = {
     "twice": ({"ids": {"name": "kept", "datatype": "BOOL", "shape": [1, 2]}}, b"", "input kept: it is given twice"),
-    "unknown": ({"ids": {"name": "id"}}, b"", "no input is called 'id'; there are ids, kept, word, small, half"),
+    "unknown": (
+        {"ids": {"name": "id"}},
+        b"",
+        "there are ids, kept, word, small, half; did you mean 'ids'",
+    ),
     "no name": ({"ids": {"name": ["ids"]}}, b"", r"no input is called \['ids'\]"),
     "datatype": ({"ids": {"datatype": "INT32"}}, b"", "input ids: datatype 'INT32', expected 'INT64'"),
     "rank": ({"ids": {"shape": [3]}}, b"", r"input ids: shape \[3\], expected \[batch, any\]$"),

@@ -231,6 +231,7 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
         ({"tolerance": "0.1"}, "a number from 0 on"),
         ({"tolerance": True}, "a number from 0 on"),
         ({"tempo": 3}, "'tempo' is no runtime setting"),
+        ({"polcy": 3}, "did you mean 'policy'?"),
         ({"threads": 0.5}, "threads: a whole number from 1 on is expected"),
         ({"replicas": 100_000}, "is more than the"),
         ([], "not a JSON object"),
@@ -333,12 +334,26 @@ def test_several_models_are_shown_together_or_one_by_one() -> None:
         assert stranger.status_code == 404
         assert (figures()["workers"], figures()["all_workers"], figures()["unready"]) == (1, 1, None)
         assert figures()["worker_states"] == [{"state": "idle", "model": None, "device": "cpu"}]
+        # Of events a model has its own, its candidates' and those of the workers, which all share.
+        for _ in range(3):
+            live.router.breakers.worker_lost("two/canary", "it ended")
+        live.router.events.emit("worker-lost", "worker 0 ended", model="one")
+
+        def events(**model: str) -> str:
+            return " ".join(second["event"] for second in figures(**model)["seconds"])
+
+        until(lambda: "worker 0 ended" in events(model="one") and "worker 0 ended" in events(model="two"))
+        assert [("two/canary is stopped" in events(model=name)) for name in ("one", "two")] == [False, True]
 
         with browser_at(f"{live.url}/") as page:
             page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
             scheme = {"name": "prefers-color-scheme", "value": "dark"}
             page.call("Emulation.setEmulatedMedia", features=[scheme])
             page.until("document.querySelectorAll('#model option').length === 3")
+            assert "its calls within 0 s" in page.value("document.querySelector('#stopped').innerText")
+            page.value("document.querySelector('#model option').textContent = 'long-name-'.repeat(9)")
+            right = "querySelector('#settings{}').getBoundingClientRect().right"
+            assert page.value(f"document.{right.format(' select')} < document.{right.format('')}")
             assert page.value("document.documentElement.scrollWidth") == 390
             assert page.value("document.querySelector('#workers li').innerText") == "0: idle"
             assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 27)"

@@ -17,15 +17,17 @@ from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
 from slotool.data.columns import Columns
+from slotool.errors import InputError, RunError
 from slotool.models import Classification, Model, Regression, Signature, TensorSpec, Text
 from slotool.models.adapters.function import FunctionModel
 from slotool.models.adapters.onnx import OnnxModel
 from slotool.models.signature import DTYPES, FREE
+from slotool.models.wrapped import batched
 from slotool.scheduling import Decision, EdfQueue, Policy, Query
 from slotool.serving import Limits, Router, ServedModel
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import FULL, OperatingPoint
-from tests.serving.live_server import HTTP, LiveServer, live_server
+from tests.serving.live_server import HTTP, LiveServer, live_server, until
 from tests.serving.wrapped_model import Wrapped, served_as_is
 
 tensor = helper.make_tensor_value_info
@@ -126,6 +128,46 @@ def test_a_model_of_two_integer_inputs_answers_in_its_own_words(live: LiveServer
     answer = asked.infer("classifier", given(module, TEXT, INT64), outputs=wanted)
     assert answer.as_numpy("label").tolist() == expected.argmax(axis=1).tolist()
     assert answer.as_numpy("confidence").min() >= 0.5
+
+
+def test_a_model_whose_rows_do_not_count_examples_is_refused_at_the_start(tmp_path: Path) -> None:
+    """One row is right of one example, and silently wrong of the requests of a batch."""
+    nodes = [helper.make_node("Slice", ["x", "zero", "one"], ["logits"])]
+    x, logits = (tensor(name, TensorProto.FLOAT, [n, 2]) for name, n in (("x", "n"), ("logits", "m")))
+    first = saved(tmp_path / "first.onnx", nodes, [x], [logits], {"zero": [0], "one": [1]})
+    with pytest.raises(RunError, match=r"first cannot run: output logits has shape \[1, 2\], expected one row"):
+        Router({"first": served_as_is(first, Classification("logits"))})
+    nodes = [helper.make_node("ReduceSum", ["x", "zero"], ["sums"], keepdims=0)]
+    summed = saved(tmp_path / "summed.onnx", nodes, [x], [tensor("sums", TensorProto.FLOAT, [2])], {"zero": [0]})
+    with pytest.raises(InputError, match=r"sums is FP32\[2\]; its first dimension must be free, or fixed alike in all"):
+        batched(summed)
+
+
+def test_rows_that_depend_on_the_data_are_a_clear_500_and_harm_nobody_else(tmp_path: Path) -> None:
+    """The rows of ``logits`` are those of ``x`` whose first value is not 0."""
+    nodes = [
+        helper.make_node("Gather", ["x", "zero"], ["first"], axis=1),
+        helper.make_node("Cast", ["first"], ["kept"], to=TensorProto.BOOL),
+        helper.make_node("Compress", ["x", "kept"], ["logits"], axis=0),
+    ]
+    x, logits = (tensor(name, TensorProto.FLOAT, [n, 2]) for name, n in (("x", "n"), ("logits", "m")))
+    kept = served_as_is(saved(tmp_path / "kept.onnx", nodes, [x], [logits], {"zero": 0}), Classification("logits"))
+    kept.model.examples = Columns({"x": np.ones((1, 2), np.float32)})
+
+    def ask(client: Any, *rows: float) -> Any:
+        x = np.array([[row, 1] for row in rows], np.float32)
+        return client.infer("kept", given(triton_http, {"x": x}, {"x": "FP32"}))
+
+    with live_server([kept]) as live, triton_http.InferenceServerClient(live.address) as client:
+        for rows in ((0.0,), (1.0, 0.0)):
+            said = rf"output logits has shape \[{len(rows) - 1}, 2\], expected one row for"
+            with pytest.raises(InferenceServerException, match=said) as caught:
+                ask(client, *rows)
+            assert caught.value.status() == "500"
+            assert ask(client, 1.0, 2.0).as_numpy("logits").tolist() == [[1, 1], [2, 1]]
+        for outcome in ("ok", "failed"):
+            until(lambda outcome=outcome: live.count("slotool_requests_total", model="kept", outcome=outcome) == 2)
+        assert live.router.worker_states()[0]["state"] == "idle"
 
 
 def test_text_goes_through(client: tuple[Any, Any]) -> None:

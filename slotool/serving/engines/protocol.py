@@ -1,8 +1,9 @@
 """What router and worker process say to each other: short messages on a socket that keeps them apart.
 
 The router sends the model's number, the examples and the point as JSON; the worker answers ``DONE``, or ``FAILED`` +
-length of the sentence it left in the shared memory, or ``CANCELLED`` when that memory said so meanwhile. A worker says
-``READY`` once it is warm, or ``FAILED``.
+length of the sentence it left in the shared memory, ``MISCOUNTED`` likewise where outputs have other rows than there
+are examples, or ``CANCELLED`` when that memory said so meanwhile. A worker says ``READY`` once it is warm, or
+``FAILED``.
 
 Of a model with a signature the router sends, instead of the examples, how many bytes its packed inputs take, and
 ``DONE`` comes with the bytes of the packed outputs, which lie behind the inputs.
@@ -24,7 +25,7 @@ from slotool.tables import OperatingPoint
 
 CALL = struct.Struct("<HI")
 REPLY = struct.Struct("<BI")
-READY, DONE, FAILED, CANCELLED = 1, 2, 3, 4
+READY, DONE, FAILED, CANCELLED, MISCOUNTED = 1, 2, 3, 4, 5
 MAX_MESSAGE_BYTES = 65_536
 # No tensor has this name: a lone array of inputs, or the confidences among outputs.
 _UNNAMED = ""

@@ -13,10 +13,11 @@ from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError, RunError
 from slotool.models.packing import pack, unpack
+from slotool.models.signature import RowCountError
 from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
 from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.protocol import encode_point, outputs_of_tensors, tensors_of_inputs
-from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISSING, Load, Worker
+from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISCOUNTED, MISSING, Load, Worker
 from slotool.serving.ensemble import PointRunner
 from slotool.serving.outputs import Computed, Scores
 from slotool.serving.served import ServedModel
@@ -353,8 +354,10 @@ class RayInferenceEngine(InferenceEngine):
         kind, *said = answer
         if kind == DONE:
             outcome: Computed | Exception = _computed(call.model, said)
+        elif kind == CANCELLED:
+            outcome = CallCancelled("the call was cancelled")
         else:
-            outcome = CallCancelled("the call was cancelled") if kind == CANCELLED else RunError(said[0])
+            outcome = RowCountError(said[0]) if kind == MISCOUNTED else RunError(said[0])
         if worker in self._successors:  # before the worker is given another call
             self._succeed(worker, self._successors.pop(worker))
         call.done(outcome)
@@ -395,6 +398,7 @@ class RayInferenceEngine(InferenceEngine):
         if isinstance(answer, self._ray.exceptions.ActorUnavailableError):
             loop.call_later(ASK_AGAIN_S, self._back, worker, place)
         elif isinstance(answer, Exception) or answer[0] == FAILED:
+            self._on_change(worker, False)
             self._ray.kill(place.actor)
             place.actor = self._new_actor(place.load.threads)
             loop.call_later(ASK_AGAIN_S, self._back, worker, place)

@@ -14,6 +14,7 @@ from slotool import factories
 from slotool.artifacts.bundle import MANIFEST
 from slotool.errors import InputError
 from slotool.models.packing import pack, unpack
+from slotool.models.signature import RowCountError
 from slotool.process import limit_threads
 from slotool.serving.engines.base import CallCancelled
 from slotool.serving.engines.protocol import decode_point, encode_point, inputs_of_tensors, tensors_of_outputs
@@ -21,7 +22,7 @@ from slotool.serving.ensemble import PointRunner
 from slotool.serving.outputs import Scores
 from slotool.serving.served import ServedModel
 
-DONE, FAILED, CANCELLED, MISSING = "done", "failed", "cancelled", "missing"
+DONE, FAILED, CANCELLED, MISSING, MISCOUNTED = "done", "failed", "cancelled", "missing", "miscounted"
 # Of one bundle: what its files hold, by name.
 Files = Mapping[str, bytes]
 
@@ -55,7 +56,7 @@ class Worker:
         return (DONE,)
 
     def compute(self, call: int, name: str, point: bytes, x: np.ndarray | bytes) -> Any:
-        """``DONE`` with logits and confidences, ``FAILED`` with a sentence, or ``CANCELLED``.
+        """``DONE`` with logits and confidences, ``FAILED`` or ``MISCOUNTED`` with a sentence, or ``CANCELLED``.
 
         Of a model with a signature ``x`` is packed, and so are the outputs that come with ``DONE``.
         """
@@ -66,6 +67,8 @@ class Worker:
             computed = self._runners[name].run(inputs, decode_point(point))
         except CallCancelled:
             return (CANCELLED,)
+        except RowCountError as error:
+            return MISCOUNTED, str(error)
         except Exception as error:
             return FAILED, f"{type(error).__name__}: {error}"
         if isinstance(computed, Scores):

@@ -20,6 +20,7 @@ from typing import Any
 
 from slotool import devices
 from slotool.elastic import load_served
+from slotool.models.signature import RowCountError
 from slotool.process import die_with_parent, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
 from slotool.serving.engines.protocol import (
@@ -28,6 +29,7 @@ from slotool.serving.engines.protocol import (
     DONE,
     FAILED,
     MAX_MESSAGE_BYTES,
+    MISCOUNTED,
     READY,
     REPLY,
     decode_point,
@@ -82,6 +84,8 @@ def _serve(options: dict[str, Any]) -> int:
                 _wait(tensors, began_s + factor * (time.perf_counter() - began_s))
         except CallCancelled:
             reply = REPLY.pack(CANCELLED, 0)
+        except RowCountError as error:
+            reply = REPLY.pack(MISCOUNTED, tensors.write_text(str(error)))
         except Exception as error:
             reply = REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}"))
             if devices.is_cuda(options["device"]) and devices.is_lost(error):

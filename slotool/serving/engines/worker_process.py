@@ -21,6 +21,7 @@ import psutil
 from slotool import devices
 from slotool.data.columns import Inputs
 from slotool.errors import RunError
+from slotool.models.signature import RowCountError
 from slotool.process import bound_to, schedule, thread_variables
 from slotool.serving.engines.base import CallCancelled, Done
 from slotool.serving.engines.protocol import (
@@ -28,6 +29,7 @@ from slotool.serving.engines.protocol import (
     CANCELLED,
     FAILED,
     MAX_MESSAGE_BYTES,
+    MISCOUNTED,
     REPLY,
     encode_point,
     outputs_of_tensors,
@@ -151,6 +153,8 @@ class WorkerProcess:
         kind, length = REPLY.unpack(message)
         if kind == FAILED:
             outcome: Computed | Exception = RunError(self._tensors.read_text(length))
+        elif kind == MISCOUNTED:
+            outcome = RowCountError(self._tensors.read_text(length))
         elif kind == CANCELLED:
             outcome = CallCancelled("the call was cancelled")
         else:
