@@ -104,7 +104,7 @@ def generate_arrivals(
         out: Write them here, for ``simulate`` and ``loadtest``.
         trace: CSV of counts per minute, of time stamps, or of rates per second; ``rate`` and ``duration_s`` scale it.
         rate: Arrivals per second: the mean, or the end of a ramp; None: 100, or the recording's own.
-        duration_s: Seconds; None: 10, or the recording's own.
+        duration_s: Seconds; None: 10, or of time stamps their own.
         base: Of bursty arrivals: the steady part of ``rate``; None: a quarter of it.
         cv2: Of bursty and time-varying arrivals: squared variation of the gaps; None: 1, as of a Poisson process.
         from_rate: Of time-varying arrivals: the rate at the start of the ramp; None: a quarter of ``rate``.

@@ -150,7 +150,7 @@ def plan(
     search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
     for remark in search.remarks:
         reporter.warn(remark)
-    names = as_list(policies)
+    names = list(dict.fromkeys(as_list(policies)))
     facts = {
         "subject": workers[0].profile.subject,
         "device": device,

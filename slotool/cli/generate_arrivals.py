@@ -28,7 +28,8 @@ def generate_arrivals(
     trace: Trace = None,
     rate: Rate = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", help="How long, e.g. 120s.", show_default="10s, or a recording's own")
+        str | None,
+        typer.Option("--duration", help="How long, e.g. 120s.", show_default="10s; of time stamps, their own"),
     ] = None,
     base: Annotated[
         float | None, typer.Option("--base", min=1e-6, help="bursty: steady part of --rate.", show_default="a quarter")

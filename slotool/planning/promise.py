@@ -214,8 +214,8 @@ def _tiers(parts: Sequence[Part]) -> tuple[dict[str, float], float]:
 def attainment_at_least(in_time: np.ndarray, significance: float) -> float:
     """Lower bound of the share of requests in time, from bool ``in_time`` [n] in order of arrival.
 
-    The lesser of two: Student's of the means of consecutive blocks, as misses come in bursts (batch means), and
-    Clopper and Pearson's, which also bounds a share of 1.
+    The lesser of two, 0 at least: Student's of the means of consecutive blocks, as misses come in bursts (batch means),
+    and Clopper and Pearson's, which also bounds a share of 1.
     """
     count, met = len(in_time), int(in_time.sum())
     if not met:
@@ -225,7 +225,7 @@ def attainment_at_least(in_time: np.ndarray, significance: float) -> float:
         return exact
     means = np.array([block.mean() for block in np.array_split(in_time, BLOCKS)])
     margin = _margin(means, significance)
-    return min(exact, float(in_time.mean()) - margin)
+    return max(0.0, min(exact, float(in_time.mean()) - margin))
 
 
 def mean_at_least(values: np.ndarray, significance: float, mean: float) -> float:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import ArgumentError, InputError
+from slotool.machine import machine_id
 from slotool.planning.fleet import WorkerType
 from slotool.planning.tiers import read_versions
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling.batching import Profile, read_profile
 from slotool.scheduling.space import outcome_columns
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
-from slotool.tables.latency import UNKNOWN_DEVICE
+from slotool.tables.latency import UNKNOWN_DEVICE, UNKNOWN_MACHINE
 
 
 class Named(NamedTuple):
@@ -39,23 +40,30 @@ def worker_types(
     """The types, named by their threads, and by the file where there are several; and what is to be known of them.
 
     ``conditions``, ``devices``: as of ``read_profile``; tables may be of different devices. Raises ``ArgumentError``
-    for a price of no type or that is not above 0, ``InputError`` for a table that cannot be planned with.
+    for a price of no type or that is not above 0, ``InputError`` for a table that cannot be planned with or that is
+    given twice.
     """
+    names = _names(tables)
     made: list[WorkerType] = []
     remarks: list[str] = []
     said: dict[str, list[str]] = {}
-    for table, source in tables:
+    for (table, source), of in zip(tables, names, strict=True):
         known = table.where(status="ok", co_runners="").of_devices(devices)
         named = Named(known, source)
+        if known.rows.empty:
+            raise InputError(f"{named}: no row has the status ok and no co-runners: there is nothing to plan with")
         for threads in sorted(set(known.rows["threads"])):
-            of = f"{Path(str(source)).stem}, " if len(tables) > 1 else ""
             name = f"{of}{threads} thread{'s' if threads > 1 else ''}"
             profile = _profile(named, outcomes, rules, threads=threads, **conditions)
             price = prices.get(name, float(threads))
             if not price > 0:
                 raise ArgumentError("prices", f"the price of {name} is {price:g}; one above 0 is expected")
-            if known.where(threads=threads).rows["predicted"].any():
-                remarks.append(f"latencies of {name} are predicted: compare a measurement, or what --verify serves")
+            predicted = known.where(threads=threads, predicted=True).rows["machine"]
+            if len(predicted):
+                whose = "" if set(predicted) <= {machine_id(), UNKNOWN_MACHINE} else ", of another machine"
+                remarks.append(
+                    f"latencies of {name} are predicted{whose}: compare a measurement, or what --verify serves"
+                )
             if (least := int(profile.grid.sizes[0])) > 1:
                 remarks.append(f"latencies of {name} begin with batches of {least}: a call of fewer is taken for one")
             said[name] = profile.grid.remarks
@@ -69,6 +77,18 @@ def worker_types(
         there = "; ".join(worker.name for worker in made)
         raise ArgumentError("prices", f"there is no worker type {min(unknown)!r}; there are {there}")
     return made, remarks
+
+
+def _names(tables: Sequence[Named]) -> list[str]:
+    """What names of types begin with, by table: nothing of a single one, else its file, with its folder where two are
+    called alike. Raises ``InputError`` for a file that is given twice."""
+    if len(tables) == 1:
+        return [""]
+    paths = [Path(str(source)) for _, source in tables]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise InputError(f"{twice[0]} is given twice: one latency table is one kind of worker")
+    stems = [path.stem for path in paths]
+    return [f"{path.parent / path.stem if stems.count(path.stem) > 1 else path.stem}, " for path in paths]
 
 
 def _profile(named: Named, outcomes: OutcomeTable | None, rules: RuleSet | None, **conditions: Any) -> Profile:

@@ -16,7 +16,7 @@ from slotool.tables.statistics import median_interval, tail_quantile
 from slotool.tables.table import Table
 
 # Of rows that do not say what they were measured on.
-UNKNOWN_DEVICE = "unknown"
+UNKNOWN_DEVICE = UNKNOWN_MACHINE = "unknown"
 # Names until version 1, and what they are now.
 EARLIER_NAMES = {"visits": "rounds", "disturbed": "interrupted", "policy": "placement"}
 
@@ -32,7 +32,7 @@ LATENCY_SCHEMA = Schema(
         Column("threads", "integer", "threads the backend was allowed", default=1, rule=POSITIVE),
         Column("replicas", "integer", "copies serving side by side", default=1, rule=POSITIVE),
         Column("co_runners", "text", "co-runners, sorted, joined by '+'; empty when solo", default=""),
-        Column("machine", "text", "fingerprint id of the machine", default="unknown"),
+        Column("machine", "text", "fingerprint id of the machine", default=UNKNOWN_MACHINE),
         Column("status", "text", "ok, or why there are none: failed, skipped, timeout, out-of-memory", default="ok"),
         Column("reason", "text", "one sentence when status is not ok", default=""),
         Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),

@@ -92,12 +92,15 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
 
     ``TIMESTAMP``: one row per request, a date with time or seconds (Azure LLM inference traces). ``1`` … ``1440`` or
     ``minute_1`` …: counts per minute, one row per function, summed (Azure Functions). ``rate_per_s``: one row per
-    second. Raises ``TableError`` naming file and row, also for counts or instants that make no sense.
+    interval, all of one length. Raises ``TableError`` naming file and row, also for counts or instants that make no
+    sense.
     """
     try:
         frame = pd.read_csv(path)
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise TableError(f"{path}: not a readable CSV trace ({' '.join(str(error).split())[:120]})") from error
+    if frame.empty:
+        raise TableError(f"{path}: the trace has no rows")
     minutes = [name for name in frame.columns if _MINUTE.fullmatch(str(name))]
     try:
         if "TIMESTAMP" in frame:
@@ -113,7 +116,7 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
         raise TableError(f"{path}: {error}") from error
     raise TableError(
         f"{path}: no column of a trace; expected TIMESTAMP (one row per request: seconds, or date and time), "
-        "rate_per_s (one row per second) or minute_1, minute_2 … (requests per minute, one row per function)"
+        "rate_per_s (one row per interval) or minute_1, minute_2 … (requests per minute, one row per function)"
     )
 
 
@@ -128,7 +131,7 @@ def _numbers(values: pd.Series) -> np.ndarray:
 def _seconds(values: pd.Series) -> np.ndarray:
     numbers = pd.to_numeric(values, errors="coerce")
     if numbers.isna().any():
-        dates = pd.to_datetime(values, errors="coerce", format="ISO8601")
+        dates = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)  # offsets change in summer
         wrong = np.flatnonzero(dates.isna())
         if len(wrong):
             raise InputError(f"row {wrong[0] + 2}, column TIMESTAMP: {values.iloc[wrong[0]]!r} is no instant")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from scipy.stats import binomtest
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning
 from slotool.planning.fleet import MAX_READ_PER_S, FleetSearch, Pool, WorkerType
-from slotool.planning.promise import Promise, attainment_at_least, mean_at_least
+from slotool.planning.promise import Promise, attainment_at_least, attainment_at_most, mean_at_least
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
@@ -182,6 +183,12 @@ def test_the_bound_of_attainment_lies_below_the_truth_as_often_as_it_says(share:
     assert np.mean(below) > 0.855
 
 
+def test_bounds_of_a_share_lie_within_0_and_1() -> None:
+    in_one_block = np.arange(2_000) < 60
+    assert attainment_at_least(in_one_block, 0.05) == 0
+    assert attainment_at_most(~in_one_block, 0.05) == 1
+
+
 def test_the_accuracy_that_is_stated_is_a_bound_also_where_none_is_promised() -> None:
     """One point, so that its right answers among all examples say the bound."""
     common = {"outcomes": OUTCOMES, "rate": 100.0, "deadline_ms": 20.0, "policies": "fixed", "progress": None}
@@ -306,6 +313,33 @@ def test_prices_that_cannot_be_meant_are_refused(slotool: Slotool, given: tuple[
     done = slotool("plan", LATENCY, "--outcomes", OUTCOMES, "--rate", 100, "--deadline-ms", 20, *given)
     assert done.exit_code == 2
     assert says in " ".join(done.stderr.split())
+
+
+def test_tables_that_are_called_alike_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    files = [tmp_path / kind / "latency.parquet" for kind in ("near", "far")]
+    for table, file in zip(_two_kinds(), files, strict=True):
+        file.parent.mkdir()
+        table.save(file)
+    names = [f"{file.with_suffix('')}, 1 thread" for file in files]
+    options: dict[str, Any] = {"rate": 20.0, "deadline_ms": 50, "policies": ["slackfit", "slackfit"]}
+    found = api.plan(files, prices={names[1]: 0.5}, **options)
+    assert {row["worker"]: row["cost"] / row["replicas"] for row in found.rows} == {names[0]: 1.0, names[1]: 0.5}
+    assert len(found.rows) == 2
+    with pytest.raises(InputError, match="is given twice"):
+        api.plan([files[0], files[0]], **options)
+
+
+def test_a_table_without_a_row_to_plan_with_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latency.parquet"
+    LatencyTable(_two_kinds()[0].rows.assign(status="failed")).save(file)
+    with pytest.raises(InputError, match=r"latency\.parquet: no row has the status ok"):
+        api.plan(file, rate=20.0, deadline_ms=50)
+
+
+def test_predictions_of_another_machine_are_called_such() -> None:
+    elsewhere = LatencyTable(_two_kinds()[0].rows.assign(predicted=True, machine="elsewhere"))
+    with pytest.warns(SlotoolWarning, match="are predicted, of another machine: compare"):
+        api.plan(elsewhere, rate=20.0, deadline_ms=50, policies="slackfit")
 
 
 def test_misses_that_come_in_bursts_count_for_less_than_independent_ones() -> None:

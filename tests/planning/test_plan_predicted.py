@@ -55,7 +55,7 @@ def test_a_family_that_was_never_measured_can_be_planned(tmp_path: Path) -> None
         ]
     ).save(tmp_path / "outcomes.parquet")
     options: dict[str, Any] = {"outcomes": tmp_path / "outcomes.parquet", "rate": 200.0, "deadline_ms": 100}
-    with pytest.warns(SlotoolWarning, match="are predicted: compare a measurement") as warned:
+    with pytest.warns(SlotoolWarning, match=r"are predicted.*: compare a measurement") as warned:
         found = api.plan(table, min_accuracy=0.9, policies="slackfit", **options)
     assert {warning.filename for warning in warned} == {__file__}
     assert found.holds

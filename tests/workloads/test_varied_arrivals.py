@@ -96,6 +96,7 @@ def test_the_public_traces_are_read() -> None:
         ("TIMESTAMP\n2023-01-01 00:00:02\n2023-01-01 00:00:01\n", "row 3, column TIMESTAMP: lies before the first"),
         ("TIMESTAMP\n1.0\nnoon\n", "column TIMESTAMP: .* is no instant"),
         ("TIMESTAMP\n-1.0\n1.0\n", "row 2, column TIMESTAMP: lies before"),
+        ("rate_per_s\n", "the trace has no rows"),
         ("rate_per_s\n1\n-2\n", "row 3, column rate_per_s: .*-2.* is no rate"),
         ("rate_per_s\n0\n0\n", "not all 0|not a positive"),
         ("minute_1,minute_2\n1,x\n", "row 2, column minute_2: 'x' is no rate or count"),
@@ -108,6 +109,13 @@ def test_bad_traces_are_rejected_by_row(tmp_path: Path, text: str, sentence: str
     with pytest.raises(TableError, match=sentence) as caught:
         read_trace(path)
     assert str(path) in str(caught.value)
+
+
+def test_time_stamps_may_change_their_offset(tmp_path: Path) -> None:
+    stamps = ("2024-10-27T02:59:59+02:00", "2024-10-27T02:00:00+01:00", "2024-10-27T02:00:01.5+01:00")
+    (tmp_path / "trace.csv").write_text("\n".join(("TIMESTAMP", *stamps, "")))
+    trace = read_trace(tmp_path / "trace.csv")
+    assert trace.times(10.0, seed=0).tolist() == [0.0, 1.0, 2.5]
 
 
 def test_a_recorded_burst_arrives_at_once(tmp_path: Path) -> None:

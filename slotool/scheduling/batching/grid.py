@@ -123,8 +123,8 @@ class ControlGrid:
         p, b = divmod(int(beyond_noise.argmax()), len(self.sizes))
         if beyond_noise[p, b] > MAX_REPAIRED:
             raise InputError(
-                f"{self.space.points[p]} takes {latency_us[p, b]:.4g} µs at batch size {self.sizes[b]}, but "
-                f"{risen[p, b]:.4g} µs at a smaller one: no noise explains that; measure it again"
+                f"{self.space.points[p]} takes {latency_us[p, b] / 1e3:.4g} ms at batch size {self.sizes[b]}, but "
+                f"{risen[p, b] / 1e3:.4g} ms at a smaller one: no noise explains that; measure it again"
             )
         p, b = divmod(int(fallen.argmax()), len(self.sizes))
         if fallen[p, b] > 0:
