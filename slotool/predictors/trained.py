@@ -12,6 +12,7 @@ from slotool import strict_json
 from slotool.artifacts import Artifact, ArtifactWriter, open_artifact
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operator_arrays import Batch
 from slotool.predictors.base import Asked, Predictor
 from slotool.predictors.bounds import Bounds
 from slotool.predictors.calibration import Calibration, hold_out_kinds
@@ -138,6 +139,8 @@ class TrainedPredictor(Generic[Asked]):
         """``unsure``: half-width, in log, of the 90 % interval of what a question itself rests upon, such as a solo
         latency that was predicted; NaN where that has none. Raises ``GraphError`` for a graph that the predictor cannot
         take."""
+        if self.domain is not None:
+            graphs = cast("Sequence[Asked]", Batch(cast("Sequence[OperatorGraph]", graphs)))
         latency_s, spread = self.predictor.predict_and_spread(graphs)
         far = np.zeros(len(latency_s), dtype=bool)
         distances: list[Distance] = []
