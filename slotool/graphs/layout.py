@@ -40,15 +40,31 @@ class Layout(NamedTuple):
 
 def layouts_of(graph: OperatorGraph) -> list[Layout]:
     """Of each operator."""
-    shapes: dict[str, Shape] = {}
-    strides: dict[str, Strides] = {}
-    found = []
-    for operator in graph.operators:
-        inputs = [(shapes[name], strides[name]) for name in operator.inputs]
-        shapes[operator.name] = operator.shape
-        strides[operator.name] = own = _strides(operator, inputs)
-        found.append(Layout(bool(inputs) and _is_channels_last(*inputs[0]), _is_reordered(operator, inputs, own)))
-    return found
+    found, numbers = distinct_layouts([graph])
+    return [found[number][1] for number in numbers]
+
+
+def distinct_layouts(graphs: Sequence[OperatorGraph]) -> tuple[list[tuple[Operator, Layout]], list[int]]:
+    """Each operator of these graphs with each layout that it has in them, and which of these every operator of every
+    graph in turn is: networks of a kind share most of theirs."""
+    known: dict[tuple[int, tuple[Strides, ...]], int] = {}
+    found: list[tuple[Operator, Layout]] = []
+    outputs: list[Strides] = []
+    numbers = []
+    for graph in graphs:
+        strides: dict[str, Strides] = {}
+        for operator in graph.operators:
+            given = tuple([strides[name] for name in operator.inputs])
+            number = known.setdefault((id(operator), given), len(found))
+            if number == len(found):
+                inputs = list(zip(operator.input_shapes, given, strict=True))
+                output = _strides(operator, inputs)
+                last = bool(inputs) and _is_channels_last(*inputs[0])
+                found.append((operator, Layout(last, _is_reordered(operator, inputs, output))))
+                outputs.append(output)
+            strides[operator.name] = outputs[number]
+            numbers.append(number)
+    return found, numbers
 
 
 def _strides(operator: Operator, inputs: Sequence[tuple[Shape, Strides]]) -> Strides:

@@ -49,6 +49,8 @@ class OperatorArrays:
 
     def part(self, first: int, last: int) -> OperatorArrays:
         """Those of the graphs from ``first`` up to ``last``."""
+        if (first, last) == (0, len(self.sizes)):
+            return self
         start, stop = (int(self.sizes[:graph].sum()) for graph in (first, last))
         part = OperatorArrays(self.distinct, self.rows[start:stop], self.sizes[first:last])
         (source, target), (types, own) = self.edges, self.types
@@ -101,6 +103,8 @@ class OperatorArrays:
         # Most operators take what stands before them; the others are looked up among those of their graph.
         source = target - 1
         far = np.flatnonzero((called[source] != wanted) | (self.owners[source] != self.owners[target]))
+        if not len(far):
+            return source, target
         keys = self.owners * len(numbers) + called
         order = np.argsort(keys, kind="stable")
         asked = self.owners[target[far]] * len(numbers) + wanted[far]

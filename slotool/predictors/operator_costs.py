@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -63,7 +63,8 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         terms = OperatorTerms.of(graphs)
-        seconds = np.bincount(terms.owners, self._seconds(terms), len(graphs))
+        once, same = terms.once()
+        seconds = np.bincount(terms.owners, self._seconds(once)[same] * terms.counts, len(graphs))
         return np.asarray(seconds + NETWORK_S * np.exp(self._prices["network"][0]))
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
@@ -168,13 +169,12 @@ def _fitted(shapes: Shapes, terms: OperatorTerms, log_s: np.ndarray, iterations:
     import torch
 
     # Networks repeat each other's operators: each is priced once.
-    first, same = _alike(terms)
-    once = terms.only(first)
+    once, alike = terms.once()
     at, products = (torch.from_numpy(own) for own in shapes.rows(once))
     features = torch.from_numpy(shapes.of(once, at.numpy()))
-    neutral = torch.from_numpy(_neutral_s(replace(once, counts=np.ones(len(first)))))
+    neutral = torch.from_numpy(_neutral_s(once))
     owners, counts, labels = (torch.from_numpy(own) for own in (terms.owners, terms.counts, log_s))
-    same = torch.from_numpy(same)
+    same = torch.from_numpy(alike)
     rows = len(shapes.kinds) + 2
     sizes = {"common": (2, len(TERMS)), "own": (rows, len(TERMS)), "network": (1,)}
     sizes["shape"] = (rows, features.shape[1], len(TERMS) - 1)
@@ -198,15 +198,6 @@ def _fitted(shapes: Shapes, terms: OperatorTerms, log_s: np.ndarray, iterations:
     )
     optimum.step(_with_gradient(optimum, unlikely))
     return {name: own.detach().numpy().copy() for name, own in prices.items()}
-
-
-def _alike(terms: OperatorTerms) -> tuple[np.ndarray, Any]:
-    """A row of each operator unlike all before it, and for every row which of them it is like, int64 [n]."""
-    numbers = {kind: i for i, kind in enumerate(dict.fromkeys(terms.kinds.tolist()))}
-    kinds = np.array([numbers[kind] for kind in terms.kinds.tolist()], dtype=np.float64)
-    rows = np.ascontiguousarray(np.column_stack([kinds, terms.terms, terms.features]))
-    _, first, same = np.unique(rows.view(f"V{rows.shape[1] * 8}").ravel(), return_index=True, return_inverse=True)
-    return first, same
 
 
 def _with_gradient(optimum: Any, loss_of: Callable[[], Any]) -> Callable[[], float]:

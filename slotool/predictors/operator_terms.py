@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import lane_padding
-from slotool.graphs.layout import Layout, layouts_of
+from slotool.graphs.layout import Layout, distinct_layouts
 from slotool.graphs.operators import Shape
 
 TERMS = ("calls", "flops", "moved_bytes", "weight_bytes")
@@ -37,7 +37,8 @@ Row = tuple[str, tuple[float, ...], tuple[float, ...]]
 class OperatorTerms:
     """Rows of n operators: ``kinds`` str [n], ``terms`` float64 [n, ``TERMS``], ``features`` float64 [n, ``FEATURES``],
     ``owners`` int64 [n], the graph each belongs to, ``counts`` float64 [n], how often it is there, ``operators`` int64
-    [n], its number in its graph. ``graphs``: how many there are.
+    [n], its number in its graph, ``alike`` int64 [n], the same for rows of one kind, terms and features. ``graphs``:
+    how many there are.
 
     An activation that is an attribute of a layer is a row of its own, with that layer's number.
     """
@@ -48,32 +49,50 @@ class OperatorTerms:
     owners: np.ndarray
     counts: np.ndarray
     operators: np.ndarray
+    alike: np.ndarray
     graphs: int
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph], *, merge: bool = True) -> OperatorTerms:
         """``merge``: operators of a graph that are alike become one row."""
-        rows: list[tuple[int, int, str, tuple[float, ...], tuple[float, ...], int]] = []
-        for owner, graph in enumerate(graphs):
-            counts: dict[tuple[object, ...], list[int]] = {}
-            for number, row in _rows(graph):
-                key = row if merge else (number, *row)
-                counts.setdefault(key, []).append(number)
-            rows += [(owner, own[0], *key[-3:], len(own)) for key, own in counts.items()]  # type: ignore[misc]
-        owners, operators, kinds, terms, features, counted = zip(*rows, strict=True) if rows else ((),) * 6
+        entries, numbers = distinct_layouts(graphs)
+        known: dict[Row, int] = {}
+        rows = [[known.setdefault(row, len(known)) for row in _rows(*entry)] for entry in entries]
+        many = np.array([len(own) for own in rows], dtype=np.int64)
+        begins = np.cumsum(many) - many
+        at = np.array(numbers, dtype=np.int64)
+        sizes = np.array([len(graph.operators) for graph in graphs], dtype=np.int64)
+        # Which operator of all each row is of, and how far it is from the first row of that.
+        place = np.repeat(np.arange(len(at)), many[at])
+        after = np.arange(len(place)) - np.repeat(np.cumsum(many[at]) - many[at], many[at])
+        alike = np.array([row for own in rows for row in own], dtype=np.int64)[begins[at][place] + after]
+        owners = np.repeat(np.arange(len(sizes)), sizes)[place]
+        chosen, counts = np.arange(len(alike)), np.ones(len(alike))
+        if merge:
+            _, first, often = np.unique(owners * len(known) + alike, return_index=True, return_counts=True)
+            order = np.argsort(first)
+            chosen, counts = first[order], often[order].astype(np.float64)
+        kinds, terms, features = zip(*known, strict=True) if known else ((), (), ())
+        alike, place, owners = alike[chosen], place[chosen], owners[chosen]
         return cls(
-            kinds=np.array(kinds, dtype=object),
-            terms=np.array(terms, dtype=np.float64).reshape(-1, len(TERMS)),
-            features=np.array(features, dtype=np.float64).reshape(-1, len(FEATURES)),
-            owners=np.array(owners, dtype=np.int64),
-            counts=np.array(counted, dtype=np.float64),
-            operators=np.array(operators, dtype=np.int64),
+            kinds=np.array(kinds, dtype=object)[alike],
+            terms=np.array(terms, dtype=np.float64).reshape(-1, len(TERMS))[alike],
+            features=np.array(features, dtype=np.float64).reshape(-1, len(FEATURES))[alike],
+            owners=owners,
+            counts=counts,
+            operators=place - (np.cumsum(sizes) - sizes)[owners],
+            alike=alike,
             graphs=len(graphs),
         )
 
+    def once(self) -> tuple[OperatorTerms, np.ndarray]:
+        """A row for each that is unlike all before it, there once, and which of these every row is like, int64 [n]."""
+        _, first, same = np.unique(self.alike, return_index=True, return_inverse=True)
+        return replace(self.only(first), counts=np.ones(len(first))), same
+
     def only(self, rows: np.ndarray) -> OperatorTerms:
         """These rows, of the same graphs."""
-        names = ("kinds", "terms", "features", "owners", "counts", "operators")
+        names = ("kinds", "terms", "features", "owners", "counts", "operators", "alike")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
@@ -96,29 +115,25 @@ def operator_kind(operator: Operator) -> str:
     return operator.op
 
 
-def _rows(graph: OperatorGraph) -> list[tuple[int, Row]]:
-    shapes = {operator.name: operator.shape for operator in graph.operators}
-    found: list[tuple[int, Row]] = []
-    for number, (operator, layout) in enumerate(zip(graph.operators, layouts_of(graph), strict=True)):
-        if operator.op == "InputLayer":
-            continue
-        inputs = [shapes[name] for name in operator.inputs]
-        moved = float(operator.moved_bytes)
-        # Of a table only the rows looked up are read, which ``moved`` counts; a constant is there.
-        weights = 0.0 if operator.op in ("Embedding", "Constant") else float(operator.weight_bytes)
-        terms = (float(operator.calls), float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
-        found.append((number, (operator_kind(operator), terms, _features(operator, inputs, layout, moved + weights))))
-        function = operator.attributes.get("activation")
-        if function and operator.op != "Activation":
-            values = math.prod(operator.shape)
-            shape = _of_rows(operator, [operator.shape])
-            features = (*shape, *_sizes(8.0 * values), float(layout.channels_last), 0.0)
-            found.append((number, (f"{function}()", (1.0, float(values), 8.0 * values, 0.0), features)))
+def _rows(operator: Operator, layout: Layout) -> list[Row]:
+    if operator.op == "InputLayer":
+        return []
+    moved = float(operator.moved_bytes)
+    # Of a table only the rows looked up are read, which ``moved`` counts; a constant is there.
+    weights = 0.0 if operator.op in ("Embedding", "Constant") else float(operator.weight_bytes)
+    terms = (float(operator.calls), float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
+    found: list[Row] = [(operator_kind(operator), terms, _features(operator, layout, moved + weights))]
+    function = operator.attributes.get("activation")
+    if function and operator.op != "Activation":
+        values = math.prod(operator.shape)
+        shape = _of_rows(operator, [operator.shape])
+        features = (*shape, *_sizes(8.0 * values), float(layout.channels_last), 0.0)
+        found.append((f"{function}()", (1.0, float(values), 8.0 * values, 0.0), features))
     return found
 
 
-def _features(operator: Operator, inputs: Sequence[Shape], layout: Layout, size: float) -> tuple[float, ...]:
-    kind = operator_kind(operator)
+def _features(operator: Operator, layout: Layout, size: float) -> tuple[float, ...]:
+    kind, inputs = operator_kind(operator), operator.input_shapes
     shape = _of_product(operator, kind, inputs) if is_product(kind) and inputs else _of_rows(operator, inputs)
     return (*shape, *_sizes(size), float(layout.channels_last), float(layout.reordered))
 
