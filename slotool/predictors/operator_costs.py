@@ -63,13 +63,12 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         terms = OperatorTerms.of(graphs)
-        once, same = terms.once()
-        seconds = np.bincount(terms.owners, self._seconds(once)[same] * terms.counts, len(graphs))
+        seconds = np.bincount(terms.owners, self._seconds(terms)[terms.rows] * terms.counts, len(graphs))
         return np.asarray(seconds + NETWORK_S * np.exp(self._prices["network"][0]))
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
         terms = OperatorTerms.of([item], merge=False)
-        return np.bincount(terms.operators, self._seconds(terms), len(item.operators))
+        return np.bincount(terms.operators, self._seconds(terms)[terms.rows], len(item.operators))
 
     def surrogate(self) -> Predictor[OperatorGraph]:
         """One that stops early: in a quarter of the time."""
@@ -94,7 +93,7 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         return restored
 
     def _seconds(self, terms: OperatorTerms) -> np.ndarray:
-        """float64 [rows]."""
+        """Of each that is unlike others, float64 [d]."""
         at, products = self._shapes.rows(terms)
         shape = np.einsum("nf,nft->nt", self._shapes.of(terms, at), self._prices["shape"][at])
         price = np.clip(self._prices["common"][products] + self._prices["own"][at], -MAX_LOG_PRICE, MAX_LOG_PRICE)
@@ -122,7 +121,7 @@ class Shapes:
         low, high, middle, deviation = zeros.copy(), zeros.copy(), zeros.copy(), np.ones_like(zeros)
         bends = np.stack([zeros] * len(BENDS))
         for row, kind in enumerate(kinds):
-            own = terms.features[terms.kinds == kind]
+            own = terms.features[terms.rows[terms.kinds[terms.rows] == kind]]
             low[row], high[row] = own.min(axis=0), own.max(axis=0)
             deviation[row] = np.maximum(own.std(axis=0), MIN_DEVIATION)
             middle[row] = (own.mean(axis=0) - low[row]) / deviation[row]
@@ -159,22 +158,21 @@ class Shapes:
 
 
 def _neutral_s(terms: OperatorTerms) -> np.ndarray:
-    """float64 seconds [n, ``TERMS``] before any price is known."""
+    """float64 seconds [d, ``TERMS``] before any price is known."""
     rates = np.array([CALL_S, 1 / FLOPS_PER_SECOND, 1 / BYTES_PER_SECOND, 1 / BYTES_PER_SECOND])
-    return np.asarray(terms.terms * rates * terms.counts[:, None])
+    return np.asarray(terms.terms * rates)
 
 
 def _fitted(shapes: Shapes, terms: OperatorTerms, log_s: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
     """The prices of greatest posterior likelihood."""
     import torch
 
-    # Networks repeat each other's operators: each is priced once.
-    once, alike = terms.once()
-    at, products = (torch.from_numpy(own) for own in shapes.rows(once))
-    features = torch.from_numpy(shapes.of(once, at.numpy()))
-    neutral = torch.from_numpy(_neutral_s(once))
+    at, products = (torch.from_numpy(own) for own in shapes.rows(terms))
+    features = torch.from_numpy(shapes.of(terms, at.numpy()))
+    neutral = torch.from_numpy(_neutral_s(terms))
     owners, counts, labels = (torch.from_numpy(own) for own in (terms.owners, terms.counts, log_s))
-    same = torch.from_numpy(alike)
+    # Networks repeat each other's operators: each is priced once.
+    same = torch.from_numpy(terms.rows)
     rows = len(shapes.kinds) + 2
     sizes = {"common": (2, len(TERMS)), "own": (rows, len(TERMS)), "network": (1,)}
     sizes["shape"] = (rows, features.shape[1], len(TERMS) - 1)

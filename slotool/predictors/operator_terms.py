@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -35,10 +36,11 @@ Row = tuple[str, tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class OperatorTerms:
-    """Rows of n operators: ``kinds`` str [n], ``terms`` float64 [n, ``TERMS``], ``features`` float64 [n, ``FEATURES``],
-    ``owners`` int64 [n], the graph each belongs to, ``counts`` float64 [n], how often it is there, ``operators`` int64
-    [n], its number in its graph, ``alike`` int64 [n], the same for rows of one kind, terms and features. ``graphs``:
-    how many there are.
+    """What d operators that are unlike each other must do, and which of them n operators of networks are.
+
+    ``kinds`` str [d], ``terms`` float64 [d, ``TERMS``], ``features`` float64 [d, ``FEATURES``]. ``rows`` int64 [n]:
+    which of these each is; ``owners`` int64 [n], the graph it belongs to, ``counts`` float64 [n], how often it is
+    there, ``operators`` int64 [n], its number in its graph. ``graphs``: how many there are.
 
     An activation that is an attribute of a layer is a row of its own, with that layer's number.
     """
@@ -46,10 +48,10 @@ class OperatorTerms:
     kinds: np.ndarray
     terms: np.ndarray
     features: np.ndarray
+    rows: np.ndarray
     owners: np.ndarray
     counts: np.ndarray
     operators: np.ndarray
-    alike: np.ndarray
     graphs: int
 
     @classmethod
@@ -57,43 +59,34 @@ class OperatorTerms:
         """``merge``: operators of a graph that are alike become one row."""
         entries, numbers = distinct_layouts(graphs)
         known: dict[Row, int] = {}
-        rows = [[known.setdefault(row, len(known)) for row in _rows(*entry)] for entry in entries]
-        many = np.array([len(own) for own in rows], dtype=np.int64)
-        begins = np.cumsum(many) - many
-        at = np.array(numbers, dtype=np.int64)
-        sizes = np.array([len(graph.operators) for graph in graphs], dtype=np.int64)
-        # Which operator of all each row is of, and how far it is from the first row of that.
-        place = np.repeat(np.arange(len(at)), many[at])
-        after = np.arange(len(place)) - np.repeat(np.cumsum(many[at]) - many[at], many[at])
-        alike = np.array([row for own in rows for row in own], dtype=np.int64)[begins[at][place] + after]
-        owners = np.repeat(np.arange(len(sizes)), sizes)[place]
-        chosen, counts = np.arange(len(alike)), np.ones(len(alike))
-        if merge:
-            _, first, often = np.unique(owners * len(known) + alike, return_index=True, return_counts=True)
-            order = np.argsort(first)
-            chosen, counts = first[order], often[order].astype(np.float64)
+        own = [[known.setdefault(row, len(known)) for row in _rows(*entry)] for entry in entries]
+        rows: list[int] = []
+        counts: list[int] = []
+        owners, operators = [], []
+        each = iter(numbers)
+        for owner, graph in enumerate(graphs):
+            at: dict[int, int] = {}
+            for number, entry in enumerate(islice(each, len(graph.operators))):
+                for row in own[entry]:
+                    place = at.setdefault(row, len(rows)) if merge else len(rows)
+                    if place < len(rows):
+                        counts[place] += 1
+                        continue
+                    rows.append(row)
+                    owners.append(owner)
+                    counts.append(1)
+                    operators.append(number)
         kinds, terms, features = zip(*known, strict=True) if known else ((), (), ())
-        alike, place, owners = alike[chosen], place[chosen], owners[chosen]
         return cls(
-            kinds=np.array(kinds, dtype=object)[alike],
-            terms=np.array(terms, dtype=np.float64).reshape(-1, len(TERMS))[alike],
-            features=np.array(features, dtype=np.float64).reshape(-1, len(FEATURES))[alike],
-            owners=owners,
-            counts=counts,
-            operators=place - (np.cumsum(sizes) - sizes)[owners],
-            alike=alike,
+            kinds=np.array(kinds, dtype=object),
+            terms=np.array(terms, dtype=np.float64).reshape(-1, len(TERMS)),
+            features=np.array(features, dtype=np.float64).reshape(-1, len(FEATURES)),
+            rows=np.array(rows, dtype=np.int64),
+            owners=np.array(owners, dtype=np.int64),
+            counts=np.array(counts, dtype=np.float64),
+            operators=np.array(operators, dtype=np.int64),
             graphs=len(graphs),
         )
-
-    def once(self) -> tuple[OperatorTerms, np.ndarray]:
-        """A row for each that is unlike all before it, there once, and which of these every row is like, int64 [n]."""
-        _, first, same = np.unique(self.alike, return_index=True, return_inverse=True)
-        return replace(self.only(first), counts=np.ones(len(first))), same
-
-    def only(self, rows: np.ndarray) -> OperatorTerms:
-        """These rows, of the same graphs."""
-        names = ("kinds", "terms", "features", "owners", "counts", "operators", "alike")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
 def is_product(kind: str) -> bool:
