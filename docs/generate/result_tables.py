@@ -106,9 +106,9 @@ def graph_network(figures: Figures) -> list[Table]:
     ]
     rivals = list(next(iter(trainings.values()))["mape"])
     errors = [[name, *(percent(mean(f["mape"][rival]), 1) for rival in rivals)] for name, f in trainings.items()]
-    heads = ["predictor", "asked", "median", "least", "most"]
+    heads = ["answers", "asked", "median", "least", "most"]
     speeds = [
-        [f"`{name.partition(', ')[0]}`", name.partition(", ")[2], *_speeds(name, each)]
+        [name.rpartition(", ")[0], name.rpartition(", ")[2], *_speeds(name, each)]
         for name, each in figures["speeds"].items()
     ]
     return [
@@ -118,7 +118,9 @@ def graph_network(figures: Figures) -> list[Table]:
     ]
 
 
-def _speeds(name: str, values: list[float]) -> list[str]:
+def _speeds(name: str, values: list[float] | float) -> list[str]:
+    """Of all rounds; earlier records have one."""
+    values = values if isinstance(values, list) else [values]
     form = "{:.2f}" if name.endswith("ms") else "{:,.0f}"
     return [form.format(value) for value in (median(values), min(values), max(values))]
 

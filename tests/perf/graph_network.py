@@ -210,7 +210,7 @@ def speeds() -> dict[str, list[float]]:
                     seconds = seconds_of(answer, asked)
                     found.setdefault(f"{name}, {what}, {when}", []).append(ASKED / seconds)
             ones = [seconds_of(trained.predict, new_copies([graph])) for graph in shipped[:: len(shipped) // SINGLES]]
-            found.setdefault(f"{name}, one network, ms", []).append(1e3 * statistics.median(ones))
+            found.setdefault(f"{name}, one network alone, ms", []).append(1e3 * statistics.median(ones))
     return found
 
 
