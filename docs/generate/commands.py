@@ -18,7 +18,7 @@ appear whole or not at all, and are replaced only with `--force`.
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the verdict is negative: a tier is violated, a target is missed, a strict campaign is unstable |
+| 1 | the verdict is negative (a tier violated, a target missed, a strict campaign unstable), or some networks failed |
 | 2 | the usage or an input is wrong; one sentence on stderr says what |
 | 3 | the run failed |
 | 124 | a time limit passed |

@@ -331,6 +331,7 @@ nominal_coverage number         share of latencies that an interval is made to h
 slo_s           number?         latency asked about, seconds
 fact            text            batch, threads, size or length
 values          list            values asked about
+failed          object          why networks could not be captured at any value, by name
 largest_within_slo[].name text  name of the network
 largest_within_slo[].value integer? largest value whose predicted latency is at most slo_s
 largest_within_slo[].likely_value integer? largest value that keeps slo_s with a probability of 90 %

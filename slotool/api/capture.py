@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.errors import RunError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -24,7 +25,7 @@ UNCOUNTED_WARNED = 0.01
 
 @writes("out")
 def capture(
-    networks: Network | Sequence[Network],
+    networks: Network | Sequence[Network] | Mapping[str, Network],
     out: FilePath | None = None,
     *,
     input_shape: Shapes | None = None,
@@ -40,8 +41,9 @@ def capture(
     captured in a process of their own, model objects in this one.
 
     Args:
-        networks: One or several: a ``torch.nn.Module``, a ``keras.Model``, a name in keras.applications, an .onnx or
-            .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``, or a graph file.
+        networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
+            keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
+            or a graph file.
         out: Graph file to write: .jsonl or .parquet.
         input_shape: Shape of one example without the batch, for torch modules and free axes of .onnx files; one for
             all, or one for each; a mapping of shapes by name for several inputs.
@@ -57,8 +59,7 @@ def capture(
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
-        GraphError: The model, or the last of several of which none could be, cannot be captured; so where one of
-            several with names of their own cannot.
+        GraphError: The model, or none of several, can be captured.
         AlreadyExistsError: ``out`` exists.
         TimedOut: A capture took longer than ``timeout_s``.
         RunError: A capture died, or took too much memory.
@@ -69,7 +70,7 @@ def capture(
     _refuse(out, force)
     limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
     failed: dict[str, str] = {}
-    graphs = asked.graphs(limits, None if asked.called else failed)
+    graphs = asked.graphs(limits, failed)
     reporter = reporter_of(progress)
     for name, reason in failed.items():
         reporter.warn(f"{name} is left out: {reason}")
@@ -101,7 +102,7 @@ def capture_applications(
 
     Raises:
         GraphError: A name is none of keras.applications.
-        RunError: Half of the networks or more could not be captured; nothing is written.
+        RunError: No network could be captured; nothing is written.
         AlreadyExistsError: ``out`` exists.
         MissingPackageError: Keras is not installed.
     """
@@ -153,7 +154,7 @@ def capture_zoo(
         MissingPackageError: The package is not installed.
     """
     from slotool.api.capture_sweep import swept
-    from slotool.errors import ArgumentError, RunError
+    from slotool.errors import ArgumentError
     from slotool.graphs.capture import Limits
     from slotool.graphs.capture.zoo import PACKAGES, chosen_networks
 
@@ -169,10 +170,7 @@ def capture_zoo(
     limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
     with swept(package, chosen, out, force, limits, processes, reporter) as (graphs, failed):
         if not graphs:
-            first = next(iter(failed.values()))
-            raise RunError(
-                f"none of {len(failed)} networks could be captured, so nothing is written; the first: {first}"
-            )
+            raise _none_of(failed)
         if out is not None:
             _write(Path(out), graphs, {package: given})
     return Capture(graphs, package, None, failed, None if out is None else Path(out))
@@ -180,7 +178,6 @@ def capture_zoo(
 
 def _applications(names: str, reporter: Reporter) -> tuple[list[OperatorGraph], dict[str, str]]:
     """The graphs of several members of keras.applications, and why those that are missing failed."""
-    from slotool.errors import RunError
     from slotool.graphs.capture import ApplicationGraphs
     from slotool.graphs.capture.loading import chosen_applications
 
@@ -190,9 +187,14 @@ def _applications(names: str, reporter: Reporter) -> tuple[list[OperatorGraph], 
         done = list(graphs)
     for name, reason in graphs.failed.items():
         reporter.warn(f"{name} is left out: {reason}")
-    if 2 * len(graphs.failed) >= len(chosen):
-        raise RunError(f"{len(graphs.failed)} of {len(chosen)} networks could not be captured, so nothing is written")
+    if not done:
+        raise _none_of(graphs.failed)
     return done, graphs.failed
+
+
+def _none_of(failed: Mapping[str, str]) -> RunError:
+    first = next(iter(failed.values()))
+    return RunError(f"none of {len(failed)} networks could be captured, so nothing is written; the first: {first}")
 
 
 def _refuse(out: FilePath | None, force: bool) -> None:

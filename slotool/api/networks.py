@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from slotool.errors import ArgumentError, SlotoolError
+from slotool.errors import ArgumentError, RunError, SlotoolError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.graphs.capture import Limits, Source
 
 GRAPH_SUFFIXES = (".parquet", ".jsonl")
+# Of networks that cannot be captured, so many say why in one sentence.
+MAX_REASONS = 8
 Shapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 Dtypes = str | Mapping[str, str]
 # OperatorGraph, Source, torch.nn.Module or keras.Model, a graph or model file, a name: see ``Networks.of``.
@@ -41,6 +43,16 @@ class InMemory:
 
         graph = capture_keras(self.model)
         return replace(graph, name=graph.name or name)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A network by its name of ``Networks.distinct_names``, with its ``graph``, or the ``error`` where it cannot be
+    captured."""
+
+    name: str
+    graph: OperatorGraph | None = None
+    error: SlotoolError | None = None
 
 
 @dataclass(frozen=True)
@@ -125,69 +137,64 @@ class Networks:
             found["input_shape"] = [_plain(part.input_shape) for part in self.parts if _is_model(part)]
         return found
 
-    def graphs(self, limits: Limits | None = None, failed: dict[str, str] | None = None) -> list[OperatorGraph]:
-        """All graphs, in the order given. Models named are captured in processes of their own, each within ``limits``.
-
-        Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails; with ``failed``,
-        which receives why by name (of ``distinct_names``), only where all do."""
-        from slotool.graphs.capture import Source
+    def captured(self, limits: Limits | None = None) -> Iterator[Captured]:
+        """Every network in order, of a graph file each in it. Models named are captured in processes of their own, each
+        within ``limits``, when they are asked for."""
+        from slotool.graphs.capture import Source, all_captured_apart
         from slotool.graphs.store import read_graphs
 
-        sources = {
-            name: part for name, part in zip(self.distinct_names, self.parts, strict=True) if isinstance(part, Source)
-        }
-        others = len(self.parts) - len(sources)
-        answers = captured_sources([*sources.values()], limits, failed, names=[*sources], others=others)
-        captured = dict(zip(sources, answers, strict=True))
-        found: list[OperatorGraph] = []
-        error: SlotoolError | None = None
+        apart = iter(all_captured_apart([part for part in self.parts if isinstance(part, Source)], limits))
         for name, part in zip(self.distinct_names, self.parts, strict=True):
             if isinstance(part, Path):
-                found += read_graphs(part)
+                yield from (Captured(name, graph) for graph in read_graphs(part))
                 continue
-            try:
-                own = captured[name] if isinstance(part, Source) else part
-                graph = own.captured() if isinstance(own, InMemory) else own
-            except SlotoolError as refused:
-                if failed is None:
-                    raise
-                failed[name], error, graph = str(refused), refused, None
-            if graph is not None:
-                found.append(replace(graph, name=name) if self.called else graph)
-        if error is not None and not found:
-            raise error
+            answer = next(apart) if isinstance(part, Source) else _captured_here(part)
+            if isinstance(answer, SlotoolError):
+                yield Captured(name, error=answer)
+            else:
+                yield Captured(name, replace(answer, name=name) if self.called else answer)
+
+    def graphs(self, limits: Limits | None = None, failed: dict[str, str] | None = None) -> list[OperatorGraph]:
+        """All graphs, in the order given; see ``captured``.
+
+        Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails; with ``failed``,
+        which receives why by name, only where all do."""
+        found: list[OperatorGraph] = []
+        errors: dict[str, SlotoolError] = {}
+        for each in self.captured(limits):
+            if each.graph is not None:
+                found.append(each.graph)
+            elif each.error is not None:
+                errors[each.name] = each.error
+            if failed is None and errors:
+                break
+        if errors and (failed is None or not found):
+            raise self.not_captured(errors)
+        if failed is not None:
+            failed |= {name: str(error) for name, error in errors.items()}
         return found
 
+    def not_captured(self, errors: Mapping[str, SlotoolError]) -> SlotoolError:
+        """Why these networks could not be captured, as one error; of several networks it names each, once where
+        several fail alike."""
+        if len(self.parts) == 1:
+            return next(iter(errors.values()))
+        reasons: dict[str, str] = {}
+        for name, error in errors.items():
+            reasons.setdefault(str(error), name)
+        said = [why if name in why else f"{name}: {why}" for why, name in reasons.items()][:MAX_REASONS]
+        more = [f"and {len(reasons) - MAX_REASONS} more"] if len(reasons) > MAX_REASONS else []
+        kinds = {type(error) for error in errors.values()}
+        kind = kinds.pop() if len(kinds) == 1 else RunError
+        several = f"none of {len(errors)} networks can be captured: " if len(errors) > 1 else ""
+        return kind(several + "; ".join([*said, *more]))
 
-def captured_sources(
-    sources: Sequence[Source],
-    limits: Limits | None = None,
-    failed: dict[str, str] | None = None,
-    *,
-    names: Sequence[str] | None = None,
-    others: int = 0,
-) -> list[OperatorGraph | None]:
-    """Their graphs, each captured in a process of its own. Raises the first error; see ``captured_apart``.
 
-    With ``failed``, which receives errors by name, None stands for a graph that could not be captured, and an error is
-    raised only where there is no other, here or among ``others`` that are read elsewhere. ``names``: what errors are
-    kept by; by default what the sources are called."""
-    from slotool.errors import GraphError, SlotoolError
-    from slotool.graphs.capture import all_captured_apart
-
-    graphs: list[OperatorGraph | None] = []
-    names = [source.name for source in sources] if names is None else names
-    for source, name, answer in zip(sources, names, all_captured_apart(sources, limits), strict=True):
-        if not isinstance(answer, SlotoolError):
-            graphs.append(answer)
-        elif failed is not None and len(sources) + others > graphs.count(None) + 1:
-            failed[name] = str(answer)
-            graphs.append(None)
-        elif isinstance(answer, GraphError) and len(sources) > 1 and source.name not in str(answer):
-            raise GraphError(f"{source.name}: {answer}") from answer
-        else:
-            raise answer
-    return graphs
+def _captured_here(part: OperatorGraph | InMemory) -> OperatorGraph | SlotoolError:
+    try:
+        return part.captured() if isinstance(part, InMemory) else part
+    except SlotoolError as error:
+        return error
 
 
 def _part(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.chosen_predictor import Chosen, chosen_predictor, machine_differences, opened_predictor
-from slotool.api.networks import Networks, captured_sources
+from slotool.api.networks import Captured, Networks
 from slotool.api.prediction import NOT_HERE
 from slotool.api.sweep_axis import BATCH, SHAPES, THREADS, SweepAxis
 from slotool.errors import ArgumentError, SlotoolError
@@ -47,22 +47,24 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a predictor says of all networks at one value; ``reasons``: why it says nothing of one, or None."""
+    """What a predictor says of all networks at one value; ``why_not``: that it says nothing of any."""
 
     value: int
     chosen: Chosen
     batch_size: int
-    graphs: Sequence[OperatorGraph | None]
-    reasons: Sequence[str | None]
+    networks: Sequence[Captured]
     predictions: Predictions | None
     learnt: bool = True
+    why_not: str | None = None
 
     def points(self, names: Sequence[str], slo_s: float | None) -> Iterator[SweepPoint]:
         at, predictions = 0, self.predictions
         trained = self.chosen.opened.require_solo()
         chances = None if slo_s is None or predictions is None else trained.probability_within(predictions, slo_s)
-        for name, graph, why in zip(names, self.graphs, self.reasons, strict=True):
+        for name, network in zip(names, self.networks, strict=True):
+            graph = network.graph
             if graph is None or predictions is None:
+                why = self.why_not if network.error is None else str(network.error)
                 yield SweepPoint(self.value, name, self.batch_size, graph, why_not=why)
                 continue
             yield SweepPoint(
@@ -127,13 +129,13 @@ def _over_batches(
             "latency scaled to other batch sizes: learn from labels of them, with slotool train-predictor --model "
             "settings",
         )
-    graphs, found = asked.graphs(limits), []
+    networks, graphs = _captured(asked, limits)
+    found = []
     for value in axis.values:
         nearest = min(known, key=lambda size: abs(math.log(size / value)))
         trained = known[nearest].opened.require_solo()
         predictions = trained.predict(graphs) if nearest == value else scaled_to_batch(trained, graphs, value)
-        reasons = [None] * len(graphs)
-        found.append(Answer(value, known[nearest], value, graphs, reasons, predictions, learnt=nearest == value))
+        found.append(Answer(value, known[nearest], value, networks, predictions, learnt=nearest == value))
     return found
 
 
@@ -149,51 +151,44 @@ def _over_threads(
             unknown[value] = error
     if not known:
         raise next(iter(unknown.values()))
-    graphs, found = asked.graphs(limits), []
+    networks, graphs = _captured(asked, limits)
+    found = []
     first = next(iter(known.values()))
     size = first.opened.setting.batch_size
     for value in axis.values:
         if value in known:
             predictions = known[value].opened.require_solo().predict(graphs)
-            found.append(Answer(value, known[value], size, graphs, [None] * len(graphs), predictions))
+            found.append(Answer(value, known[value], size, networks, predictions))
         else:
             command = f"slotool calibrate --backend {first.opened.setting.backend} --threads {value}"
             why = f"no label was measured on so many threads; {command} measures some here"
-            found.append(Answer(value, first, size, graphs, [why] * len(graphs), None, learnt=False))
+            found.append(Answer(value, first, size, networks, None, learnt=False, why_not=why))
     return found
 
 
 def _over_shapes(axis: SweepAxis, chosen: Chosen, asked: Networks, limits: Limits) -> list[Answer]:
     trained, found = chosen.opened.require_solo(), []
-    errors: list[SlotoolError] = []
-    for value, networks in zip(axis.values, axis.reshaped(asked), strict=True):
-        graphs: list[OperatorGraph | None] = []
-        reasons: list[str | None] = []
-        for answer in _captured(networks, limits):
-            failed = isinstance(answer, SlotoolError)
-            graphs.append(None if failed else answer)
-            reasons.append(f"{answer}" if failed else None)
-            errors += [answer] if failed else []
-        captured = [graph for graph in graphs if graph is not None]
-        predictions = trained.predict(captured) if captured else None
-        found.append(Answer(value, chosen, trained.setting.batch_size, graphs, reasons, predictions))
+    errors: dict[str, SlotoolError] = {}
+    for value, reshaped in zip(axis.values, axis.reshaped(asked), strict=True):
+        networks = list(reshaped.captured(limits))
+        for each in networks:
+            if each.error is not None:
+                errors.setdefault(each.name, each.error)
+        graphs = [each.graph for each in networks if each.graph is not None]
+        predictions = trained.predict(graphs) if graphs else None
+        found.append(Answer(value, chosen, trained.setting.batch_size, networks, predictions))
     if all(answer.predictions is None for answer in found):
-        raise errors[0]
+        raise asked.not_captured(errors)
     return found
 
 
-def _captured(networks: Networks, limits: Limits) -> Iterator[Any]:
-    """The graph of each network, or the error."""
-    from slotool.graphs.capture import Source
-
-    for part, name in zip(networks.parts, networks.names, strict=True):
-        try:
-            if isinstance(part, Source):
-                yield captured_sources([part], limits)[0]
-            else:
-                yield replace(part.captured(), name=name)  # type: ignore[union-attr]  # reshaped: torch modules alone
-        except SlotoolError as error:
-            yield error
+def _captured(asked: Networks, limits: Limits) -> tuple[list[Captured], list[OperatorGraph]]:
+    """All networks, and the graphs of those that can be captured. Raises why where none can."""
+    networks = list(asked.captured(limits))
+    graphs = [each.graph for each in networks if each.graph is not None]
+    if not graphs:
+        raise asked.not_captured({each.name: each.error for each in networks if each.error is not None})
+    return networks, graphs
 
 
 def _only_here(answer: Answer) -> Answer:

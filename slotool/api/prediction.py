@@ -134,11 +134,14 @@ class Prediction(Result):
     def warnings(self) -> list[str]:
         """Which networks are not as those learnt from, and in what."""
         found = self._unlike
-        sentences = [f"{name} is left out: {reason}" for name, reason in self.failed.items()]
-        sentences += [f"{name}: {sentence}" for name, sentence in found[:MAX_WARNINGS]]
+        sentences = [*self._left_out, *(f"{name}: {sentence}" for name, sentence in found[:MAX_WARNINGS])]
         if len(found) > MAX_WARNINGS:
             sentences.append(f"{len(found) - MAX_WARNINGS} more networks are unlike the training networks (--json)")
         return sentences
+
+    @property
+    def _left_out(self) -> list[str]:
+        return [f"{name} is left out: {reason}" for name, reason in self.failed.items()]
 
     @property
     def _names(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.chosen_predictor import machine_differences
 from slotool.api.display import Part, duration, number, table
-from slotool.api.networks import Networks
+from slotool.api.networks import Captured, Networks
 from slotool.api.predict_sweep import Answer, SweepPoint, answers_of
 from slotool.api.prediction import NOT_HERE, Prediction
 from slotool.api.sweep_axis import BATCH, SweepAxis
@@ -20,7 +20,6 @@ from slotool.api.versions import Versions
 if TYPE_CHECKING:
     import numpy as np
 
-    from slotool.graphs import OperatorGraph
     from slotool.graphs.capture import Limits
     from slotool.reports.sweep import SweepCurve
 
@@ -55,9 +54,11 @@ class SweptPrediction(Prediction):
         answers = answers_of(axis, predictor, asked, facts, limits)
         first = next(answer for answer in answers if answer.predictions is not None)
         assert first.predictions is not None
-        names = _names(asked, first.graphs)
+        names = _names(first.networks)
         by_value = [list(answer.points(names, slo_s)) for answer in answers]
-        points = [points[i] for i in range(len(names)) for points in by_value]
+        columns = list(zip(*by_value, strict=True))
+        failed = {own[0].name: own[0].why_not for own in columns if all(point.graph is None for point in own)}
+        points = [point for own in columns for point in own if point.name not in failed]
         trained = first.chosen.opened.require_solo()
         graphs = [point.graph for point in points if point.graph is not None]
         own_machine = (facts["device"], facts["precision"]) == (None, None)
@@ -68,6 +69,7 @@ class SweptPrediction(Prediction):
             items=graphs,
             predictions=first.predictions,
             slo_s=slo_s,
+            failed={name: why or "" for name, why in failed.items()},
             differences=machine_differences(trained) if own_machine else None,
             fact=axis.fact,
             points=points,
@@ -89,10 +91,10 @@ class SweptPrediction(Prediction):
                 if answer.predictions is not None:
                     trained = answer.chosen.opened.require_solo()
                     there = replace(trained, setting=replace(trained.setting, batch_size=answer.batch_size))
-                    graphs = [graph for graph in answer.graphs if graph is not None]
-                    predicted = there.latency_table(graphs, answer.predictions)
+                    found = [each.graph for each in answer.networks]
+                    predicted = there.latency_table([graph for graph in found if graph is not None], answer.predictions)
                     if versions is not None:
-                        predicted = versions.table(predicted, [graph is not None for graph in answer.graphs])
+                        predicted = versions.table(predicted, [graph is not None for graph in found])
                     rows += predicted.rows.to_dict("records")
             LatencyTable.of(rows).save(out)
         return replace(self, plot=plot, out=out)
@@ -169,7 +171,7 @@ class SweptPrediction(Prediction):
 
     def findings(self) -> Row:
         document = super().findings()
-        del document["predictions"], document["co_runners"], document["failed"]
+        del document["predictions"], document["co_runners"]
         return {
             **document,
             "fact": self.fact,
@@ -205,14 +207,12 @@ class SweptPrediction(Prediction):
 
     @property
     def warnings(self) -> list[str]:
-        if not any(point.outside for point in self.points):
-            return []
         unlike = dict.fromkeys(
             f"{point.name}: unlike the training networks: {point.outside}" for point in self.points if point.outside
         )
         sentences = [*unlike]
         more = [] if len(sentences) < 3 else [f"{len(sentences) - 2} more are unlike the training networks (--json)"]
-        return [*sentences[:2], *more]
+        return [*self._left_out, *sentences[:2], *more]
 
     def _verdict(self, row: Row) -> str:
         assert self.slo_s is not None
@@ -288,11 +288,10 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _names(asked: Networks, graphs: Sequence[OperatorGraph | None]) -> list[str]:
-    """Of each network; a graph file holds several. Two of one name are told apart by a number."""
-    given = asked.names if len(asked.names) == len(graphs) else [""] * len(graphs)
+def _names(networks: Sequence[Captured]) -> list[str]:
+    """Of each, as its graph is called. Two of one name are told apart by a number."""
     found: list[str] = []
-    for name, graph in zip(given, graphs, strict=True):
-        called = name if graph is None else graph.name or graph.id
+    for each in networks:
+        called = each.name if each.graph is None else each.graph.name or each.graph.id
         found.append(called if called not in found else f"{called} ({len(found) + 1})")
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import slotool
-from slotool.cli.commands import refuse_without_effect
+from slotool.cli.commands import refuse_without_effect, require_none_failed
 from slotool.cli.options import Force, Json
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def capture(
     """Read Keras, PyTorch or ONNX models as operator graphs.
 
     Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Of several networks those that
-    cannot be captured are left out and named. A sweep of a package that was interrupted goes on where it was.
+    cannot be captured are left out and named, and the exit code is 1. A sweep of a package that was interrupted goes on
+    where it was.
 
     Example: slotool capture --keras ResNet50 -o resnet50.jsonl
 
@@ -108,27 +109,27 @@ def capture(
     if packages:
         refuse_without_effect(("input_shape", "input_dtype", "factory_arguments"), f"with --{packages[0]}")
         (package,), (names,) = packages, [str(zoo[package]) for package in packages]
-        output.show(
-            slotool.capture_zoo(
-                package,
-                names,
-                out,
-                processes=processes,
-                timeout_s=timeout,
-                max_memory_gb=max_memory_gb,
-                force=force,
-                progress=output,
-            )
+        found = slotool.capture_zoo(
+            package,
+            names,
+            out,
+            processes=processes,
+            timeout_s=timeout,
+            max_memory_gb=max_memory_gb,
+            force=force,
+            progress=output,
         )
-        return
-    refuse_without_effect(("processes",), "without --torchvision, --timm or --transformers")
-    if keras is not None and (keras == "all" or "," in keras):
-        refuse_without_effect(("timeout", "max_memory_gb"), "for several networks of keras.applications")
-        output.show(slotool.capture_applications(keras, out, force=force, progress=output))
-        return
-    output.show(
-        slotool.capture(sources, out, timeout_s=timeout, max_memory_gb=max_memory_gb, force=force, progress=output)
-    )
+    else:
+        refuse_without_effect(("processes",), "without --torchvision, --timm or --transformers")
+        if keras is not None and (keras == "all" or "," in keras):
+            refuse_without_effect(("timeout", "max_memory_gb"), "for several networks of keras.applications")
+            found = slotool.capture_applications(keras, out, force=force, progress=output)
+        else:
+            found = slotool.capture(
+                sources, out, timeout_s=timeout, max_memory_gb=max_memory_gb, force=force, progress=output
+            )
+    output.show(found)
+    require_none_failed(found.failed)
 
 
 def sources_of(

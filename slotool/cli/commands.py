@@ -166,6 +166,13 @@ def refuse_without_effect(options: Sequence[str], why: str) -> None:
             raise typer.BadParameter(f"it has no effect {why}; leave it out", param_hint=param.opts[-1])
 
 
+def require_none_failed(failed: Mapping[str, str]) -> None:
+    """Ends the running command with exit code 1 where some of several networks failed, by name. What it found of the
+    others is shown and written before."""
+    if failed:
+        raise typer.Exit(1)
+
+
 def _option_of(command: Any, error: ArgumentError) -> str:
     """The option, or the argument, for an argument of the function that the command calls: ``--slo`` for ``slo_s``."""
     name = error.argument

@@ -9,6 +9,7 @@ import typer
 
 import slotool
 from slotool.cli.capture import CaptureTimeout, InputDtype, InputShape, Onnx, Torch, sources_of
+from slotool.cli.commands import require_none_failed
 from slotool.cli.options import Force, Json, parse_latency
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def predict(
     """Predict the latency of networks, solo or co-located.
 
     It is that on the machine and backend whose measurements were learnt. Each has a 90 % interval, the wider the less
-    it is like the networks learnt from, or a sentence why it has none. With --co-runners it predicts the latency while
-    all of them run, and by how much that is longer.
+    it is like the networks learnt from, or a sentence why it has none. Of several networks those that cannot be
+    captured are left out and named, and the exit code is 1. With --co-runners it predicts the latency while all of them
+    run, and by how much that is longer.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 
@@ -97,6 +99,7 @@ def predict(
         timeout_s=timeout,
     )
     Output(as_json=json).show(found)
+    require_none_failed(found.failed)
 
 
 def _networks(

@@ -97,12 +97,11 @@ class FlatEncoding:
 
 def operator_measures(graph: OperatorGraph) -> np.ndarray:
     """float64 [operators, ``MEASURES``], per example; what an operator lacks counts 0 bytes or a size of 1. Nobody
-    changes it: a prediction asks for it three times, so a graph keeps its own."""
+    changes it: several features of a network ask for it, so a graph keeps its own. Of many graphs at once:
+    ``OperatorArrays``."""
     kept: np.ndarray | None = vars(graph).get(_KEPT)
     if kept is None:
-        shapes = {operator.name: operator.shape for operator in graph.operators}
-        rows = [_kept(o, [shapes[name] for name in o.inputs]) for o in graph.operators]
-        kept = np.array(rows, dtype=np.float64)
+        kept = np.array([measures_of(operator) for operator in graph.operators], dtype=np.float64)
         kept.setflags(write=False)
         # As functools.cached_property keeps its value.
         vars(graph)[_KEPT] = kept
@@ -112,13 +111,12 @@ def operator_measures(graph: OperatorGraph) -> np.ndarray:
 _KEPT = "operator_measures"
 
 
-def _kept(operator: Operator, inputs: list[Shape]) -> tuple[float, ...]:
-    """``_of_operator``, which an operator keeps with the shapes it is of: networks of a kind share most of theirs."""
-    kept: tuple[list[Shape], tuple[float, ...]] | None = vars(operator).get(_KEPT)
-    if kept is None or kept[0] != inputs:
-        kept = inputs, _of_operator(operator, inputs)
-        vars(operator)[_KEPT] = kept
-    return kept[1]
+def measures_of(operator: Operator) -> tuple[float, ...]:
+    """``MEASURES`` of one operator, which keeps them: networks of a kind share most of theirs."""
+    if operator.measures is None:
+        # Its only attribute that is set late; a dictionary per operator would be another million objects to collect.
+        object.__setattr__(operator, "measures", _of_operator(operator))
+    return operator.measures or ()
 
 
 # Products and gathering, whose features are the last axis whatever the rank.
@@ -135,7 +133,8 @@ def feature_axis(op: str, shape: Shape) -> int:
     return 0 if kind is not None and kind.channels_first else channel_axis(shape)
 
 
-def _of_operator(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ...]:
+def _of_operator(operator: Operator) -> tuple[float, ...]:
+    inputs = operator.input_shapes
     channels_in = inputs[0][feature_axis(operator.op, inputs[0])] if inputs and inputs[0] else 1
     channels_out = operator.shape[feature_axis(operator.op, operator.shape)] if operator.shape else 1
     padded = float(operator.flops)

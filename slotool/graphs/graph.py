@@ -60,8 +60,9 @@ _MADE: dict[tuple[Any, ...], Operator] = {}
 class Operator:
     """One node, made by ``make_operator``. ``inputs`` are names of earlier operators; ``shape``, ``weights``, ``flops``
     are per example, as is ``moved``, the number of values that it reads and writes, weights apart: 0 for a view.
-    ``calls``: kernels that run one after the other. ``attributes`` of a known operator are in canonical form; graphs
-    may share operators, so nobody changes them."""
+    ``calls``: kernels that run one after the other. ``input_shapes``: of what it was made on, in the order of
+    ``inputs``. ``attributes`` of a known operator are in canonical form; graphs may share operators, so nobody changes
+    them."""
 
     name: str
     op: str
@@ -72,8 +73,11 @@ class Operator:
     flops: int
     moved: int = field(default=0, compare=False)
     calls: int = field(default=1, compare=False)
+    input_shapes: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
     # Of a type that was nobody's when its file was written, and that means something else here today.
     foreign: bool = False
+    # Once ``encodings.measures_of`` was asked.
+    measures: tuple[float, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def known(self) -> bool:
@@ -130,7 +134,8 @@ def make_operator(
     """
     if op in OPERATORS:
         # repr, unlike equality, tells 1 from True and 1.0.
-        key = (name, op, inputs, tuple(shapes), repr(attributes))
+        shapes = tuple(shapes)
+        key = (name, op, inputs, shapes, repr(attributes))
         if key not in _MADE:
             if len(_MADE) >= MAX_CACHED:
                 _MADE.clear()
@@ -147,7 +152,8 @@ def _operator(
     moved = effect.moved
     if moved is None:
         moved = sum(map(math.prod, shapes)) + math.prod(effect.shape)
-    return Operator(name, op, inputs, attributes, effect.shape, effect.weights, effect.flops, moved, effect.calls)
+    costs = (effect.weights, effect.flops, moved, effect.calls)
+    return Operator(name, op, inputs, attributes, effect.shape, *costs, tuple(shapes))
 
 
 def _countable(operator: Operator) -> Operator:

@@ -9,7 +9,7 @@ values laid out unlike takes slower loops.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from slotool.graphs.graph import Operator, OperatorGraph
@@ -40,15 +40,47 @@ class Layout(NamedTuple):
 
 def layouts_of(graph: OperatorGraph) -> list[Layout]:
     """Of each operator."""
-    shapes: dict[str, Shape] = {}
-    strides: dict[str, Strides] = {}
-    found = []
-    for operator in graph.operators:
-        inputs = [(shapes[name], strides[name]) for name in operator.inputs]
-        shapes[operator.name] = operator.shape
-        strides[operator.name] = own = _strides(operator, inputs)
-        found.append(Layout(bool(inputs) and _is_channels_last(*inputs[0]), _is_reordered(operator, inputs, own)))
-    return found
+    found, numbers = distinct_layouts([graph])
+    return [found[number][1] for number in numbers]
+
+
+def distinct_layouts(graphs: Sequence[OperatorGraph]) -> tuple[list[tuple[Operator, Layout]], list[int]]:
+    """An operator for all that differ in names alone, with each layout that it has in these graphs, and which of these
+    every operator of every graph in turn is: networks of a kind share most of theirs."""
+    kinds: dict[Hashable, int] = {}
+    kind_of: dict[int, int] = {}
+    known: dict[tuple[int, tuple[Strides, ...]], int] = {}
+    found: list[tuple[Operator, Layout]] = []
+    outputs: list[Strides] = []
+    numbers = []
+    for graph in graphs:
+        strides: dict[str, Strides] = {}
+        for operator in graph.operators:
+            kind = kind_of.get(id(operator))
+            if kind is None:
+                kind = kind_of[id(operator)] = kinds.setdefault(_unnamed(operator), len(kinds))
+            given = tuple([strides[name] for name in operator.inputs])
+            number = known.setdefault((kind, given), len(found))
+            if number == len(found):
+                inputs = list(zip(operator.input_shapes, given, strict=True))
+                output = _strides(operator, inputs)
+                last = bool(inputs) and _is_channels_last(*inputs[0])
+                found.append((operator, Layout(last, _is_reordered(operator, inputs, output))))
+                outputs.append(output)
+            strides[operator.name] = outputs[number]
+            numbers.append(number)
+    return found, numbers
+
+
+def _unnamed(operator: Operator) -> Hashable:
+    """All of it but names; itself alone where an attribute, of an unknown operator, cannot be looked up."""
+    costs = (operator.weights, operator.flops, operator.moved, operator.calls)
+    unnamed = (operator.op, operator.shape, operator.input_shapes, costs, tuple(operator.attributes.items()))
+    try:
+        hash(unnamed)
+    except TypeError:
+        return id(operator)
+    return unnamed
 
 
 def _strides(operator: Operator, inputs: Sequence[tuple[Shape, Strides]]) -> Strides:

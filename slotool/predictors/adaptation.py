@@ -14,6 +14,7 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import MIN_LABELS
 from slotool.predictors.base import Examples
+from slotool.predictors.bounds import Bounds
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
@@ -22,7 +23,7 @@ from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.odd_labels import OddLabel, mixed_units, odd_labels
 from slotool.predictors.sampling import propose
 from slotool.predictors.setting import SettingsPredictor
-from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
+from slotool.predictors.trained import KIND, SCORES, TrainedPredictor
 
 # What learns from the labels alone: the base's training networks say nothing of what it knows.
 LABELS_ALONE = (THREE_TERM, SCRATCH)

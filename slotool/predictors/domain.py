@@ -261,8 +261,8 @@ class Domain:
 
     def _other_inputs(self, graph: OperatorGraph) -> str:
         """That all networks here take something else, in words; empty where one takes the same."""
-        strange = set(inputs_of([graph])) - set(self.inputs)
-        if not (self.inputs and strange):
+        strange = set(inputs_of([graph])) - set(self.inputs) if self.inputs else ()
+        if not strange:
             return ""
         return f"it takes {' and '.join(sorted(strange))}, and all networks measured take {' or '.join(self.inputs)}"
 

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from slotool import devices, strict_json
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
-from slotool.graphs.encodings import MEASURES, operator_measures
+from slotool.graphs.encodings import MEASURES
+from slotool.graphs.operator_arrays import OperatorArrays
 from slotool.predictors import onednn
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.packed_graphs import Packed, Picker, alike, edges_of, exchange, owners_of
+from slotool.predictors.packed_graphs import Packed, Picker, alike, exchange
 from slotool.predictors.type_prices import costs_s, fitted_prices, roofline_terms, type_slots
 
 # Of the whole network, in addition to each operator's own measures.
@@ -87,7 +88,9 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         train.require("training")
         dev.require("dev")
         self._scaling = Scaling.fit(*train)
-        fitting, choosing = ((self._scaling.pack(part.items, merge=True), _log_labels(part)) for part in (train, dev))
+        fitting, choosing = (
+            (self._scaling.pack(OperatorArrays.of(part.items), merge=True), _log_labels(part)) for part in (train, dev)
+        )
         self._networks = [_new_network(self._scaling, seed + member) for member in range(self.members)]
         with _in_turn_or_at_once() as (pool, stopped):
             trainings = [
@@ -102,10 +105,10 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        logs = []
+        logs, operators = [], OperatorArrays.of(graphs)
         with _one_thread(), torch.inference_mode():
             for at in range(0, len(graphs), GRAPHS_AT_ONCE):
-                packed = self._scaling.pack(graphs[at : at + GRAPHS_AT_ONCE])
+                packed = self._scaling.pack(operators.part(at, min(at + GRAPHS_AT_ONCE, len(graphs))))
                 logs.append(torch.stack([network(packed) for network in self._networks]).double().mean(dim=0))
         predicted_s: np.ndarray = np.exp(torch.cat(logs).numpy())
         return predicted_s
@@ -113,7 +116,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
         """The share that an operator has is the mean of those that the members give it."""
         with _one_thread(), torch.inference_mode():
-            packed = self._scaling.pack([item])
+            packed = self._scaling.pack(OperatorArrays.of([item]))
             parts = [network.seconds(packed) for network in self._networks]
             shares = torch.stack([cost_s / (constant_s + cost_s.sum()) for constant_s, cost_s in parts]).double()
         return np.asarray(shares.mean(dim=0).numpy() * self.predict([item])[0])
@@ -168,12 +171,12 @@ class Scaling:
 
     @classmethod
     def fit(cls, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> Self:
-        measured = [operator_measures(graph) for graph in graphs]
-        numbers = np.log1p(_with_context(measured))
+        operators = OperatorArrays.of(graphs)
+        numbers = np.log1p(_with_context(operators))
         deviation = numbers.std(axis=0)
-        types = tuple(sorted({operator.op for graph in graphs for operator in graph.operators}))
-        terms = roofline_terms(np.concatenate(measured))
-        constant_s, prices = fitted_prices(terms, type_slots(graphs, types), owners_of(graphs), latency_s)
+        types = tuple(sorted({operator.op for operator in operators.distinct}))
+        terms = roofline_terms(operators.measures)
+        constant_s, prices = fitted_prices(terms, type_slots(operators, types), operators.owners, latency_s)
         return cls(
             types=types,
             mean=numbers.mean(axis=0),
@@ -184,16 +187,15 @@ class Scaling:
             prices=prices,
         )
 
-    def pack(self, graphs: Sequence[OperatorGraph], *, merge: bool = False) -> Packed:
+    def pack(self, arrays: OperatorArrays, *, merge: bool = False) -> Packed:
         """``merge``: operators of a graph that the network cannot tell apart are computed once, as repeated blocks
         have them. The sums are then added up in another order."""
-        measured = [operator_measures(graph) for graph in graphs]
-        numbers = np.log1p(_with_context(measured))
+        numbers = np.log1p(_with_context(arrays))
         beyond = (numbers < self.low - 1e-6) | (numbers > self.high + 1e-6)
         blind = beyond[:, -len(CONTEXT) :].any(axis=1)
         numbers = (np.clip(numbers, self.low, self.high) - self.mean) / self.deviation
-        slots, owners, edges = type_slots(graphs, self.types), owners_of(graphs), edges_of(graphs)
-        cost = costs_s(graphs, roofline_terms(np.concatenate(measured)), slots, self.types, self.prices)
+        slots, owners, edges = type_slots(arrays, self.types), arrays.owners, arrays.edges
+        cost = costs_s(arrays, roofline_terms(arrays.measures), slots, self.types, self.prices)
         first = classes = np.arange(len(slots))
         if merge:
             first, classes = alike(np.column_stack([owners, slots, numbers]), *edges, ROUNDS)
@@ -206,7 +208,7 @@ class Scaling:
             known=torch.from_numpy((slots[first] < len(self.types)).astype(np.float32)),
             cost=torch.from_numpy(cost.astype(np.float32)),
             graph=torch.from_numpy(owners[first]),
-            constant_s=torch.full((len(graphs),), float(self.call_s[0])),
+            constant_s=torch.full((len(arrays.sizes),), float(self.call_s[0])),
             gather=gather,
             scatter=scatter,
             counts=gather.sizes().clamp(min=1).float()[:, None],
@@ -255,10 +257,10 @@ def _log_labels(examples: Examples[OperatorGraph]) -> Tensor:
     return torch.from_numpy(np.log(examples.latency_s)).float()
 
 
-def _with_context(measured: Sequence[np.ndarray]) -> np.ndarray:
+def _with_context(operators: OperatorArrays) -> np.ndarray:
     """float64 [operators, ``MEASURES`` and ``CONTEXT``]: of each operator of all graphs, and of its whole graph."""
-    sizes = np.array([len(own) for own in measured])
-    measures, starts = np.concatenate(measured), np.cumsum(sizes) - sizes
+    sizes, measures = operators.sizes, operators.measures
+    starts = np.cumsum(sizes) - sizes
     _, _, weights, read, written = measures[:, :5].T
     totals = np.add.reduceat(np.column_stack([measures[:, :3], read + written]), starts)
     largest = np.maximum.reduceat(np.column_stack([weights, written]), starts)

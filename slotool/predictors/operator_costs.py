@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -63,12 +63,12 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         terms = OperatorTerms.of(graphs)
-        seconds = np.bincount(terms.owners, self._seconds(terms), len(graphs))
+        seconds = np.bincount(terms.owners, self._seconds(terms)[terms.rows] * terms.counts, len(graphs))
         return np.asarray(seconds + NETWORK_S * np.exp(self._prices["network"][0]))
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
         terms = OperatorTerms.of([item], merge=False)
-        return np.bincount(terms.operators, self._seconds(terms), len(item.operators))
+        return np.bincount(terms.operators, self._seconds(terms)[terms.rows], len(item.operators))
 
     def surrogate(self) -> Predictor[OperatorGraph]:
         """One that stops early: in a quarter of the time."""
@@ -93,7 +93,7 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         return restored
 
     def _seconds(self, terms: OperatorTerms) -> np.ndarray:
-        """float64 [rows]."""
+        """Of each that is unlike others, float64 [d]."""
         at, products = self._shapes.rows(terms)
         shape = np.einsum("nf,nft->nt", self._shapes.of(terms, at), self._prices["shape"][at])
         price = np.clip(self._prices["common"][products] + self._prices["own"][at], -MAX_LOG_PRICE, MAX_LOG_PRICE)
@@ -121,7 +121,7 @@ class Shapes:
         low, high, middle, deviation = zeros.copy(), zeros.copy(), zeros.copy(), np.ones_like(zeros)
         bends = np.stack([zeros] * len(BENDS))
         for row, kind in enumerate(kinds):
-            own = terms.features[terms.kinds == kind]
+            own = terms.features[terms.rows[terms.kinds[terms.rows] == kind]]
             low[row], high[row] = own.min(axis=0), own.max(axis=0)
             deviation[row] = np.maximum(own.std(axis=0), MIN_DEVIATION)
             middle[row] = (own.mean(axis=0) - low[row]) / deviation[row]
@@ -158,23 +158,21 @@ class Shapes:
 
 
 def _neutral_s(terms: OperatorTerms) -> np.ndarray:
-    """float64 seconds [n, ``TERMS``] before any price is known."""
+    """float64 seconds [d, ``TERMS``] before any price is known."""
     rates = np.array([CALL_S, 1 / FLOPS_PER_SECOND, 1 / BYTES_PER_SECOND, 1 / BYTES_PER_SECOND])
-    return np.asarray(terms.terms * rates * terms.counts[:, None])
+    return np.asarray(terms.terms * rates)
 
 
 def _fitted(shapes: Shapes, terms: OperatorTerms, log_s: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
     """The prices of greatest posterior likelihood."""
     import torch
 
-    # Networks repeat each other's operators: each is priced once.
-    first, same = _alike(terms)
-    once = terms.only(first)
-    at, products = (torch.from_numpy(own) for own in shapes.rows(once))
-    features = torch.from_numpy(shapes.of(once, at.numpy()))
-    neutral = torch.from_numpy(_neutral_s(replace(once, counts=np.ones(len(first)))))
+    at, products = (torch.from_numpy(own) for own in shapes.rows(terms))
+    features = torch.from_numpy(shapes.of(terms, at.numpy()))
+    neutral = torch.from_numpy(_neutral_s(terms))
     owners, counts, labels = (torch.from_numpy(own) for own in (terms.owners, terms.counts, log_s))
-    same = torch.from_numpy(same)
+    # Networks repeat each other's operators: each is priced once.
+    same = torch.from_numpy(terms.rows)
     rows = len(shapes.kinds) + 2
     sizes = {"common": (2, len(TERMS)), "own": (rows, len(TERMS)), "network": (1,)}
     sizes["shape"] = (rows, features.shape[1], len(TERMS) - 1)
@@ -198,15 +196,6 @@ def _fitted(shapes: Shapes, terms: OperatorTerms, log_s: np.ndarray, iterations:
     )
     optimum.step(_with_gradient(optimum, unlikely))
     return {name: own.detach().numpy().copy() for name, own in prices.items()}
-
-
-def _alike(terms: OperatorTerms) -> tuple[np.ndarray, Any]:
-    """A row of each operator unlike all before it, and for every row which of them it is like, int64 [n]."""
-    numbers = {kind: i for i, kind in enumerate(dict.fromkeys(terms.kinds.tolist()))}
-    kinds = np.array([numbers[kind] for kind in terms.kinds.tolist()], dtype=np.float64)
-    rows = np.ascontiguousarray(np.column_stack([kinds, terms.terms, terms.features]))
-    _, first, same = np.unique(rows.view(f"V{rows.shape[1] * 8}").ravel(), return_index=True, return_inverse=True)
-    return first, same
 
 
 def _with_gradient(optimum: Any, loss_of: Callable[[], Any]) -> Callable[[], float]:

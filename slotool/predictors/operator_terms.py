@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import lane_padding
-from slotool.graphs.layout import Layout, layouts_of
+from slotool.graphs.layout import Layout, distinct_layouts
 from slotool.graphs.operators import Shape
 
 TERMS = ("calls", "flops", "moved_bytes", "weight_bytes")
@@ -35,9 +36,11 @@ Row = tuple[str, tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True)
 class OperatorTerms:
-    """Rows of n operators: ``kinds`` str [n], ``terms`` float64 [n, ``TERMS``], ``features`` float64 [n, ``FEATURES``],
-    ``owners`` int64 [n], the graph each belongs to, ``counts`` float64 [n], how often it is there, ``operators`` int64
-    [n], its number in its graph. ``graphs``: how many there are.
+    """What d operators that are unlike each other must do, and which of them n operators of networks are.
+
+    ``kinds`` str [d], ``terms`` float64 [d, ``TERMS``], ``features`` float64 [d, ``FEATURES``]. ``rows`` int64 [n]:
+    which of these each is; ``owners`` int64 [n], the graph it belongs to, ``counts`` float64 [n], how often it is
+    there, ``operators`` int64 [n], its number in its graph. ``graphs``: how many there are.
 
     An activation that is an attribute of a layer is a row of its own, with that layer's number.
     """
@@ -45,6 +48,7 @@ class OperatorTerms:
     kinds: np.ndarray
     terms: np.ndarray
     features: np.ndarray
+    rows: np.ndarray
     owners: np.ndarray
     counts: np.ndarray
     operators: np.ndarray
@@ -53,28 +57,36 @@ class OperatorTerms:
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph], *, merge: bool = True) -> OperatorTerms:
         """``merge``: operators of a graph that are alike become one row."""
-        rows: list[tuple[int, int, str, tuple[float, ...], tuple[float, ...], int]] = []
+        entries, numbers = distinct_layouts(graphs)
+        known: dict[Row, int] = {}
+        own = [[known.setdefault(row, len(known)) for row in _rows(*entry)] for entry in entries]
+        rows: list[int] = []
+        counts: list[int] = []
+        owners, operators = [], []
+        each = iter(numbers)
         for owner, graph in enumerate(graphs):
-            counts: dict[tuple[object, ...], list[int]] = {}
-            for number, row in _rows(graph):
-                key = row if merge else (number, *row)
-                counts.setdefault(key, []).append(number)
-            rows += [(owner, own[0], *key[-3:], len(own)) for key, own in counts.items()]  # type: ignore[misc]
-        owners, operators, kinds, terms, features, counted = zip(*rows, strict=True) if rows else ((),) * 6
+            at: dict[int, int] = {}
+            for number, entry in enumerate(islice(each, len(graph.operators))):
+                for row in own[entry]:
+                    place = at.setdefault(row, len(rows)) if merge else len(rows)
+                    if place < len(rows):
+                        counts[place] += 1
+                        continue
+                    rows.append(row)
+                    owners.append(owner)
+                    counts.append(1)
+                    operators.append(number)
+        kinds, terms, features = zip(*known, strict=True) if known else ((), (), ())
         return cls(
             kinds=np.array(kinds, dtype=object),
             terms=np.array(terms, dtype=np.float64).reshape(-1, len(TERMS)),
             features=np.array(features, dtype=np.float64).reshape(-1, len(FEATURES)),
+            rows=np.array(rows, dtype=np.int64),
             owners=np.array(owners, dtype=np.int64),
-            counts=np.array(counted, dtype=np.float64),
+            counts=np.array(counts, dtype=np.float64),
             operators=np.array(operators, dtype=np.int64),
             graphs=len(graphs),
         )
-
-    def only(self, rows: np.ndarray) -> OperatorTerms:
-        """These rows, of the same graphs."""
-        names = ("kinds", "terms", "features", "owners", "counts", "operators")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
 def is_product(kind: str) -> bool:
@@ -96,29 +108,25 @@ def operator_kind(operator: Operator) -> str:
     return operator.op
 
 
-def _rows(graph: OperatorGraph) -> list[tuple[int, Row]]:
-    shapes = {operator.name: operator.shape for operator in graph.operators}
-    found: list[tuple[int, Row]] = []
-    for number, (operator, layout) in enumerate(zip(graph.operators, layouts_of(graph), strict=True)):
-        if operator.op == "InputLayer":
-            continue
-        inputs = [shapes[name] for name in operator.inputs]
-        moved = float(operator.moved_bytes)
-        # Of a table only the rows looked up are read, which ``moved`` counts; a constant is there.
-        weights = 0.0 if operator.op in ("Embedding", "Constant") else float(operator.weight_bytes)
-        terms = (float(operator.calls), float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
-        found.append((number, (operator_kind(operator), terms, _features(operator, inputs, layout, moved + weights))))
-        function = operator.attributes.get("activation")
-        if function and operator.op != "Activation":
-            values = math.prod(operator.shape)
-            shape = _of_rows(operator, [operator.shape])
-            features = (*shape, *_sizes(8.0 * values), float(layout.channels_last), 0.0)
-            found.append((number, (f"{function}()", (1.0, float(values), 8.0 * values, 0.0), features)))
+def _rows(operator: Operator, layout: Layout) -> list[Row]:
+    if operator.op == "InputLayer":
+        return []
+    moved = float(operator.moved_bytes)
+    # Of a table only the rows looked up are read, which ``moved`` counts; a constant is there.
+    weights = 0.0 if operator.op in ("Embedding", "Constant") else float(operator.weight_bytes)
+    terms = (float(operator.calls), float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
+    found: list[Row] = [(operator_kind(operator), terms, _features(operator, layout, moved + weights))]
+    function = operator.attributes.get("activation")
+    if function and operator.op != "Activation":
+        values = math.prod(operator.shape)
+        shape = _of_rows(operator, [operator.shape])
+        features = (*shape, *_sizes(8.0 * values), float(layout.channels_last), 0.0)
+        found.append((f"{function}()", (1.0, float(values), 8.0 * values, 0.0), features))
     return found
 
 
-def _features(operator: Operator, inputs: Sequence[Shape], layout: Layout, size: float) -> tuple[float, ...]:
-    kind = operator_kind(operator)
+def _features(operator: Operator, layout: Layout, size: float) -> tuple[float, ...]:
+    kind, inputs = operator_kind(operator), operator.input_shapes
     shape = _of_product(operator, kind, inputs) if is_product(kind) and inputs else _of_rows(operator, inputs)
     return (*shape, *_sizes(size), float(layout.channels_last), float(layout.reordered))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-
-from slotool.graphs import OperatorGraph
 
 # What an operator gathers in a round of messages: its own state, its inputs', its users'.
 GATHERED = 3
@@ -146,36 +143,6 @@ def exchange(source: np.ndarray, target: np.ndarray, first: np.ndarray, classes:
     to = np.concatenate([GATHERED * own, GATHERED * target[into] + 1, GATHERED * source[out] + 2])
     taken = np.concatenate([own, source[into], target[out]])
     return Ones.of(to, taken, GATHERED * len(first)), Ones.of(taken, to, len(first))
-
-
-def owners_of(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """int64 [operators]: which graph each belongs to."""
-    return np.repeat(np.arange(len(graphs)), [len(graph.operators) for graph in graphs])
-
-
-def edges_of(graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
-    """Sources and targets, int64 [e], numbered through all graphs."""
-    first = np.cumsum([0, *(len(graph.operators) for graph in graphs)]).tolist()
-    own = [_edges(graph) + number for graph, number in zip(graphs, first, strict=False)]
-    source, target = np.concatenate([np.empty((2, 0), dtype=np.int64), *own], axis=1)
-    return source, target
-
-
-def _edges(graph: OperatorGraph) -> np.ndarray:
-    """int64 [2, e]: sources and targets of one graph, which keeps them."""
-    kept: np.ndarray | None = vars(graph).get(_KEPT)
-    if kept is None:
-        at = {operator.name: i for i, operator in enumerate(graph.operators)}
-        source = [at[name] for operator in graph.operators for name in operator.inputs]
-        target = [i for i, operator in enumerate(graph.operators) for _ in operator.inputs]
-        kept = np.array([source, target], dtype=np.int64)
-        kept.setflags(write=False)
-        # As functools.cached_property keeps its value.
-        vars(graph)[_KEPT] = kept
-    return kept
-
-
-_KEPT = "edges"
 
 
 def alike(features: np.ndarray, source: np.ndarray, target: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from slotool.artifacts import create_artifact
 from slotool.graphs import OperatorGraph
+from slotool.predictors.bounds import Bounds
 from slotool.predictors.domain import Domain, inputs_of
 from slotool.predictors.kinds import even_sample
 from slotool.predictors.labels import Setting
@@ -22,7 +23,7 @@ from slotool.predictors.sampling import greedy
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.setting_labels import SettingsLabelled
 from slotool.predictors.settings import MAX_NETWORKS, Encoded, SettingsModel
-from slotool.predictors.trained import KIND, NOMINAL_COVERAGE, SCORES, Bounds, TrainedPredictor, domain_of
+from slotool.predictors.trained import KIND, NOMINAL_COVERAGE, SCORES, TrainedPredictor, domain_of
 
 FOLDS, FEW = 5, 10
 # With fewer kinds rows are held out at random: one kind of two says little of a third.

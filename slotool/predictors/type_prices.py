@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs import Operator
+from slotool.graphs.operator_arrays import OperatorArrays
 
 DENSE, RECURRENT = "Dense", ("LSTM", "GRU", "SimpleRNN")
 # Of a recurrent layer whose steps one kernel runs, each step takes this share of a call: 1.1 µs for 16 units in torch
@@ -39,7 +40,7 @@ def fitted_prices(
 
 
 def costs_s(
-    graphs: Sequence[OperatorGraph], terms: np.ndarray, slots: np.ndarray, types: Sequence[str], prices: np.ndarray
+    operators: OperatorArrays, terms: np.ndarray, slots: np.ndarray, types: Sequence[str], prices: np.ndarray
 ) -> np.ndarray:
     """float64 seconds [operators] of ``roofline_terms`` at the prices of their types.
 
@@ -49,11 +50,11 @@ def costs_s(
     cost_s = np.sum(terms * prices[slots], axis=1)
     unknown = np.flatnonzero(slots == len(types)).tolist()
     if unknown and DENSE in types:
-        operators = [operator for graph in graphs for operator in graph.operators]
         dense = prices[list(types).index(DENSE)]
         for row in unknown:
-            if operators[row].op in RECURRENT:
-                cost_s[row] = np.array([_calls(operators[row]), *terms[row, 1:]]) @ dense
+            operator = operators.distinct[operators.rows[row]]
+            if operator.op in RECURRENT:
+                cost_s[row] = np.array([_calls(operator), *terms[row, 1:]]) @ dense
     return np.asarray(cost_s)
 
 
@@ -75,10 +76,8 @@ def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0
     return weights
 
 
-def type_slots(graphs: Sequence[OperatorGraph], types: Sequence[str]) -> np.ndarray:
+def type_slots(operators: OperatorArrays, types: Sequence[str]) -> np.ndarray:
     """int64 [operators]: which of ``types`` each is, or one past them."""
     slot = {op: i for i, op in enumerate(types)}
-    kinds = [operator.op for graph in graphs for operator in graph.operators]
-    # One of each kind is looked up, whatever their number.
-    at = {kind: slot.get(kind, len(types)) for kind in set(kinds)}
-    return np.fromiter(map(at.__getitem__, kinds), dtype=np.int64, count=len(kinds))
+    there, own = operators.types
+    return np.asarray(np.array([slot.get(op, len(types)) for op in there], dtype=np.int64)[own])

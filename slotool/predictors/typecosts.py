@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +10,9 @@ from typing import Self
 import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
-from slotool.graphs.encodings import operator_measures
-from slotool.graphs.graph import WITHOUT_MEMORY
+from slotool.graphs.encodings import MEASURES, operator_measures
+from slotool.graphs.operator_arrays import OperatorArrays
+from slotool.graphs.operators import BYTES_PER_VALUE
 
 # Rates of no machine in particular; a machine's own are found as corrections common to all types.
 FLOPS_PER_SECOND = 2.5e11
@@ -49,32 +49,28 @@ class OperatorRows:
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
+        operators = OperatorArrays.of(graphs)
         numbers: dict[str, int] = {}
-        # Networks of a kind share most of their operators, looked up by identity: comparing them takes longer.
-        known: dict[int, tuple[int, ...]] = {}
-        found = []
-        for graph in graphs:
-            for operator in graph.operators:
-                row = known.get(id(operator))
-                if row is None:
-                    row = known[id(operator)] = _facts(operator, numbers)
-                found.append(row)
-        kinds, functions, weights, values, stored, calls = np.array(found, dtype=np.int64).reshape(-1, 6).T
-        measures = [operator_measures(graph) for graph in graphs]
-        flops, _, weight_bytes, read, written = np.concatenate([np.empty((0, 11)), *measures]).T[:5]
+        kinds, functions = [], []
+        for operator in operators.distinct:
+            kinds.append(numbers.setdefault(operator_type(operator), len(numbers)))
+            name = operator.attributes.get("activation")
+            applies = name and operator.op != "Activation"
+            functions.append(numbers.setdefault(_function(name), len(numbers)) if applies else -1)
+        measures = dict(zip(MEASURES, operators.measures.T, strict=True))
         return cls(
             graphs=len(graphs),
-            owners=np.repeat(np.arange(len(graphs)), [len(graph.operators) for graph in graphs]),
+            owners=operators.owners,
             types=tuple(numbers),
-            kinds=kinds,
-            functions=functions,
-            flops=flops,
-            moved=weight_bytes + read + written,
-            written=written,
-            weights=weights.astype(np.float64),
-            values=values.astype(np.float64),
-            stored=stored.astype(np.float64),
-            calls=calls.astype(np.float64),
+            kinds=operators.each(kinds),
+            functions=operators.each(functions),
+            flops=measures["flops"],
+            moved=measures["weight_bytes"] + measures["input_bytes"] + measures["output_bytes"],
+            written=measures["output_bytes"],
+            weights=measures["weight_bytes"] / BYTES_PER_VALUE,
+            values=measures["channels_out"] * measures["positions"],
+            stored=measures["output_bytes"] / BYTES_PER_VALUE,
+            calls=operators.each([operator.calls for operator in operators.distinct]).astype(np.float64),
         )
 
     @cached_property
@@ -99,16 +95,6 @@ class OperatorRows:
     def _by(self, kinds: np.ndarray, owners: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         width = len(self.types)
         return np.bincount(owners * width + kinds, seconds, self.graphs * width).reshape(self.graphs, width)
-
-
-def _facts(operator: Operator, numbers: dict[str, int]) -> tuple[int, ...]:
-    """Numbers of its type and of its function, given where there are none; weights, values, values stored, calls."""
-    kind = numbers.setdefault(operator_type(operator), len(numbers))
-    name = operator.attributes.get("activation")
-    applies = name and operator.op != "Activation"
-    function = numbers.setdefault(_function(name), len(numbers)) if applies else -1
-    values = math.prod(operator.shape)
-    return kind, function, operator.weights, values, 0 if operator.op in WITHOUT_MEMORY else values, operator.calls
 
 
 @dataclass(frozen=True)

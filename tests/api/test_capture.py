@@ -41,6 +41,21 @@ def test_one_network_is_shown_operator_by_operator_with_what_it_lacks() -> None:
     assert repr(found).splitlines()[1] == f"Linear, graph {found.graphs[0].id}"
 
 
+def test_networks_that_cannot_be_captured_are_left_out_and_named(tmp_path: Path) -> None:
+    from torch import nn
+
+    asked = {"words": nn.Embedding(8, 4), "first": nn.Linear(8, 4), "rows": nn.Bilinear(8, 8, 2), "last": nn.ReLU()}
+    with pytest.warns(slotool.errors.SlotoolWarning, match="is left out: ") as warned:
+        found = slotool.capture(asked, tmp_path / "nets.jsonl", input_shape=[(8,)] * 4, input_dtype="float32")
+    assert [str(each.message).partition(" is ")[0] for each in warned] == ["words", "rows"]
+    assert [graph.name for graph in slotool.load(tmp_path / "nets.jsonl")] == ["first", "last"]
+    assert list(found.document["failed"]) == ["words", "rows"]
+    assert "int64" in found.failed["words"]
+    with pytest.raises(GraphError, match=r"none of 2 networks .*: Embedding cannot .*int64.*; Bilinear takes 2"):
+        slotool.capture([asked["words"], asked["rows"]], tmp_path / "no.jsonl", input_shape=(8,), input_dtype="float32")
+    assert not (tmp_path / "no.jsonl").exists()
+
+
 def test_only_graph_files_are_written(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"ends in \.parquet or \.jsonl"):
         slotool.capture("ResNet50", tmp_path / "nets.txt")

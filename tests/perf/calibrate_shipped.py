@@ -4,7 +4,8 @@
 for 30 epochs and once. ``models/predictor``: adapted to the Keras applications in TensorFlow, its errors are on each of
 them left out. Nothing is chosen by the coverage that is printed. ``--write`` puts the artifacts back; takes some 20
 minutes of a core. ``--only architectures``: ``models/predictor-architectures`` instead, in two minutes, as
-``train-predictor`` calibrates it.
+``train-predictor`` calibrates it. ``--only floors``: what networks take at the least, by the labels that each of the
+three learnt from, in seconds; nothing else changes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from slotool.graphs.store import read_graphs
 from slotool.predictors.adaptation import adapt_and_score
 from slotool.predictors.calibration import Calibration, hold_out_kinds
 from slotool.predictors.colocation import PredictorArtifact
+from slotool.predictors.floor import Floor
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.labels import Labelled, join_labels
 from slotool.predictors.scoring import PredictionsTable
@@ -131,11 +133,44 @@ def of_architectures(keep: bool) -> None:
         write_scored("predictor-architectures", trained, labelled, split)
 
 
+def floors(keep: bool) -> None:
+    """As ``TrainedPredictor.train`` finds them, and adapting then: with their predictors left as they are."""
+    learnt = {"predictor-torch": random_networks(), "predictor-architectures": architectures()}
+    found: dict[str, Floor] = {}
+    for name, labelled in learnt.items():
+        split = paper_split(labelled.kinds, 0)
+        found[name] = Floor.of(*labelled.take(split.train))
+        of_floor(name, found[name], labelled, split.test, keep)
+    here = applications("keras")
+    rows = np.arange(len(here))
+    of_floor("predictor", found["predictor-torch"].adapted(here.take(rows)), here, rows, keep)
+
+
+def of_floor(name: str, floor: Floor, labelled: Labelled[Any], rows: np.ndarray, keep: bool) -> None:
+    """What the floor is, how many of these rows it raises, and their error without and with it."""
+    artifact = open_artifact(MODELS / name)
+    old = TrainedPredictor.load(str(MODELS / name))
+    trained = replace(old, floor=floor, facts=old.facts or artifact.manifest["machine"])
+    graphs, latency_s = labelled.take(rows)
+    before, after = (each.predict(graphs).latency_s for each in (old, trained))
+    errors = [f"{np.mean(np.abs(each / latency_s - 1)):.2%}" for each in (before, after)]
+    least = ", ".join(f"{taken} {1e6 * seconds:.3g} µs" for taken, seconds in floor.min_operator_s.items())
+    print(
+        f"{name}: an operator takes at least: {least}; raises {np.sum(after != before)} of {len(rows)}, MAPE {errors}"
+    )
+    if keep:
+        table = PredictionsTable.load(artifact.file(PREDICTIONS)) if PREDICTIONS in artifact.manifest["files"] else None
+        write(name, trained, artifact.json(SCORES), table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--only", choices=("architectures",))
+    parser.add_argument("--only", choices=("architectures", "floors"))
     wanted = parser.parse_args()
+    if wanted.only == "floors":
+        floors(wanted.write)
+        return
     if wanted.only:
         of_architectures(wanted.write)
         return

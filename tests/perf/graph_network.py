@@ -6,6 +6,8 @@ totals, and ``additive``. Timed networks of 250 operators have made-up labels: a
 small images, weights dearer beyond a cache, 1 % of noise; they
 are trained on for all epochs, the longest that it takes. Scores are on networks held out, mean and range over seeds.
 
+Predictions a second are those of one process on one thread, by wall clock, garbage collections included.
+
 NAS-Bench-201 is used where ``$SLOTOOL_DATA_DIR/nb201`` is there. ``SLOTOOL_BENCH=full`` adds 6,000 networks of 60
 operators, in some minutes. ``SLOTOOL_BENCH_SEEDS``: how many seeds.
 """
@@ -50,6 +52,7 @@ DEVICES = ("titan_rtx_32", "pixel3")
 SEEDS = range(int(os.environ.get("SLOTOOL_BENCH_SEEDS", "3")))
 FEW, MANY, WANTED_S = 400, 6000, {400: 60, 6000: 600}
 ASKED, WANTED_PER_S = 10_000, 10_000
+PREDICTORS, ROUNDS, SINGLES = ("predictor-torch", "predictor-architectures"), 3, 100
 CACHE_BYTES, MADE_UP = 4e6, "made up"
 
 
@@ -189,24 +192,39 @@ def some_known(labels: int, known: int, seed: int) -> RowSplit:
     return split_known(order[:known], np.sort(order[known:]), 0.1, seed)
 
 
-def predictions_per_s() -> dict[str, float]:
-    """Of the shipped random networks by the shipped predictor: latencies alone, and with intervals; of networks that
-    nothing was computed of yet, then again of the same."""
-    trained: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(MODELS / "predictor-torch"))
+def speeds() -> dict[str, list[float]]:
+    """Predictions a second of the shipped random networks by shipped predictors, in each of ``ROUNDS``: latencies alone
+    and with intervals, of networks that nothing was computed of yet and again of the same; and milliseconds of one."""
     shipped = random_networks().items
-    answers: dict[str, Callable[[list[OperatorGraph]], Any]] = {
-        "latencies": trained.predictor.predict,
-        "with intervals": trained.predict,
-    }
-    found = {}
-    for name, answer in answers.items():
-        # Copies, since a graph keeps what was computed of it.
-        asked = [replace(graph) for graph in islice(cycle(shipped), ASKED)]
-        for when in ("first", "again"):
-            started = time.perf_counter()
-            answer(asked)
-            found[f"{name}, {when}"] = ASKED / (time.perf_counter() - started)
+    found: dict[str, list[float]] = {}
+    for name in PREDICTORS:
+        trained: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(MODELS / name))
+        answers: dict[str, Callable[[list[OperatorGraph]], Any]] = {
+            "latencies": trained.predictor.predict,
+            "with intervals": trained.predict,
+        }
+        for _ in range(ROUNDS):
+            for what, answer in answers.items():
+                asked = new_copies(list(islice(cycle(shipped), ASKED)))
+                for when in ("first", "again"):
+                    seconds = seconds_of(answer, asked)
+                    found.setdefault(f"{name}, {what}, {when}", []).append(ASKED / seconds)
+            ones = [seconds_of(trained.predict, new_copies([graph])) for graph in shipped[:: len(shipped) // SINGLES]]
+            found.setdefault(f"{name}, one network alone, ms", []).append(1e3 * statistics.median(ones))
     return found
+
+
+def new_copies(graphs: Sequence[OperatorGraph]) -> list[OperatorGraph]:
+    """The same, with operators shared as before: graphs and operators keep what was computed of them."""
+    distinct = {id(operator): operator for graph in graphs for operator in graph.operators}
+    made = {number: replace(operator) for number, operator in distinct.items()}
+    return [replace(graph, operators=tuple(made[id(operator)] for operator in graph.operators)) for graph in graphs]
+
+
+def seconds_of(answer: Callable[[list[OperatorGraph]], Any], asked: list[OperatorGraph]) -> float:
+    started = time.perf_counter()
+    answer(asked)
+    return time.perf_counter() - started
 
 
 def told(name: str, labelled: Labelled[OperatorGraph], runs: list[Run]) -> dict[str, Any]:
@@ -231,11 +249,19 @@ def main() -> None:
     for name, labelled in sets():
         runs = [run(labelled, some_known(len(labelled), networks_of(labelled), seed), seed) for seed in SEEDS]
         trainings[name] = told(name, labelled, runs)
-    speeds = predictions_per_s()
-    for name, speed in speeds.items():
-        print(f"{name}: {speed:,.0f} predictions a second of shipped random networks (wanted ≥ {WANTED_PER_S:,})")
-    figures = {"predictions_per_s": speeds["with intervals, first"], "speeds": speeds}
+    found = speeds()
+    for name, each in found.items():
+        unit = "" if name.endswith("ms") else f" predictions a second (wanted ≥ {WANTED_PER_S:,} with intervals, first)"
+        low, middle, high = (f"{value:,.3g}" if value < 10 else f"{value:,.0f}" for value in ordered(each))
+        print(f"{name}: {middle} ({low} to {high}){unit}")
+    per_s = statistics.median(found[f"{PREDICTORS[0]}, with intervals, first"])
+    figures = {"predictions_per_s": per_s, "speeds": found}
     print(json.dumps({"benchmark": "graph_network", "trainings": trainings, **figures}))
+
+
+def ordered(values: Sequence[float]) -> tuple[float, float, float]:
+    """Least, median and most."""
+    return min(values), statistics.median(values), max(values)
 
 
 if __name__ == "__main__":

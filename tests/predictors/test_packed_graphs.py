@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.graphs.operator_arrays import OperatorArrays
 from slotool.predictors import graph_network, onednn, packed_graphs
 from slotool.predictors.base import Examples
 from slotool.predictors.graph_network import GraphNetwork, GraphNetworkPredictor, Scaling
-from slotool.predictors.packed_graphs import Packed, Picker, edges_of
+from slotool.predictors.packed_graphs import Packed, Picker
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 
@@ -36,6 +37,7 @@ GRAPHS = [
     *random_networks(6, seed=1, kind="cnn"),
     residual_network(3),
 ]
+ARRAYS = OperatorArrays.of(GRAPHS)
 SCALING = Scaling.fit(GRAPHS, synthetic_latency_s(GRAPHS))
 
 
@@ -59,9 +61,9 @@ def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], tolera
 
 
 def test_an_operator_gathers_itself_and_the_means_of_its_inputs_and_users() -> None:
-    packed = SCALING.pack(GRAPHS)
+    packed = SCALING.pack(ARRAYS)
     state = torch.randn(len(packed.known), 5, dtype=torch.float32, requires_grad=True)
-    source, target = edges_of(GRAPHS)
+    source, target = ARRAYS.edges
     expected = []
     for i in range(len(state)):
         neighbours = [source[target == i], target[source == i]]
@@ -75,7 +77,7 @@ def test_an_operator_gathers_itself_and_the_means_of_its_inputs_and_users() -> N
 
 
 def test_operators_alike_are_computed_once_and_nothing_else_changes() -> None:
-    plain, merged = SCALING.pack(GRAPHS), SCALING.pack(GRAPHS, merge=True)
+    plain, merged = SCALING.pack(ARRAYS), SCALING.pack(ARRAYS, merge=True)
     of_twelve = [int((packed.graph == 6).sum()) for packed in (plain, merged)]
     # Of twelve equal blocks the first two and the last two differ from those between by what is two steps away.
     assert of_twelve[0] == 39
@@ -87,13 +89,13 @@ def test_operators_alike_are_computed_once_and_nothing_else_changes() -> None:
 def test_picked_graphs_are_those_packed_alone(monkeypatch: pytest.MonkeyPatch, min_filled: int) -> None:
     monkeypatch.setattr(packed_graphs, "MIN_FILLED", min_filled)
     for merge in (False, True):
-        pick, rows = Picker(SCALING.pack(GRAPHS, merge=merge)), [6, 0, 13, 7]
-        alone = SCALING.pack([GRAPHS[row] for row in rows], merge=merge)
+        pick, rows = Picker(SCALING.pack(ARRAYS, merge=merge)), [6, 0, 13, 7]
+        alone = SCALING.pack(OperatorArrays.of([GRAPHS[row] for row in rows]), merge=merge)
         assert_close(learnt(pick(torch.tensor(rows))), learnt(alone), 1e-5)
 
 
 def test_onednn_multiplies_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = SCALING.pack(GRAPHS)
+    packed = SCALING.pack(ARRAYS)
     expected = learnt(packed)
     monkeypatch.setattr(onednn, "MIN_ROWS", 1)
     assert_close(learnt(packed, onednn.linear), expected)

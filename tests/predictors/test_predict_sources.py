@@ -226,7 +226,7 @@ def test_of_several_networks_the_one_that_cannot_be_captured_is_named_and_the_ot
     (folder / "token_nets.py").write_text(tokens)
     both = ("--torch", "source_nets:narrow", "--torch", "token_nets:tokens", "--input-shape", "8")
     done = slotool("predict", *both, "--input-dtype", "float32", "--json")
-    assert done.exit_code == 0, done.stderr
+    assert done.exit_code == 1, done.stderr
     assert [row["name"] for row in done.document["predictions"]] == ["source_nets:narrow"]
     assert list(done.document["failed"]) == ["token_nets:tokens"]
     assert "it runs on int64: --input-dtype int64" in done.document["failed"]["token_nets:tokens"]

@@ -12,7 +12,7 @@ from torch import nn
 import slotool as library
 from slotool.api.sweep_axis import SweepAxis
 from slotool.api.swept_prediction import SweptPrediction
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, GraphError
 from slotool.graphs.memory import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
@@ -146,6 +146,21 @@ def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why()
     sequence = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
     found = swept(sequence, input_shape=(4, 8), sweep="length=16,64")
     assert [point.graph.operators[0].shape for point in found.points if point.graph] == [(16, 8), (64, 8)]
+
+
+@pytest.mark.parametrize("sweep", ["batch=1:4", "threads=1:2", "size=16:32"])
+def test_networks_that_cannot_be_captured_are_left_out_and_named(sweep: str, tmp_path: Path) -> None:
+    asked = {"words": nn.Embedding(8, 4), "image": CNN, "rows": nn.Bilinear(2, 2, 2)}
+    arguments: dict[str, Any] = {"input_shape": (3, 16, 16), "input_dtype": "float32", "sweep": sweep}
+    found = swept(asked, **arguments, family="mine", out=tmp_path / "t.parquet")
+    assert {point.name for point in found.points} == {"image"}
+    assert list(found.document["failed"]) == ["words", "rows"]
+    assert [line.partition(" is left out: ")[0] for line in found.warnings[:2]] == ["words", "rows"]
+    assert "int64" in found.warnings[0]
+    assert set(LatencyTable.load(tmp_path / "t.parquet").rows["point"]) == {"version=image"}
+    del asked["image"]
+    with pytest.raises(GraphError, match=r"none of 2 networks can be captured: words: .*int64.*; rows: "):
+        swept(asked, **arguments)
 
 
 @pytest.mark.parametrize(
