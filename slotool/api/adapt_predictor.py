@@ -60,9 +60,11 @@ class Adaptation(Result):
         parts += [f"kept {run.best}: {run.held_out.why()}", f"from {run.base.setting}", f"to {run.adapted.setting}"]
         if scored:
             parts.append("learnt from " + ", ".join(run.name(int(i)) for i in run.chosen))
-        if run.sources:
-            told = ", ".join(f"{share:.0%} {setting.device} {setting.precision}" for setting, share in run.sources[:4])
-            parts.append(f"what tells of the new setting: {told}")
+        told = [f"{share:.0%} {setting.device} {setting.precision}" for setting, share in run.sources[:4]]
+        if round(100 * run.unlike):
+            told.append(f"{run.unlike:.0%} that it is like none known")
+        if told:
+            parts.append(f"what tells of the new setting: {', '.join(told)}")
         if run.coverage is not None:
             parts.append(f"its 90 % interval covers {run.coverage:.0%} of the others that have one")
         if run.adapted.calibration is None:

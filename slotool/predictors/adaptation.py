@@ -141,6 +141,12 @@ class AdaptationRun:
         return kept.sources() if isinstance(kept, SettingsPredictor) else []
 
     @property
+    def unlike(self) -> float:
+        """Of a base of many settings: how likely the new one is like none of them, by its labels."""
+        kept = self.adapted.predictor
+        return kept.unlike if isinstance(kept, SettingsPredictor) else 0.0
+
+    @property
     def harm(self) -> str | None:
         """What says that the base as it is predicts the labels better than what was fitted to them; None where it does
         not."""
@@ -187,6 +193,7 @@ class AdaptationRun:
             "base": {"name": self.base.predictor.name, "setting": self.base.setting.document()},
             "setting": self.labelled.setting.document(),
             "sources": [{"setting": own.document(), "share": share} for own, share in self.sources],
+            "unlike_share": self.unlike,
             "set_aside": [
                 {"graph_id": self.labelled.items[each.row].id, "times": each.times}
                 for each in self.odd

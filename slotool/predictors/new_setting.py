@@ -9,7 +9,8 @@ from threadpoolctl import threadpool_limits
 
 from slotool.predictors.amounts import CALLS_DEVIATION, GROUPS, group_shares
 from slotool.predictors.labels import Setting
-from slotool.predictors.settings import Encoded, SettingsModel
+from slotool.predictors.price_prior import PricedLabels, PricePrior, terms_s
+from slotool.predictors.settings import SMOOTH, Encoded, SettingsModel
 
 # How far a new setting's function lies from each known one (deviations of the weights of all known functions), how much
 # it is one of its own (in units of the mean variance), and noise of its labels.
@@ -23,6 +24,8 @@ FACTS = ("device", "backend", "threads", "batch_size", "precision")
 # A known setting counts so many times less for each fact in which the new one differs.
 FACT_ODDS = 0.7
 MIN_WEIGHT = 1e-4
+# How likely a setting is to be like none known, as odds, and then: deviations of a smooth rest, and of labels' noise.
+UNLIKE_ODDS, UNLIKE_RESTS, UNLIKE_NOISES = 0.1, (0.1, 0.25), (0.03, 0.1)
 
 
 class Function:
@@ -31,9 +34,10 @@ class Function:
 
     Each known setting is one hypothesis: the new function is near its, stretched, shifted, with a share in the others,
     other prices of categories of operators (to first order: a network's shares × log price), and a part of its own that
-    is smooth in the encoder's kernel. Another is their mean, and far from it. All are
-    weighed by how likely they make the labels, ``sources`` says how much each known setting got. ``at``: the labelled
-    networks; ``log_s``: their labels, float64 [m].
+    is smooth in the encoder's kernel. Another is their mean, and far from it. A last one knows none of these functions,
+    but how prices of all work differ from setting to setting (``PricePrior``): the new setting is like none known. All
+    are weighed by how likely they make the labels, ``sources`` says how much each known setting got, and ``unlike`` how
+    much the last. ``at``: the labelled networks; ``log_s``: their labels, float64 [m].
     """
 
     def __init__(self, model: SettingsModel, at: Encoded, log_s: np.ndarray, setting: Setting | None = None):
@@ -43,7 +47,8 @@ class Function:
         self._priced = _priced(at)
         self._middle = float((self._functions - at.roofline[:, None]).mean())
         with threadpool_limits(1):
-            fits = [_Hypothesis(self, *numbers) for numbers in self._hypotheses(setting)]
+            fits: list[_Hypothesis | _Unlike] = [_Hypothesis(self, *numbers) for numbers in self._hypotheses(setting)]
+            fits += self._unlike(setting)
         evidence = np.array([each.evidence for each in fits])
         weights = np.exp(evidence - evidence.max())
         weights /= weights.sum()
@@ -52,6 +57,7 @@ class Function:
         self._weights = weights[kept] / weights[kept].sum()
         of = np.array([-1 if each.source is None else each.source for each in fits])
         self.sources = np.array([weights[of == s].sum() for s in range(len(model.settings))])
+        self.unlike = float(sum(weights[i] for i, each in enumerate(fits) if isinstance(each, _Unlike)))
 
     def _hypotheses(self, setting: Setting | None) -> list[tuple[int | None, float, float, float, float, float]]:
         """Source or None, near, own, prices, noise, and log of the prior weight."""
@@ -63,6 +69,16 @@ class Function:
             found.append((None, BROAD, *numbers, 0.0))
             found += [(source, near, *numbers, float(prior[source])) for source in parts for near in NEAR]
         return found
+
+    def _unlike(self, setting: Setting | None) -> list[_Unlike]:
+        prior = self.model.price_prior
+        if prior is None:
+            return []
+        sizes = [known.batch_size for known in self.model.settings] if setting is None else [setting.batch_size]
+        numbers = list(product(UNLIKE_RESTS, UNLIKE_NOISES))
+        others = sum(np.exp(each[-1]) for each in self._hypotheses(setting))
+        odds = float(np.log(UNLIKE_ODDS * others / len(numbers)))
+        return [_Unlike(self, prior, int(np.median(sizes)), *each, odds) for each in numbers]
 
     def answer(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of log(seconds), a label's noise included, float64 [n] each."""
@@ -120,6 +136,25 @@ class _Hypothesis:
         before += np.sum(priced**2, axis=1)
         after = before - np.sum((between @ self._inverse) * between, axis=1)
         return self._mean(functions) + between @ self._alpha, np.maximum(after, 0.0) + self._noise**2
+
+
+class _Unlike:
+    """One hypothesis that goes by prices alone. ``rest``, ``noise``: deviations."""
+
+    source: int | None = None
+
+    def __init__(self, of: Function, prior: PricePrior, batch_size: int, rest: float, noise: float, odds: float):
+        self._batch_size, self._rest, self._noise = batch_size, rest**2 / SMOOTH, noise
+        left = self._rest * of._own + noise**2 * np.eye(len(of.log_s))
+        self._labels = PricedLabels(prior, terms_s(of.at.work, batch_size), of.log_s, left)
+        self.evidence, self.left_out = self._labels.evidence + odds, self._labels.left_out
+
+    def answer(
+        self, functions: np.ndarray, asked: Encoded, across: np.ndarray, diagonal: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        terms = terms_s(asked.work, self._batch_size)
+        mean, variance = self._labels.answer(terms, self._rest * across, self._rest * diagonal)
+        return mean, variance + self._noise**2
 
 
 def _priced(asked: Encoded) -> np.ndarray:

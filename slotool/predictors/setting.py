@@ -20,6 +20,8 @@ from slotool.predictors.residuals import Residuals
 from slotool.predictors.settings import OPERATORS, Encoded, SettingsModel
 
 MIN_LABELS, MAX_LABELS = 3, 200
+# A setting that tells less of a new one is not named.
+SHOWN_SHARE = 0.01
 
 
 class SettingsPredictor(Predictor[OperatorGraph]):
@@ -152,7 +154,12 @@ class SettingsPredictor(Predictor[OperatorGraph]):
             return []
         shares = self.function.sources
         order = np.argsort(-shares)
-        return [(self.settings[i], float(shares[i])) for i in order.tolist() if shares[i] >= 0.01]
+        return [(self.settings[i], float(shares[i])) for i in order.tolist() if shares[i] >= SHOWN_SHARE]
+
+    @property
+    def unlike(self) -> float:
+        """How likely the new setting is like none of those known, by its labels; 0 of a known one."""
+        return 0.0 if self.function is None else self.function.unlike
 
     def covariance(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, float]:
         """Covariance [n, n] of log latency of these networks in a setting that nothing is known of, and the variance of

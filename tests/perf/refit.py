@@ -9,6 +9,8 @@ The shipped one has seen all of them, so its way of adapting is judged, not its 
 (``datasets/timm-network-features.parquet``) and the throughputs that it was fitted to, which its own weights hold to
 the digit. Judged by families of networks held out, and devices too, beside the scores of the file shipped.
 
+``slotool/predictors/cpu_prices.py``: ``--only cpu-prices`` prints its numbers, and writes nothing.
+
 ``--write`` puts the artifacts back. It takes some five minutes of a core.
 """
 
@@ -23,15 +25,19 @@ import pandas as pd
 
 from slotool.artifacts import open_artifact
 from slotool.graphs import OperatorGraph
+from slotool.graphs.store import read_graphs
 from slotool.predictors.adaptation import adapt_and_score
-from slotool.predictors.amounts import TOTALS, log_seconds
-from slotool.predictors.network_features import FEATURES
+from slotool.predictors.amounts import TOTALS, amounts, log_seconds
+from slotool.predictors.labels import join_labels
+from slotool.predictors.network_features import FEATURES, network_features
+from slotool.predictors.price_prior import log_prices, terms_s
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.setting_labels import SettingsLabelled
 from slotool.predictors.settings import JITTER, SettingsModel
 from slotool.predictors.settings_training import SettingsRun, hold_out_settings
 from slotool.predictors.trained import SCORES, TrainedPredictor
-from tests.perf.calibrate_shipped import DATASETS, MODELS, applications, write
+from slotool.tables import LatencyTable
+from tests.perf.calibrate_shipped import DATASETS, MODELS, applications, architectures, write
 from tests.perf.ten_labels import ten_left_out
 
 # A score may be worse by so much, as a share of it, before what is shipped stays.
@@ -106,11 +112,29 @@ def refit_adapted(keep: bool) -> None:
     print("it is worse: the shipped one stays" if worse else "it is not worse", flush=True)
 
 
+def print_cpu_prices() -> None:
+    """Rows of ``cpu_prices``, in its order."""
+    epyc = architectures()
+    onnx_labels = LatencyTable.load(DATASETS / "random-architectures-onnx-latency.parquet")
+    onnx = join_labels(onnx_labels, epyc.items)
+    blocks_labels = LatencyTable.load(DATASETS / "random-networks-blocks-latency.parquet")
+    blocks = join_labels(blocks_labels, read_graphs(DATASETS / "random-networks-blocks.parquet"))
+    for parts in ((epyc,), (onnx,), (blocks, applications("torch"))):
+        work = amounts(network_features([graph for part in parts for graph in part.items]))
+        log_s = np.log(np.concatenate([part.latency_s for part in parts]))
+        tenths = (10 * log_prices(terms_s(work, 1), log_s)).round().astype(int)
+        for row in tenths.reshape(3, -1).tolist():
+            print(tuple(row), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.perf.refit", description=__doc__)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--only", choices=("predictor", "predictor-devices"))
+    parser.add_argument("--only", choices=("predictor", "predictor-devices", "cpu-prices"))
     wanted = parser.parse_args()
+    if wanted.only == "cpu-prices":
+        print_cpu_prices()
+        return
     if wanted.only != "predictor":
         refit_devices(wanted.write)
     if wanted.only != "predictor-devices":

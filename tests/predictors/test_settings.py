@@ -20,6 +20,7 @@ from slotool.predictors.contenders import AS_IS, SETTINGS, HeldOut
 from slotool.predictors.labels import Labelled, Setting
 from slotool.predictors.network_features import CATEGORIES, FEATURES, network_features
 from slotool.predictors.new_setting import Function, fact_odds
+from slotool.predictors.price_prior import TERMS, terms_s
 from slotool.predictors.setting import SettingsPredictor, matching
 from slotool.predictors.setting_labels import SettingsLabelled, join_settings
 from slotool.predictors.settings import SettingsModel
@@ -186,6 +187,29 @@ def test_spread_grows_away_from_the_labels(run: SettingsRun, networks: list[Oper
     assert np.all(model.spread(far, 0) > model.spread(known, 0))
     function = Function(model, known, np.log(latency_on(networks[:20], *NEW)))
     assert np.all(function.answer(far)[1] > function.answer(known)[1])
+
+
+def test_a_setting_like_none_known_goes_by_prices_of_work(run: SettingsRun) -> None:
+    model = run.trained.predictor.model  # type: ignore[attr-defined]
+    others = random_networks(60, 9, kind="cnn")
+    asked = model.features(others)
+    # Known devices price whatever is done alike; here each term of each category has a price of its own.
+    prices_s = np.exp(np.random.default_rng(0).normal(0.0, 3.0, len(TERMS)))
+    unlike = np.log(terms_s(asked.work, 1) @ prices_s)
+    like = np.log(1.7 * latency_on(others, *PRICES["c"]))
+    rows, rest = np.arange(12), np.arange(12, 60)
+
+    def taken_to(log_s: np.ndarray, known: SettingsModel) -> tuple[float, float]:
+        function = Function(known, asked.take(rows), log_s[rows], setting_of("new"))
+        error = function.answer(asked.take(rest))[0] - log_s[rest]
+        return function.unlike, float(np.mean(np.abs(error)))
+
+    share, error = taken_to(unlike, model)
+    assert taken_to(like, model)[0] < 0.5 < share
+    # As a model is that was written before prices were kept.
+    without = replace(model, log_prices=np.zeros((len(TERMS), 0)))
+    assert taken_to(unlike, without)[0] == 0
+    assert error < taken_to(unlike, without)[1]
 
 
 @pytest.mark.parametrize(
