@@ -22,8 +22,10 @@ AGAIN := --reruns 2 -raR
 
 test: test-shared test-alone
 
+# Several workers share the cores, so threads of OpenMP that wait for each other sleep: spinning, they would keep those off
+# whom they wait for.
 test-shared: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 3 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(AGAIN) -n 3 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
 
 test-alone: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(AGAIN) $(ALONE)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("tensorflow", reason="the Keras backend needs TensorFlow, which is not installed")
 
 from slotool.errors import GraphError
 from slotool.graphs import GraphBuilder, OperatorGraph
@@ -17,6 +16,9 @@ from slotool.graphs.torch_module import GraphModule
 from slotool.profiling.backends.keras_backend import KerasBackend
 from slotool.profiling.backends.keras_model import channels_last, functional_model
 from slotool.profiling.backends.keras_values import Value, reshaped
+
+# Looked for and not imported: every worker collects this file, and one of them runs it.
+pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="the Keras backend needs TensorFlow")
 
 
 def weights(shape: tuple[int, ...], dtype: Any = None) -> Any:

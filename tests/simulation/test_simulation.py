@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,7 +28,12 @@ from tests.simulation.plain_simulation import simulate_plainly
 
 GRID = ControlGrid(three_versions())
 POLICIES = (SlackFit, MaxBatch, ModelSwitching, FixedBatching)
-EVERY_POLICY = {name: make_policy(name, GRID, 3_000.0) for name in REGISTRY}
+
+
+@cache
+def policy_named(name: str) -> BatchingPolicy:
+    """Made once, and not before it is asked for: value iteration takes a second."""
+    return make_policy(name, GRID, 3_000.0)
 
 
 def noisy() -> ServiceTimes:
@@ -53,13 +60,13 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return Scenario(arrivals, arrivals + np.maximum(slacks, 101.0 * (np.arange(count) == 0)), deaths, least, priority)
 
 
-@pytest.mark.parametrize("name", EVERY_POLICY)
+@pytest.mark.parametrize("name", REGISTRY)
 @given(scenario=scenarios(), noise=st.booleans())
 @settings(max_examples=20, deadline=None)
 def test_the_compiled_loop_and_the_plain_one_around_the_servers_queue_agree(
     name: str, scenario: Scenario, noise: bool
 ) -> None:
-    policy = EVERY_POLICY[name]
+    policy = policy_named(name)
     times = noisy() if noise else None
     fast, plain = simulate(policy, scenario, times), simulate_plainly(policy, GRID, scenario, times)
     for column in ("status", "row", "batch", "started_us", "done_us"):
