@@ -246,6 +246,7 @@ predictors{}.held_out_mape number mean relative error on labels held out in turn
 predictors{}.others_mape number? nothing here
 sources[].setting object        known setting of a base of many, that tells of the new one
 sources[].share number          how much of what the labels speak for
+unlike_share number             how likely the new setting is to be like none known, 0 for a base of one
 """,
     "adapt-predictor": """
 artifact        text            folder written
@@ -253,6 +254,7 @@ base            object          name and setting of the predictor adapted
 setting         object          {SETTING}
 sources[].setting object        known setting of a base of many, that tells of the new one
 sources[].share number          how much of what the labels speak for
+unlike_share number             how likely the new setting is to be like none known, 0 for a base of one
 adapted_to      list            ids of the networks learnt from
 chosen          text            way of adapting that was kept
 chosen_because  text            why that one

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.display import Part, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
+from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def adapt_predictor(
     rows: Mapping[str, Any] | None = None,
     seed: int = 0,
     force: bool = False,
+    progress: Reporting = "auto",
 ) -> Adaptation:
     """Adapt a predictor to a new setting by 3 to 200 labels; ten do.
 
@@ -99,6 +101,7 @@ def adapt_predictor(
             ``machine``.
         seed: Of the choice of labels and of training.
         force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
 
     Returns:
         Errors of every way (``frame()``) and which was kept (``kept``).
@@ -112,6 +115,7 @@ def adapt_predictor(
     """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.adaptation import adapt_and_score
+    from slotool.predictors.contenders import turns
     from slotool.predictors.trained import TrainedPredictor
 
     written = None if out is None else Path(out)
@@ -126,7 +130,9 @@ def adapt_predictor(
             f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "
             "errors nor the interval include that; measure again on an idle machine, with --rounds 2 or more"
         )
-    run = adapt_and_score(trained, labelled, samples, seed)
+    text, total = "adapting without each label in turn", turns(samples or len(labelled))
+    with reporter_of(progress).progress(text, total=total) as steps:
+        run = adapt_and_score(trained, labelled, samples, seed, advance=steps.advance)
     if written is not None:
         config = {**source.config(), "base": str(base), "samples": samples, **source.rows}
         run.save(written, config=config, seed=seed, force=force)

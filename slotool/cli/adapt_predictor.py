@@ -44,7 +44,9 @@ def adapt_predictor(
     """
     from slotool.cli.output import Output
 
-    found = slotool.adapt_predictor(
-        base, latency, graphs=graphs, out=out, samples=samples, rows=picked, seed=seed, force=force
+    output = Output(as_json=json)
+    output.show(
+        slotool.adapt_predictor(
+            base, latency, graphs=graphs, out=out, samples=samples, rows=picked, seed=seed, force=force, progress=output
+        )
     )
-    Output(as_json=json).show(found)

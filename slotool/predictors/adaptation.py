@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,14 @@ def adapt(
     labelled: Labelled[OperatorGraph],
     seed: int = 0,
     groups: Sequence[str] | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> tuple[TrainedPredictor[OperatorGraph], HeldOut, str]:
     """The best of all contenders (``HeldOut.best``) fitted to these labels and their setting, how all did on labels
     held out, and which it is.
 
     Its interval is from the errors on labels held out, each a kind of its own: wide where labels are few, wider for
     networks further from them. ``groups``: of each label; those of one group are held out together, not each alone.
-    Raises ``InputError`` for fewer than 3 labels.
+    ``advance``: as for ``hold_out``. Raises ``InputError`` for fewer than 3 labels.
     """
     graphs, latency_s = labelled.items, labelled.latency_s
     if len(graphs) < MIN_LABELS:
@@ -57,7 +58,7 @@ def adapt(
         raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
     labels = Examples(graphs, latency_s)
     base, settings = sources_of(base, labels, labelled.setting)
-    held_out = hold_out(base.predictor, labels, seed, settings, groups)
+    held_out = hold_out(base.predictor, labels, seed, settings, groups, advance)
     best = held_out.best()
     predictor = fitted(best, base.predictor, labels, held_out, settings)
     own_spread = isinstance(predictor, SettingsPredictor)
@@ -233,11 +234,12 @@ def adapt_and_score(
     seed: int = 0,
     *,
     by_kind: bool = False,
+    advance: Callable[[], object] = lambda: None,
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all. The choice of contender is by labels
     held out among these; the rest only scores. Labels that cannot be right (``odd_labels``) are left out of both.
-    ``by_kind``: networks of a kind are held out together, of at least
-    ``MIN_KINDS`` kinds.
+    ``by_kind``: networks of a kind are held out together, of at least ``MIN_KINDS`` kinds. ``advance``: as for
+    ``hold_out``.
 
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
@@ -255,7 +257,7 @@ def adapt_and_score(
         chosen = usable[propose(base.predictor, [labelled.items[i] for i in usable], samples, seed)]
     own, others = labelled.only(chosen), np.setdiff1d(usable, chosen)
     groups = own.kinds if by_kind and len(set(own.kinds)) >= MIN_KINDS else None
-    adapted, held_out, best = adapt(base, own, seed, groups)
+    adapted, held_out, best = adapt(base, own, seed, groups, advance)
     mape: dict[str, float] = {}
     coverage = None
     if len(others):

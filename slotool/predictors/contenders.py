@@ -128,9 +128,10 @@ def hold_out(
     seed: int = 0,
     settings: SettingsPredictor | None = None,
     groups: Sequence[str] | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> HeldOut:
     """Fit every contender without each label in turn, or without each of ``groups`` in turn, which name one for each
-    label. ``settings`` as for ``contenders``."""
+    label; ``advance`` is called after each of these turns. ``settings`` as for ``contenders``."""
     graphs, latency_s = labels
     n = len(graphs)
     remembered = cast("Predictor[OperatorGraph]", _Answers(base, graphs))
@@ -143,6 +144,7 @@ def hold_out(
         for name, fit in fits.items():
             predictor = fit(Examples([graphs[i] for i in known], latency_s[known]))
             errors[name][asked] = np.log(predictor.predict([graphs[i] for i in asked]) / latency_s[asked])
+        advance()
     found = {AS_IS: np.log(remembered.predict(graphs) / latency_s), **errors}
     return HeldOut({**found, ENSEMBLE: _ensemble_errors(errors)})
 
@@ -183,6 +185,11 @@ def _ensemble_errors(log_errors: Mapping[str, np.ndarray]) -> np.ndarray:
 def _fit(predictor: Predictor[OperatorGraph], labels: Examples[OperatorGraph]) -> Predictor[OperatorGraph]:
     predictor.fit(labels, NO_EXAMPLES, seed=0)
     return predictor
+
+
+def turns(n: int) -> int:
+    """How often ``hold_out`` calls ``advance`` for so many labels without groups."""
+    return n if n <= MAX_LEFT_OUT_ALONE else FOLDS
 
 
 def _folds(n: int, seed: int) -> list[np.ndarray]:
