@@ -453,6 +453,7 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
     def time(name: str) -> str:
         return "– (too few answers)" if math.isnan(summary[name]) else duration(summary[name])
 
+    of = "" if summary["answered"] == summary["requests"] else " of answered"
     deadline_s = summary["deadline_s"]
     met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
     verdict = "" if target is None else f" (target {target:.2%})"
@@ -462,9 +463,9 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
         for name in ("achieved_rate_per_s", "target_rate_per_s")
     )
     return [
-        ["p50 latency", time("p50_s")],
-        ["p90 latency", time("p90_s")],
-        ["p99 latency", time("p99_s")],
+        [f"p50 latency{of}", time("p50_s")],
+        [f"p90 latency{of}", time("p90_s")],
+        [f"p99 latency{of}", time("p99_s")],
         [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
         ["effective accuracy", _accuracy(summary["effective_accuracy"])],
         ["accuracy of answered", _accuracy(summary["accuracy_of_answered"])],

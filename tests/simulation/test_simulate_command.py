@@ -166,11 +166,12 @@ def test_calls_may_be_planned_at_another_quantile(tmp_path: Path, capsys: pytest
         (ROWS, 0.5, "a deadline of 0.5 ms is shorter than the fastest point takes"),
         (ROWS + "net,depth=3,1,0.005,0.95\n", 20.0, "known up to batch size 1 only"),
         (ROWS + "other,depth=3,1,0.005,0.95\n", 20.0, "name a subject; the latency table holds net, other"),
-        (ROWS.replace("0.004,0.9", "0.004,1.9"), 20.0, "not within 0 and 1"),
+        (ROWS.replace(",0.9\n", ",1.9\n"), 20.0, "not within 0 and 1"),
         (ROWS.replace("0.009", "-0.009"), 20.0, "must be greater than 0"),
         (ROWS.replace("0.009", "nan"), 20.0, "must be greater than 0"),
         (ROWS.replace("0.9\n", "\n"), 20.0, "the accuracy of depth=2 is not known"),
         (ROWS.replace("0.004,0.9", "0.004,high"), 20.0, "accuracy 'high' of the profile is no number"),
+        (ROWS + "net,depth=2,4,0.012,0.8\n", 20.0, "depth=2 have different accuracies, 0.8 to 0.9; a point has one"),
         (ROWS.replace("4,0.002", "4,0.0002"), 20.0, "no noise explains that"),
     ],
 )

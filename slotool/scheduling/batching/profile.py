@@ -14,6 +14,9 @@ from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
+# Accuracies that differ by less are one, written with other digits.
+MAX_EQUAL_ACCURACY = 1e-6
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -45,8 +48,8 @@ def read_profile(
     points = [OperatingPoint.parse(key) for key in dict.fromkeys(rows["point"])]
     space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile, devices=devices)
     if outcomes is None and "accuracy" in rows:
-        means = rows.assign(accuracy=_numbers(rows["accuracy"])).groupby("point")["accuracy"].mean().dropna()
-        space = space.with_accuracy({point: float(means[point.key]) for point in points if point.key in means})
+        known_of = _accuracies(rows)
+        space = space.with_accuracy({point: known_of[point.key] for point in points if point.key in known_of})
     return Profile(subject, ControlGrid(space), _samples_us(rows))
 
 
@@ -78,6 +81,16 @@ def _samples_us(rows: pd.DataFrame) -> dict[tuple[OperatingPoint, int], np.ndarr
     for key, size, taken_s in zip(rows["point"], rows["batch_size"], rows["samples_s"], strict=True):
         samples.setdefault((OperatingPoint.parse(key), int(size)), []).append(1e6 * np.asarray(taken_s))
     return {cell: np.concatenate(parts) for cell, parts in samples.items()}
+
+
+def _accuracies(rows: pd.DataFrame) -> dict[str, float]:
+    """By point, of those whose accuracy is known. Raises ``InputError`` where rows of a point differ: it answers alike
+    in batches of every size."""
+    found = rows.assign(accuracy=_numbers(rows["accuracy"])).groupby("point")["accuracy"]
+    for key, low, high in zip(found.min().index, found.min(), found.max(), strict=True):
+        if high - low > MAX_EQUAL_ACCURACY:
+            raise InputError(f"rows of point {key} have different accuracies, {low:.6g} to {high:.6g}; a point has one")
+    return {str(key): float(accuracy) for key, accuracy in found.min().dropna().items()}
 
 
 def _numbers(accuracy: pd.Series) -> pd.Series:
