@@ -121,9 +121,23 @@ def test_what_failed_counts_as_missing_and_is_asked_for_again(
     assert again.missing == 0
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 4), (1, 5), (1, 0), (1, 4, 1)])
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((4,), "one row for the one example"),
+        ((2, 4), "one row for the one example"),
+        ((1, 5), "[1, 4]"),
+        ((1, 0), "[1, 4]"),
+        ((1, 4, 1), "[1, 4]"),
+    ],
+)
 def test_an_answer_of_another_shape_names_model_output_and_shapes(
-    urls: dict[str, str], data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+    urls: dict[str, str],
+    data: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, ...],
+    expected: str,
 ) -> None:
     own = HttpModel.run
 
@@ -132,7 +146,8 @@ def test_an_answer_of_another_shape_names_model_output_and_shapes(
         return found if model.name == "good" else {**found, "logits": np.zeros(shape, dtype=np.float32)}
 
     monkeypatch.setattr(HttpModel, "run", run)
-    with pytest.raises(RunError, match=re.escape(f"output logits has shape {list(shape)}, expected [1, 4]")) as told:
+    sentence = re.escape(f"output logits has shape {list(shape)}, expected {expected}")
+    with pytest.raises(RunError, match=sentence) as told:
         library.evaluate_endpoints(urls, data, tmp_path / "o.parquet", scores="logits")
     assert str(told.value).startswith("version poor gave no answer")
 
