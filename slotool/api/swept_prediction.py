@@ -289,7 +289,7 @@ def _finite(value: float) -> float | None:
 
 
 def _names(networks: Sequence[Captured]) -> list[str]:
-    """Of each, as its graph is called. Two of one name are told apart by a number."""
+    """Of each, as its graph is called. Those of one name get a number each."""
     found: list[str] = []
     for each in networks:
         called = each.name if each.graph is None else each.graph.name or each.graph.id

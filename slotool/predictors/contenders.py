@@ -189,7 +189,7 @@ def _fit(predictor: Predictor[OperatorGraph], labels: Examples[OperatorGraph]) -
 
 def turns(n: int) -> int:
     """How often ``hold_out`` calls ``advance`` for so many labels without groups."""
-    return n if n <= MAX_LEFT_OUT_ALONE else FOLDS
+    return len(_folds(n, seed=0))
 
 
 def _folds(n: int, seed: int) -> list[np.ndarray]:

@@ -100,7 +100,7 @@ def test_a_canary_that_keeps_ending_workers_is_stopped_until_a_reload(folder: Pa
             assert value(router, "slotool_candidate_stopped", model="net/canary") == 1
             page = (await http.get("/live")).json()
             assert set(page["stopped"]) == {"net/canary"}
-            # Who asks for that version is told, as is who looks whether it is ready.
+            # A request for that version gets the reason, and so does one that asks whether it is ready.
             asked = await http.post(f"{CANARY}/infer", json=INFER)
             assert (asked.status_code, page["stopped"]["net/canary"]) == (503, asked.json()["error"])
             assert value(router, "slotool_drops_total", model="net/canary", cause="candidate-stopped") == 1
