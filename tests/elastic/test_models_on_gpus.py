@@ -119,7 +119,7 @@ def test_all_tensors_are_on_the_gpu_and_the_host_waits_for_the_answers_alone(nam
     points, x = model.points, inputs(6)
     if isinstance(model, Family):
         assert all(version.mlp.dense for version in model.versions)
-    with fake_cuda(), mock.patch("slotool.elastic.activators.output_layer.find_spec", return_value=None):
+    with fake_cuda(), mock.patch("slotool.elastic.activators.gpu_kernels.find_spec", return_value=None):
         there = model.on("cuda:0")
         for point in points:
             assert there.forward(x, point).shape == (6, model.classes)
@@ -130,7 +130,7 @@ def test_all_tensors_are_on_the_gpu_and_the_host_waits_for_the_answers_alone(nam
 @pytest.mark.parametrize("ranker", list(RANKERS))
 def test_no_ranker_has_the_host_wait(ranker: str) -> None:
     model = dense_model(ranker)
-    with fake_cuda(), mock.patch("slotool.elastic.activators.output_layer.find_spec", return_value=None):
+    with fake_cuda(), mock.patch("slotool.elastic.activators.gpu_kernels.find_spec", return_value=None):
         there: Any = model.on("cuda:0")
         with mock.patch.object(type(there._link), "to_host", side_effect=there._link.to_host) as waits:
             there.top(examples(False, 3, 1), 2, point=model.points[0])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slotool.elastic.activators.activator import Activator
+from slotool.elastic.activators.gpu_kernels import has_kernels
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.quantization import INPUT_STEPS, MIN_SPREAD
 from slotool.elastic.activators.rankers.clusters import Clusters
@@ -47,6 +48,11 @@ class DeviceTables:
             link.to_device(array.astype(np.int64)) for array in arrays
         )
         self._numbers = torch.arange(len(lists.slots), device=link.device)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether keys are found there."""
+        return self._keys is not None
 
     def buckets(self, x: Tensor) -> Tensor:
         """int64 [n, tables]: rows of the lists, for ``x`` float32 [n, inputs]."""
@@ -96,6 +102,12 @@ def _clustered(ranker: Clusters, layer: DeviceLayer, link: Link) -> Callable[[Te
     )
 
     coarse_sums, fine_sums = coarse.sum(dim=1), fine.sum(dim=2)
+    if has_kernels(link):
+        from slotool.elastic.activators.lookup_kernels import MAX_CENTROIDS, nearest_clusters
+
+        if max(fine.shape[:2]) <= MAX_CENTROIDS:
+            both = (coarse, coarse_sums, coarse_scale, coarse_offset), (fine, fine_sums, fine_scale, fine_offset)
+            return lambda x: nearest_clusters(x, *both)
 
     def keys(x: Tensor) -> Tensor:
         steps, step, least = _quantized(x)

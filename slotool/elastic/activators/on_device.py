@@ -3,12 +3,13 @@
 The compiled calls of ``kernels`` are for one query at a time on a CPU. Here every step is an operation over the batch,
 and the host waits for the device once, for the answers. It waits once more where each query has a k of its own (an
 accuracy), which decides what is computed, and for keys of a plugin's ranker (``DeviceTables``).
-On a CPU it gives the same answers, which is how it is tested.
+On a CPU it gives the same answers, which is how it is tested. On a GPU with Triton's kernels all operations of a call
+are captured as a CUDA graph, for a batch size rounded up to a power of two (``CapturedCalls``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from slotool.elastic.activators.activator import Activator
+from slotool.elastic.activators.captured_calls import CapturedCalls
 from slotool.elastic.activators.device_tables import DeviceTables, NodeRows
+from slotool.elastic.activators.gpu_kernels import has_kernels
 from slotool.elastic.activators.input_errors import check_rows
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.output_layer import OutputLayer
+from slotool.elastic.activators.staged_rows import StagedRows
 from slotool.elastic.activators.tabulated import TabulatedNetwork
 from slotool.elastic.device_layers import DeviceLayer
 from slotool.elastic.model import ElasticModel
@@ -30,6 +34,8 @@ from slotool.transfers import Link
 
 # Weights gathered at a time.
 CHUNK_BYTES = 256 << 20
+# Larger batches are not captured: their work takes longer than its launches; nor are so many answers at a time.
+MAX_CAPTURED_ROWS, MAX_CAPTURED_LOGITS = 1_024, 1 << 22
 # To gather a row for one query takes as long as so many queries' shares of it in a product over all rows.
 DOTS_PER_GATHERED_ROW = 16
 
@@ -56,11 +62,21 @@ class DeviceSloNN(ElasticModel):
         ]
         self._output = OutputLayer(self._layers[-1].dense, self._link)
         self._means = self._link.to_device(model.confidence.means)
+        self._calls = CapturedCalls(self._link) if self._can_be_captured else None
+
+    @property
+    def _can_be_captured(self) -> bool:
+        """Whether no step of a call waits for the host."""
+        return has_kernels(self._link) and all(layer.tables is None or layer.tables.on_device for layer in self._layers)
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
         self.require(point)
+        rows, number = self._rows(x), self._at[point]
+        most = MAX_CAPTURED_LOGITS // self.classes
         with torch.inference_mode():
-            logits, overflows = self._link.to_host(*self._logits(*self._entered(x), self._at[point]))
+            logits, overflows = self._answers(
+                ("logits", number), rows, lambda *entered: self._logits(*entered, number), most=most
+            )
         _require_finite(overflows)
         return logits
 
@@ -73,14 +89,12 @@ class DeviceSloNN(ElasticModel):
         if point is not None and accuracy is not None:
             raise InputError(f"{self.name}: k is chosen by a point or by an accuracy, not by both")
         self.require(point or self.full)
-        threshold = self.model.threshold(accuracy)
+        threshold, rows = self.model.threshold(accuracy), self._rows(x)
         with torch.inference_mode():
-            entered, start = self._entered(x)
             if threshold is None:
-                best = self._best(entered, start, self._at[point or self.full], p)
+                labels, scores = self._best_at(rows, self._at[point or self.full], p)
             else:
-                best = self._best_of_each(entered, start, threshold, p)
-            labels, scores = self._link.to_host(*best)
+                labels, scores = self._best_of_each(rows, threshold, p)
         # Of a network whose values overflow the best one is no number.
         _require_finite(~np.isfinite(scores[:, 0]))
         return labels, scores
@@ -91,16 +105,46 @@ class DeviceSloNN(ElasticModel):
     def expected_accuracies(self, x: Any) -> np.ndarray | None:
         return self.model.expected_accuracies(x)
 
-    def _entered(self, x: Any) -> tuple[Tensor, int]:
-        """The batch on the device, and the layer it is about to enter: of CSR the first is behind it."""
+    def _rows(self, x: Any) -> Any:
+        """The batch, checked: float32 [n, inputs], or CSR where the first layer takes it."""
         flat = self.model.flat(x)
         check_rows(flat)
-        if isinstance(flat, np.ndarray):
-            return self._link.to_device(flat), 0
-        first = self._layers[0]
-        if not first.dense.is_sparse:
-            return self._link.to_device(flat.toarray()), 0
-        return first.dense.product_of_rows(flat).relu_(), 1
+        return flat if isinstance(flat, np.ndarray) or self._layers[0].dense.is_sparse else flat.toarray()
+
+    def _answers(
+        self, kind: tuple[Any, ...], rows: Any, work: Callable[..., Sequence[Tensor]], *arrays: np.ndarray,
+        most: int = MAX_CAPTURED_ROWS,
+    ) -> list[np.ndarray]:  # fmt: skip
+        """What ``work`` gives of ``rows`` for the layer that they are about to enter, and of ``arrays``; captured for
+        ``kind``, which says what ``work`` is beside its inputs."""
+        count = rows.shape[0]
+        if self._calls is None or not 0 < count <= min(most, MAX_CAPTURED_ROWS):
+            return self._link.to_host(*work(*self._entered(rows), *map(self._link.to_device, arrays)))
+        staged = StagedRows.of(rows)
+        shapes = [*staged.shapes, *((array.shape, torch.from_numpy(array).dtype) for array in arrays)]
+
+        def fill(*places: np.ndarray) -> None:
+            staged.fill(*places[: len(staged.shapes)])
+            for place, array in zip(places[len(staged.shapes) :], arrays, strict=True):
+                place[...] = array
+
+        def on_device(*there: Tensor) -> Sequence[Tensor]:
+            own, others = there[: len(staged.shapes)], there[len(staged.shapes) :]
+            entered = staged.entered(self._layers[0].dense, *own)
+            return work(entered, 1 if staged.sparse else 0, *others)
+
+        found = self._calls.answers((*kind, staged.kind), shapes, fill, on_device)
+        return [each[:count] for each in found]
+
+    def _entered(self, rows: Any) -> tuple[Tensor, int]:
+        """The batch on the device, and the layer it is about to enter: of CSR the first is behind it."""
+        if isinstance(rows, np.ndarray):
+            return self._link.to_device(rows), 0
+        return self._layers[0].dense.product_of_rows(rows).relu_(), 1
+
+    def _best_at(self, rows: Any, number: int, p: int) -> list[np.ndarray]:
+        """The best labels, int32 [n, p], and their scores, float32 [n, p], at one point."""
+        return self._answers(("best", number, p), rows, lambda *entered: self._best(*entered, number, p))
 
     def _logits(self, entered: Tensor, start: int, number: int) -> tuple[Tensor, Tensor]:
         """Of every class, −inf where it was not computed, float32 [n, classes]; and whether a query overflows, [n]."""
@@ -124,16 +168,17 @@ class DeviceSloNN(ElasticModel):
         behind = (0, p - scores.shape[1])
         return pad(labels.to(torch.int32), behind, value=-1), pad(scores, behind, value=-torch.inf)
 
-    def _best_of_each(self, entered: Tensor, start: int, threshold: float, p: int) -> tuple[Tensor, Tensor]:
-        """As ``_best``, each query at the least point whose confidence is ``threshold`` or more."""
-        (chosen,) = self._link.to_host(self._least(entered, start, threshold))
-        order = np.argsort(chosen, kind="stable")
-        sizes = np.bincount(chosen, minlength=len(self.points)).tolist()
-        parts = entered[self._link.to_device(order)].split(sizes)
-        found = [self._best(part, start, at, p) for at, part in enumerate(parts) if len(part) or not len(chosen)]
-        back = self._link.to_device(np.argsort(order, kind="stable"))
-        labels, scores = (torch.cat(each)[back] for each in zip(*found, strict=True))
-        return labels, scores
+    def _best_of_each(self, rows: Any, threshold: float, p: int) -> list[np.ndarray]:
+        """As ``_best_at``, each query at the least point whose confidence is ``threshold`` or more."""
+        (chosen,) = self._answers(("least",), rows, lambda *entered: (self._least(*entered),), np.array([threshold]))
+        points = np.unique(chosen) if len(chosen) else np.zeros(1, np.int64)
+        if len(points) == 1:
+            return self._best_at(rows, int(points[0]), p)
+        labels, scores = np.empty((len(chosen), p), np.int32), np.empty((len(chosen), p), np.float32)
+        for number in points.tolist():
+            own = np.flatnonzero(chosen == number)
+            labels[own], scores[own] = self._best_at(rows[own], number, p)
+        return [labels, scores]
 
     def _hidden(self, values: Tensor, start: int, number: int) -> Tensor:
         """What the last layer receives."""
@@ -141,8 +186,9 @@ class DeviceSloNN(ElasticModel):
             values = layer.hidden(values, number)
         return values
 
-    def _least(self, values: Tensor, start: int, threshold: float) -> Tensor:
-        """int64 [n]: the least point whose confidence is at least ``threshold``, as each input's bucket has it."""
+    def _least(self, values: Tensor, start: int, threshold: Tensor) -> Tensor:
+        """int64 [n]: the least point whose confidence is at least ``threshold``, float64 [1], as each input's bucket
+        has it."""
         for layer in self._layers[start : self.model.first]:
             values = layer.dense.product(values).relu_()
         tables = self._layers[self.model.first].tables

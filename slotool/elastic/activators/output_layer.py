@@ -6,14 +6,13 @@ Which is quicker is measured on the device itself, once for each number of nodes
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from statistics import median
 
 import torch
 from torch import Tensor
 
-from slotool import devices
 from slotool.elastic.activators.device_tables import NodeRows
+from slotool.elastic.activators.gpu_kernels import has_kernels
 from slotool.elastic.device_layers import DeviceLayer
 from slotool.transfers import Link
 
@@ -30,8 +29,7 @@ class OutputLayer:
 
     def __init__(self, layer: DeviceLayer, link: Link):
         self._layer, self._link = layer, link
-        self._has_kernel = devices.is_cuda(link.name) and link.device.type == "cuda" and not layer.is_sparse
-        self._has_kernel = self._has_kernel and find_spec("triton") is not None
+        self._has_kernel = has_kernels(link) and not layer.is_sparse
         self._is_quicker: dict[tuple[int, int, int], bool] = {}
 
     def best(self, x: Tensor, nodes: NodeRows, count: int, p: int) -> Best | None:

@@ -1,0 +1,117 @@
+"""Work of a GPU that is captured once as a CUDA graph and then replayed: its launches cost the host one call.
+
+A call of few queries spends most of its time on launching kernels. A graph has fixed shapes and addresses, so inputs
+and answers have places of their own, and each kind of call is captured at its first use, which takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slotool import transfers
+from slotool.transfers import Link
+
+# Graphs that are kept; the one that was not used for longest goes first.
+MAX_GRAPHS = 64
+# Before a capture, so that libraries have chosen kernels and taken memory.
+WARM_UP_CALLS = 2
+
+Work = Callable[..., Sequence[Tensor]]
+Replay = Callable[[], None]
+
+
+class CapturedCalls:
+    """One call at a time; ``capture`` makes what repeats a function's work on the device."""
+
+    def __init__(self, link: Link, capture: Callable[[Link, Callable[[], Any]], Replay] | None = None):
+        self._link, self._capture, self._lock = link, capture or cuda_graph, Lock()
+        self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
+
+    def answers(self, kind: Hashable, shapes: Sequence[Staged], fill: Callable[..., None], work: Work) -> list[Any]:
+        """What ``work`` gives for the inputs that ``fill`` writes: arrays of the host.
+
+        ``kind``: calls of the same one have the same ``shapes`` and ``work``. ``fill`` gets an array of the host for
+        each of ``shapes``, which holds the values of the call before; ``work`` gets them as tensors of the device, and
+        must neither wait for the device nor depend on values that are on the host.
+        """
+        with self._lock:
+            captured = self._captured.pop(kind, None)
+            if captured is None:
+                captured = _Captured(self._link, shapes)
+                fill(*captured.inputs)
+                captured.capture(work, self._capture)
+            else:
+                fill(*captured.inputs)
+            self._captured[kind] = captured
+            while len(self._captured) > MAX_GRAPHS:
+                self._captured.popitem(last=False)
+            return captured.replayed()
+
+
+Staged = tuple[tuple[int, ...], torch.dtype]
+
+
+class _Captured:
+    """One graph with its places: ``inputs`` are arrays of page-locked memory."""
+
+    def __init__(self, link: Link, shapes: Sequence[Staged]):
+        self._link = link
+        self._staged = [transfers.page_locked(shape, dtype) for shape, dtype in shapes]
+        self.inputs = [tensor.numpy() for tensor in self._staged]
+        self._there = [torch.empty(shape, dtype=dtype, device=link.device) for shape, dtype in shapes]
+        self._outputs: list[Tensor] = []
+        self._replay: Replay = _nothing
+
+    def capture(self, work: Work, capture: Callable[[Link, Callable[[], Any]], Replay]) -> None:
+        self._enter()
+        found = work(*self._there)
+        self._outputs = [transfers.page_locked(tensor.shape, tensor.dtype) for tensor in found]
+
+        def once() -> None:
+            self._enter()
+            for to, tensor in zip(self._outputs, work(*self._there), strict=True):
+                to.copy_(tensor, non_blocking=True)
+
+        self._replay = capture(self._link, once)
+
+    def _enter(self) -> None:
+        for to, staged in zip(self._there, self._staged, strict=True):
+            to.copy_(staged, non_blocking=True)
+
+    def replayed(self) -> list[np.ndarray]:
+        self._replay()
+        transfers.wait_for(self._link.device)
+        # The next call writes to the same places.
+        return [tensor.numpy().copy() for tensor in self._outputs]
+
+
+def cuda_graph(link: Link, function: Callable[[], Any]) -> Replay:
+    """Capture what ``function`` has the device do."""
+    with torch.cuda.device(link.device):
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP_CALLS):
+                function()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            function()
+    return lambda: _replayed(graph, link)
+
+
+def _replayed(graph: torch.cuda.CUDAGraph, link: Link) -> None:
+    with torch.cuda.device(link.device):
+        graph.replay()
+
+
+def _nothing() -> None:
+    return None
