@@ -146,6 +146,8 @@ def _origin(document: Mapping[str, Any]) -> str:
     device, machine = document["device"], document["machine"]
     libraries = f"torch {device['torch']}, CUDA {device['cuda']}, driver {machine.get('gpu_driver')}"
     ended = "" if document["status"] == "done" else f"; **{document['status']}**"
+    share = document.get("share", 1.0)
+    ended += f"; {percent(share)} of the planned time" if share < 1 else ""
     ended += "; **a rehearsal, whose figures mean nothing**" if document["rehearsal"] else ""
     return f"{device['name']}, {libraries}; {document['date'][:10]}, commit `{document['commit']}`{ended}"
 

@@ -201,7 +201,7 @@ def test_a_real_gpu_answers_as_the_cpu_does(library: str, tmp_path: Path) -> Non
         model: Model = OnnxModel(onnx_file(tmp_path / "two.onnx"))
         given = {"input_ids": np.array([[1, 2, 3]]), "attention_mask": np.array([[1, 1, 0]])}
     else:
-        import keras
+        keras = pytest.importorskip("keras", reason="TensorFlow is not installed")
         import tensorflow as tf
 
         from slotool.models.adapters.keras import KerasModel

@@ -37,7 +37,7 @@ from tests.perf.gpu_pieces.piece import (
     ran,
     write_json,
 )
-from tests.perf.gpu_pieces.sizes import FULL, REHEARSAL
+from tests.perf.gpu_pieces.sizes import FULL, REHEARSAL, Sizes
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "gpu.md"
@@ -52,14 +52,14 @@ USAGE, INTERRUPTED = 2, 130
 UNUSABLE = "unusable"
 
 
-def _piece(name: str, title: str, function: str, allowance_s: float, *needs: str) -> Spec:
+def _piece(name: str, title: str, function: str, allowance_s: float, *needs: str, anywhere: bool = False) -> Spec:
     """``function``: ``module:function`` of ``tests.perf.gpu_pieces``, imported when the piece runs."""
     module, _, attribute = function.partition(":")
 
     def run(piece: Piece) -> None:
         getattr(import_module(f"tests.perf.gpu_pieces.{module}"), attribute)(piece)
 
-    return Spec(name, title, run, allowance_s, needs)
+    return Spec(name, title, run, allowance_s, needs, anywhere)
 
 
 # The order matters: predictors read the labels of the pieces before. Together 37 minutes.
@@ -70,13 +70,20 @@ PIECES = {
         _piece("solo-random", "Labels of random networks", "solo:random_networks", 460),
         _piece("solo-zoo", "Labels of the Keras applications", "solo:zoo", 160),
         _piece("pairs", "Co-located pairs", "pairs:run", 420),
-        _piece("predictors", "Predictors", "predictors:run", 300),
+        _piece("predictors", "Predictors", "predictors:run", 300, anywhere=True),
         _piece("slo-nn", "SLO-NN on tate-16k", "slo_nn:run", 360, "faiss"),
         _piece("actuation", "Switching subnets", "actuation:run", 60),
         _piece("served", "Served requests", "served:run", 100),
         _piece("backends", "Keras, ONNX Runtime, CUDA graphs", "other_backends:run", 140, "tensorflow", "onnxruntime"),
     )
 }
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text}: a share of the planned time, above 0 and up to 1, is expected")
+    return value
 
 
 def _seconds(text: str) -> float:
@@ -102,11 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.force:
             forget(out, [asked.piece] if asked.piece else list(PIECES))
         if asked.piece is None:
-            return run_all(out, device, asked.limit)
-        if problem := unusable(device) or of_another(out, device):
+            return run_all(out, device, asked.limit, asked.share)
+        if PIECES[asked.piece].anywhere and unusable(device) and (out / DEVICE_FILE).is_file():
+            device = CPU
+        elif problem := unusable(device) or of_another(out, device):
             print(f"make gpu: {problem}", file=sys.stderr)
             return USAGE
-        return EXIT_CODES[run_one(asked.piece, out, device, asked.limit)]
+        sizes = REHEARSAL if asked.rehearse else FULL
+        return EXIT_CODES[run_one(asked.piece, out, device, sizes, asked.limit, asked.share)]
     except InputError as error:
         print(f"make gpu: {error}", file=sys.stderr)
         return USAGE
@@ -123,6 +133,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rehearse", action="store_true", help="at a tiny size, on the CPU")
     parser.add_argument(
         "--limit", type=_seconds, default=LIMIT_S, help=f"seconds that a piece runs at most; {LIMIT_S:.0f}"
+    )
+    parser.add_argument(
+        "--share",
+        type=_share,
+        default=1.0,
+        help="of the planned time of each piece, and of what it measures; 1",
     )
     parser.add_argument("--force", action="store_true", help="begin the piece, or all of them, again")
     parser.add_argument("--list", action="store_true", help="which pieces there are, and how each ended")
@@ -180,18 +196,18 @@ def forget(out: Path, names: Sequence[str]) -> None:
         (out / DEVICE_FILE).unlink(missing_ok=True)
 
 
-def run_one(name: str, out: Path, device: str, limit_s: float) -> str:
+def run_one(name: str, out: Path, device: str, sizes: Sizes, limit_s: float, share: float) -> str:
     """How the piece ended; ``done`` where it had ended before."""
     if state(out, name) == DONE:
         print(f"{name}: done before", flush=True)
         return DONE
     print(f"{name}: {PIECES[name].title}", flush=True)
-    status = ran(PIECES[name], out, device, REHEARSAL if device == CPU else FULL, limit_s)
+    status = ran(PIECES[name], out, device, sizes, limit_s, share)
     print(f"{name}: {status}", flush=True)
     return status
 
 
-def run_all(out: Path, device: str, limit_s: float) -> int:
+def run_all(out: Path, device: str, limit_s: float, share: float = 1.0) -> int:
     """Every piece that is not done, in a process of its own; a table of how each ended.
 
     This process leaves the device alone: it would count as another user of it.
@@ -202,7 +218,7 @@ def run_all(out: Path, device: str, limit_s: float) -> int:
             before = finished(out, name)
             if state(out, name) == DONE:
                 break
-            status = started(name, out, device, limit_s)
+            status = started(name, out, device, limit_s, share)
             if status == UNUSABLE:
                 return USAGE
             if status != UNFINISHED:
@@ -229,10 +245,11 @@ def write_page(out: Path) -> None:
     (out / PAGE.name).write_text(filled(PAGE.read_text(), out))
 
 
-def started(name: str, out: Path, device: str, limit_s: float) -> str:
+def started(name: str, out: Path, device: str, limit_s: float, share: float) -> str:
     """How the piece ended in a process of its own, ``UNUSABLE`` where it did not begin. It is interrupted, then killed,
     where it does not end in time."""
     command = [sys.executable, "-m", "tests.perf.gpu", "--piece", name, "--out", str(out), "--limit", str(limit_s)]
+    command += ["--share", str(share)]
     command += ["--parent", str(os.getpid()), *(["--rehearse"] if device == CPU else ["--device", device])]
     # In a session of its own: Ctrl-C reaches it once, from here.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

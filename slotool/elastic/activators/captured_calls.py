@@ -105,12 +105,9 @@ def cuda_graph(link: Link, function: Callable[[], Any]) -> Replay:
         # Other threads may use the device meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             function()
-    return lambda: _replayed(graph, link)
-
-
-def _replayed(graph: torch.cuda.CUDAGraph, link: Link) -> None:
-    with torch.cuda.device(link.device):
-        graph.replay()
+    # On the current stream of the device that it was captured on.
+    replay: Replay = graph.replay
+    return replay
 
 
 def _nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,10 @@ class TorchProgramModel(Model):
             raise InputError(f"{path}: no such file")
         _require_no_pickle(path)
         try:
-            program = torch.export.load(path)
+            with warnings.catch_warnings():
+                # Before torch 2.13 it says of its own buffers that one could write to them.
+                warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+                program = torch.export.load(path)
         except Exception as error:
             raise InputError(f"{path}: torch cannot load it ({reason(error)})") from error
         self.name, self.device, self._path = path.stem, link.name, path

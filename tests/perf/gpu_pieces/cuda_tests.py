@@ -1,4 +1,7 @@
-"""The tests marked ``cuda``, in a pytest of their own. In a rehearsal they are skipped: there is no GPU."""
+"""The tests marked ``cuda``, in a pytest of their own. In a rehearsal they are skipped: there is no GPU.
+
+Several run at a time where pytest-xdist is installed; what fails then runs again alone, for some compare times.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from tests.perf.gpu_pieces.piece import Figures, Left, Piece
 from tests.perf.record import ROOT
 
 MARKED = "mark.cuda"
+# Each takes some 500 MiB of the device.
+WORKERS = 4
 
 
 def run(piece: Piece) -> None:
@@ -21,14 +26,28 @@ def run(piece: Piece) -> None:
 def marked(piece: Piece) -> Figures:
     if find_spec("pytest") is None or find_spec("hypothesis") is None:
         raise Left("pytest and hypothesis are not installed")
-    report = piece.folder / "junit.xml"
+    side_by_side = ["-n", str(WORKERS)] if find_spec("xdist") is not None else []
+    found = counted(ran(piece, "all", side_by_side))
+    if side_by_side and found["failed"]:
+        alone = counted(ran(piece, "failed", ["--last-failed"]))
+        found["failed_beside_others"] = found["failed"]
+        found["failed"] = alone["failed"]
+        found["passed"] += alone["passed"]
+    return found
+
+
+def ran(piece: Piece, name: str, options: list[str]) -> Path:
+    """JUnit's XML of those tests."""
+    report = (piece.folder / f"{name}.xml").absolute()
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    done = subprocess.run([*command, *files(ROOT / "tests")], cwd=ROOT, capture_output=True, text=True)
-    (piece.folder / "pytest.txt").write_text(done.stdout + done.stderr)
+    # A plugin for benchmarks, where it is installed, warns of the workers, and a warning is an error here.
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:benchmark", f"--junitxml={report}"]
+    command += ["-o", f"cache_dir={(piece.folder / 'cache').absolute()}", *options, *files(ROOT / "tests")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    (piece.folder / f"{name}.txt").write_text(done.stdout + done.stderr)
     if not report.is_file():
         raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
-    return counted(report)
+    return report
 
 
 def files(folder: Path) -> list[str]:

@@ -47,7 +47,7 @@ class NotYet(Exception):
 class Spec:
     """``run`` makes the steps of a piece. ``allowance_s``: what it is planned to take on a GPU, seconds.
 
-    ``needs``: packages beside those that slotool always needs.
+    ``needs``: packages beside those that slotool always needs. ``anywhere``: whether the device is of use and no more.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Spec:
     run: Callable[[Piece], None]
     allowance_s: float
     needs: tuple[str, ...] = ()
+    anywhere: bool = False
 
 
 class Piece:
@@ -129,12 +130,13 @@ class Piece:
         return path
 
 
-def ran(spec: Spec, out: Path, device: str, sizes: Sizes, limit_s: float) -> str:
-    """Run a piece for ``limit_s`` seconds at most, write its document, and return how it ended.
+def ran(spec: Spec, out: Path, device: str, sizes: Sizes, limit_s: float, share: float = 1.0) -> str:
+    """Run a piece for ``limit_s`` seconds at most, write its document, and return how it ended. ``share``: of the time
+    that it is planned to take, and of what it counts.
 
     Raises ``KeyboardInterrupt`` after Ctrl-C, with the document written; ``InputError`` where another process runs it.
     """
-    piece = Piece(spec.name, out, device, sizes, spec.allowance_s)
+    piece = Piece(spec.name, out, device, sizes.scaled(share), spec.allowance_s * share)
     with alone(piece.folder / "lock"):
         started, status, interrupted = datetime.now(UTC), DONE, False
         try:
@@ -148,13 +150,13 @@ def ran(spec: Spec, out: Path, device: str, sizes: Sizes, limit_s: float) -> str
             piece.failed(spec.name, error)
         if status == DONE and any(ERROR in figures for figures in piece.figures.values()):
             status = FAILED
-        write_json(out / f"{spec.name}.json", document(spec, piece, status, started))
+        write_json(out / f"{spec.name}.json", document(spec, piece, status, started, share))
     if interrupted:
         raise KeyboardInterrupt
     return status
 
 
-def document(spec: Spec, piece: Piece, status: str, started: datetime) -> Figures:
+def document(spec: Spec, piece: Piece, status: str, started: datetime, share: float) -> Figures:
     """What is kept of a piece: how it ended, what on, and the figures of its steps."""
     from slotool.machine import machine_facts, machine_id
     from tests.perf.record import commit
@@ -165,7 +167,8 @@ def document(spec: Spec, piece: Piece, status: str, started: datetime) -> Figure
         "piece": spec.name,
         "title": spec.title,
         "status": status,
-        "rehearsal": not piece.on_gpu,
+        "rehearsal": not piece.sizes.full,
+        "share": share,
         "date": started.isoformat(timespec="seconds"),
         "commit": commit(),
         "device": device_facts(piece.device),

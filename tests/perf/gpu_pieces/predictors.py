@@ -120,7 +120,7 @@ def labels(piece: Piece, name: str) -> Labelled[Any]:
 
 def colocated(piece: Piece, sharing: str) -> Figures:
     """Pairs by chance, and pairs that no training row had, each in one of ten folds."""
-    if sharing == "streams" and not piece.on_gpu:
+    if sharing == "streams" and piece.sizes.shipped_pairs:
         raise Left("streams are those of a GPU")
     table = shipped_pairs(piece) if piece.sizes.shipped_pairs else piece.table_of("pairs", pairs.TABLES[sharing])
     graphs = DATASETS / "keras-applications-graphs.parquet"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,17 @@ class Sizes:
     served: tuple[str, ...]
     load_s: float
     backend_networks: int
+
+    def scaled(self, share: float) -> Sizes:
+        """Of what counts calls or lasts for a given time, about ``share``; campaigns end with their piece's
+        allowance."""
+        return replace(
+            self,
+            turns=max(1, round(self.turns * share)),
+            repeats=max(10, round(self.repeats * share)),
+            load_s=max(2.0, self.load_s * share),
+            seconds_per_pair=max(0.25, self.seconds_per_pair * share),
+        )
 
 
 FULL = Sizes(
