@@ -17,6 +17,7 @@ from typing import Any
 from docs.generate.benchmarks import markdown_of
 from docs.generate.result_tables import Table, percent, times
 from slotool.cli.output import duration
+from slotool.devices import CPU
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu"
 SCHEMA = "slotool/gpu-benchmark"
@@ -145,9 +146,11 @@ def _piece(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
 def _origin(document: Mapping[str, Any]) -> str:
     device, machine = document["device"], document["machine"]
     libraries = f"torch {device['torch']}, CUDA {device['cuda']}, driver {machine.get('gpu_driver')}"
+    if device["name"] == CPU and not document["rehearsal"]:
+        return f"computed on a CPU from the labels above; {document['date'][:10]}, commit `{document['commit']}`"
     ended = "" if document["status"] == "done" else f"; **{document['status']}**"
     share = document.get("share", 1.0)
-    ended += f"; {percent(share)} of the planned time" if share < 1 else ""
+    ended += f"; {percent(share, 0)} of the planned time" if share < 1 else ""
     ended += "; **a rehearsal, whose figures mean nothing**" if document["rehearsal"] else ""
     return f"{device['name']}, {libraries}; {document['date'][:10]}, commit `{document['commit']}`{ended}"
 
@@ -164,9 +167,9 @@ def _left_out(steps: Steps) -> list[str]:
 
 
 def tests(steps: Steps) -> list[Table]:
-    rows = [[str(step["passed"]), str(step["skipped"]), str(len(step["failed"])), ", ".join(step["failed"]) or "–"]
+    rows = [[str(step["passed"]), str(step["not_run"]), str(len(step["failed"])), ", ".join(step["failed"]) or "–"]
             for step in steps.values()]  # fmt: skip
-    return [Table("", ["passed", "skipped", "failed", "which"], rows)] if rows else []
+    return [Table("", ["passed", "lack a package or a device", "failed", "which"], rows)] if rows else []
 
 
 def labels(steps: Steps) -> list[Table]:
@@ -201,11 +204,12 @@ def predictors(steps: Steps) -> list[Table]:
     for name in ("random networks by chance", "zoo from random networks", "graph network"):
         if step := steps.get(name):
             found.append(Table(name, heads, _scores(step)))
-    if step := steps.get("zoo with ten labels"):
+    for name in (name for name in steps if name.startswith("zoo with ten labels")):
+        step = steps[name]
         ways = {"kept": "kept", "one_factor": "one factor", "three_term": "three coefficients", "roofline": "roofline"}
         rows = [[what, *(percent(step[of][way], 1) for way in ways)]
                 for what, of in (("chosen by the tool", "chosen"), ("drawn at random, mean", "drawn"))]  # fmt: skip
-        found.append(Table("zoo with ten labels, MAPE on the others", ["ten labels", *ways.values()], rows))
+        found.append(Table(f"{name}: MAPE on the others", ["ten labels", *ways.values()], rows))
     for name, step in steps.items():
         for protocol, scores in step.get("protocols", {}).items():
             sharing = name.removeprefix("pairs, ")

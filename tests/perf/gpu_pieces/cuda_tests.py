@@ -63,6 +63,6 @@ def counted(report: Path) -> Figures:
     skipped = sum(case.find("skipped") is not None for case in cases)
     return {
         "passed": len(cases) - len(bad) - skipped,
-        "skipped": skipped,
+        "not_run": skipped,
         "failed": [f"{case.get('classname')}::{case.get('name')}" for case in bad],
     }
