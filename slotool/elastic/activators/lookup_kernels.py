@@ -36,7 +36,7 @@ def hidden_of_rows(starts: Tensor, features: Tensor, values: Tensor, columns: Te
     return hidden
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _hidden_of_rows(  # type: ignore[no-untyped-def]
     starts, features, values, columns, bias, hidden, units, UNITS: tl.constexpr, FEATURES: tl.constexpr
 ):  # fmt: skip
@@ -78,7 +78,7 @@ def nearest_clusters(
     return keys
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _nearest_clusters(  # type: ignore[no-untyped-def]
     x, coarse, coarse_sums, coarse_scale, coarse_offset, fine, fine_sums, fine_scale, fine_offset, keys,
     clusters, within, inputs, input_steps, min_spread, COARSE: tl.constexpr, FINE: tl.constexpr, PIECE: tl.constexpr
@@ -107,7 +107,7 @@ def _nearest_clusters(  # type: ignore[no-untyped-def]
     tl.store(keys + query, first + best)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _nearest(  # type: ignore[no-untyped-def]
     own, low, per_step, step, centroids, sums, scale, offset, count, inputs, PLACES: tl.constexpr, PIECE: tl.constexpr
 ):  # fmt: skip

@@ -75,7 +75,7 @@ class DeviceSloNN(ElasticModel):
         most = MAX_CAPTURED_LOGITS // self.classes
         with torch.inference_mode():
             logits, overflows = self._answers(
-                ("logits", number), rows, lambda *entered: self._logits(*entered, number), most=most
+                ("logits", number), rows, lambda entered, start: self._logits(entered, start, number), most=most
             )
         _require_finite(overflows)
         return logits
@@ -144,7 +144,7 @@ class DeviceSloNN(ElasticModel):
 
     def _best_at(self, rows: Any, number: int, p: int) -> list[np.ndarray]:
         """The best labels, int32 [n, p], and their scores, float32 [n, p], at one point."""
-        return self._answers(("best", number, p), rows, lambda *entered: self._best(*entered, number, p))
+        return self._answers(("best", number, p), rows, lambda entered, start: self._best(entered, start, number, p))
 
     def _logits(self, entered: Tensor, start: int, number: int) -> tuple[Tensor, Tensor]:
         """Of every class, −inf where it was not computed, float32 [n, classes]; and whether a query overflows, [n]."""
