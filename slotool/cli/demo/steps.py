@@ -25,7 +25,7 @@ class Sizes:
     """How much the demo trains, measures and sends.
 
     ``calibration``: how many own networks are measured; ``own_epochs``: how long three others are trained at most;
-    ``examples``: how many the SLO-NN answers to be timed. ``ranker``: that tables are learnt with; ``auto`` tries three.
+    ``examples``: how many the SLO-NN answers to be timed. ``ranker``: that tables are learnt with, ``auto`` of three.
     """
 
     epochs: int = 4
