@@ -97,7 +97,8 @@ def family(
         ``family``, ``outcomes`` and ``latency``; ``frame()`` has a row per version.
 
     Raises:
-        InputError: Versions differ in a tensor, or task, data set and models do not fit each other.
+        InputError: Versions differ in a tensor, one does not give a row per example of a batch, or task, data set and
+            models do not fit each other.
         ArgumentError: An argument has a value that it cannot have.
         RunError: A model failed.
         AlreadyExistsError: A file exists.
@@ -133,6 +134,7 @@ def family(
             some_inputs(examples.x),
             reading=replace(options, usual_label=dataset.label or None),
         )
+        made.require_counted_examples()
         about = {"data": dataset.name, "split": examples_name(split, calibration), "threads": threads}
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
         measuring = Measuring(made, examples, learning, calibration, repeats, cost or {}, provenance, keep_calibration)

@@ -81,7 +81,7 @@ def train_mlp(
         data: Data set: a name or a file; see ``slotool.data.load_dataset``.
         epochs: Passes over the data; None: by its size.
         seed: Of the first weights and the order of examples.
-        threads: Compute threads; None: all that this process is given.
+        threads: Compute threads; None: all that this process is given, or 1 for networks too small to share out.
         force: Replace ``out`` if it exists.
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
@@ -122,7 +122,7 @@ def train_cnn(
         data: Data set of images: a name or a file; see ``slotool.data.load_dataset``.
         epochs: Passes over the data; None: by its size.
         seed: Of the first weights and the order of examples.
-        threads: Compute threads; None: all that this process is given.
+        threads: Compute threads; None: all that this process is given, or 1 for networks too small to share out.
         force: Replace ``out`` if it exists.
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
@@ -160,7 +160,7 @@ def train_family(
         data: Data set: a name or a file; see ``slotool.data.load_dataset``.
         epochs: Passes over the data; None: by its size.
         seed: Of the first weights and the order of examples.
-        threads: Compute threads; None: all that this process is given.
+        threads: Compute threads; None: all that this process is given, or 1 for networks too small to share out.
         force: Replace ``out`` if it exists.
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
@@ -202,18 +202,19 @@ def _train(
 ) -> Training:
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic.family import Family
-    from slotool.elastic.training import default_epochs, train_version
+    from slotool.elastic.training import default_epochs, threads_worth, train_version
 
     written = None if out is None else Path(out)
     if written is not None:
         refuse_existing(written, force)
     epochs = epochs or default_epochs(dataset)
     versions: list[Version] = []
-    reporter, text = reporter_of(progress), f"training on {dataset.name}"
-    with torch_threads(cores_given(threads)), reporter.progress(text, total=epochs * len(graphs)) as steps:
+    reporter, cores = reporter_of(progress), cores_given(threads)
+    with reporter.progress(f"training on {dataset.name}", total=epochs * len(graphs)) as steps:
         for name, graph in graphs.items():
             steps.say(f"training {name} on {dataset.name}")
-            versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
+            with torch_threads(threads or threads_worth(graph, cores)):
+                versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
     family = Family(next(iter(graphs)) if written is None else written.name, versions)
     if written is not None:
         family.save(written, config={"data": dataset.source or dataset.name, "epochs": epochs}, seed=seed, force=force)

@@ -19,6 +19,10 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Compute threads.", show_default="all cores given")
 ]
+TrainingThreads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Compute threads.", show_default="all cores given, 1 for small networks"),
+]
 Out = Annotated[Path, typer.Option("--out", "-o", help="File or folder to write.")]
 DataName = Annotated[
     str,

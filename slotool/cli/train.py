@@ -18,7 +18,7 @@ from slotool.cli.options import (
     Json,
     Out,
     Seed,
-    Threads,
+    TrainingThreads,
     data_source,
 )
 from slotool.cli.train_supernet import train_supernet
@@ -51,7 +51,7 @@ def train_mlp(
     images: DataImages = None,
     epochs: Epochs = None,
     seed: Seed = 0,
-    threads: Threads = None,
+    threads: TrainingThreads = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -82,7 +82,7 @@ def train_cnn(
     images: DataImages = None,
     epochs: Epochs = None,
     seed: Seed = 0,
-    threads: Threads = None,
+    threads: TrainingThreads = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -118,7 +118,7 @@ def train_family(
     images: DataImages = None,
     epochs: Epochs = None,
     seed: Seed = 0,
-    threads: Threads = None,
+    threads: TrainingThreads = None,
     force: Force = False,
     json: Json = False,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from slotool.errors import InputError
 from slotool.models import Classification, Model, Signature, Task
 from slotool.models.calibration import Calibration, Temperature
 from slotool.models.class_names import class_numbers
-from slotool.models.signature import FREE, TensorSpec, require_rows
+from slotool.models.signature import FREE, RowCountError, TensorSpec, require_rows, try_two
 from slotool.models.wrapped import Renames, unwrapped
 from slotool.tables import OperatingPoint
 
@@ -127,6 +128,17 @@ class ModelFamily(ElasticModel):
         outputs = self._models[point].run(self.inputs(x))
         require_rows(outputs, len(x))
         return outputs
+
+    def require_counted_examples(self) -> None:
+        """Raises ``InputError`` naming a version that answers two examples by another number of rows. Versions behind
+        other servers are not asked: each call may cost."""
+        for point in self.points:
+            if point in self.remote_points:
+                continue
+            try:
+                try_two(partial(self.respond, point=point), self.examples[:1])
+            except RowCountError as error:
+                raise InputError(f"{point} cannot run: {error}") from error
 
     def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
         self.require(point)

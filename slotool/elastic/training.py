@@ -24,6 +24,11 @@ PEAK_LEARNING_RATE = 3e-3
 # Small sets need many passes, large ones few: about this many images are seen, in no fewer passes than the least.
 IMAGES_TO_SEE = 60_000
 MIN_EPOCHS = 8
+# A training step of fewer FLOPs is computed by one thread: by two it takes 0.7 to 1 of its time on two idle cores, and
+# many times that where others use the cores too, as each thread then waits for one that does not run.
+SMALL_STEP_FLOPS = 100e6
+# A step computes the gradients of weights and of inputs too.
+_STEP_PASSES = 3
 # The paper's Fashion-MNIST network after neuron pruning (slo-aware-neural-networks, Table 1).
 PRUNED_HIDDEN_UNITS = (112, 112)
 
@@ -65,6 +70,11 @@ def family_graphs(data: Dataset) -> dict[str, OperatorGraph]:
 def default_epochs(data: Dataset, least: int = MIN_EPOCHS) -> int:
     """Passes over the training split that see about ``IMAGES_TO_SEE`` images, but no fewer than ``least``."""
     return max(least, round(IMAGES_TO_SEE / len(data.train)))
+
+
+def threads_worth(graph: OperatorGraph, threads: int) -> int:
+    """Of ``threads`` compute threads so many as a training step of ``graph`` is worth: all, or 1 for small networks."""
+    return threads if _STEP_PASSES * BATCH_SIZE * graph.flops >= SMALL_STEP_FLOPS else 1
 
 
 def train_version(

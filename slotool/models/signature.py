@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from slotool.data.columns import Inputs, concatenate
 from slotool.errors import InputError, RunError
 
 # Of a dimension whose size the caller chooses.
@@ -250,6 +251,20 @@ def require_rows(outputs: Mapping[str, np.ndarray], examples: int) -> None:
         if not array.ndim or len(array) != examples:
             expected = f"one row for each of the {examples} examples" if examples > 1 else "one row for the one example"
             raise RowCountError(f"output {name} has shape {list(array.shape)}, expected {expected}")
+
+
+def try_two(run: Callable[[Inputs], object], example: Inputs) -> None:
+    """``run`` one example twice over: one row where none counts examples is right of one example only.
+
+    Raises ``RowCountError`` as ``run`` does, by ``require_rows``. A model that fails otherwise on two examples answers
+    them one at a time.
+    """
+    try:
+        run(concatenate([example, example]))
+    except RowCountError:
+        raise
+    except Exception:
+        return
 
 
 def _tensor_document(tensor: TensorSpec) -> dict[str, Any]:

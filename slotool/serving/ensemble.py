@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel, confidence
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.models.signature import FREE, RowCountError, require_rows
+from slotool.models.signature import FREE, require_rows, try_two
 from slotool.rules.cascades import Cascade
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc, consults_second
@@ -147,20 +148,10 @@ class PointRunner:
                         continue
                     self._compute(x, point)
                     if self.model.signature is not None:
-                        self._try_two(x, point)
+                        try_two(partial(self._compute, point=point), x)
                     if pool is not None:
                         pool.submit(self._compute, x, point).result()
             self._warm_batches(x, sorted({size for size in batch_sizes if size > 1}, reverse=True))
-
-    def _try_two(self, x: Inputs, point: OperatingPoint) -> None:
-        """One row where none counts examples is right of one example only. A model that fails otherwise on two answers
-        them one at a time."""
-        try:
-            self._compute(concatenate([x, x]), point)
-        except RowCountError:
-            raise
-        except Exception:
-            return
 
     def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:
         until_s = time.monotonic() + BATCHES_WARMED_S

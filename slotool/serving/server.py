@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response
+from uvicorn.logging import DefaultFormatter
 
 from slotool.errors import ArgumentError
 from slotool.process import allow_connections, keep_freed_memory
@@ -180,8 +182,11 @@ class Server(uvicorn.Server):
             # Nobody looks at the addresses it would rewrite.
             proxy_headers=False,
             date_header=False,
+            # Its own configuration closes every handler of the process, those of other libraries too.
+            log_config=None,
         )
         super().__init__(config)
+        _log_to_stderr()
         logging.getLogger("uvicorn.error").addFilter(_says_something)
         self._front, self._router = front, front.router
         self._on_ready = on_ready
@@ -281,6 +286,25 @@ def _refused(front: FrontEnd, rejection: Rejection) -> Response:
     """As the fast path has it: counted for no model, and the connection closes."""
     front.dropped("", rejection.cause)
     return Reply.rejecting(rejection, {"connection": "close"}).response()
+
+
+class _Stderr(logging.Handler):
+    """Lines of uvicorn's format on the ``sys.stderr`` of the moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(DefaultFormatter("%(levelprefix)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+def _log_to_stderr() -> None:
+    """As uvicorn has it, and no other handler of this process is touched."""
+    logger = logging.getLogger("uvicorn")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(_Stderr())
 
 
 def _says_something(record: logging.LogRecord) -> bool:

@@ -135,3 +135,24 @@ def test_ordinary_keras_models_are_versions_of_one_service(here: Path) -> None:
     network(4, lambda last: {"odds": last, "half": last / 2}).save("named.keras")
     named = api.family({"named": "named.keras"}, "data.npz", repeats=1, output="odds")
     assert {tensor["name"] for tensor in named.document["outputs"]} == {"odds", "half"}
+
+
+def test_a_version_that_answers_the_first_of_a_batch_only_is_refused(here: Path, slotool: Slotool) -> None:
+    """It would be right of each example asked alone, and leave out the rest of every batch that is served."""
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "one"], ["first"]),
+        helper.make_node("MatMul", ["first", "w"], ["scores"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["n", 4]), ("scores", ["m", 3]))
+    )
+    constants = [numpy_helper.from_array(np.array([at]), name) for name, at in (("zero", 0), ("one", 1))]
+    graph = helper.make_graph(nodes, "first", [x], [y], [*constants, numpy_helper.from_array(WEIGHTS, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), here / "first.onnx")
+    command = "family a=a.onnx b=first.onnx --data data.npz -o f --repeats 1"
+    refused = slotool(*command.split())
+    assert refused.exit_code == 2
+    said = "version=b cannot run: output scores has shape [1, 3], expected one row for each of the 2 examples"
+    assert said in " ".join(refused.stderr.split())
+    assert not (here / "f").exists()

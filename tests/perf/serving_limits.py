@@ -44,6 +44,7 @@ from tests.perf.serving_peers import HERE, ROOT, binary_question, installed
 
 MODEL = "model"
 IDLE = 4_000
+CLOSED_WITHIN_S = 10.0
 # Requests a second while connections are idle: a tenth of what the server can do, so that none waits for another.
 IDLE_RATE_PER_S = 1_000.0
 IMAGE = (3, 128, 128)
@@ -107,6 +108,9 @@ def _idle(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _idle_connections(server: Running, count: int) -> Iterator[None]:
+    """``count`` of them, each after an answer. When this returns the server has closed them too: that takes its time
+    otherwise from requests that are timed next."""
+    before = server.process.num_fds()
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -115,6 +119,11 @@ def _idle_connections(server: Running, count: int) -> Iterator[None]:
             assert answer.startswith(b"HTTP/1.1 200"), answer
         time.sleep(0.5)
         yield
+    until_s = time.monotonic() + CLOSED_WITHIN_S
+    while server.process.num_fds() > before:
+        assert time.monotonic() < until_s, "the server keeps connections that their clients closed"
+        time.sleep(0.01)
+    time.sleep(0.5)
 
 
 def _overhead(folder: Path) -> dict[str, Any]:

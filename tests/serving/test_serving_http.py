@@ -6,8 +6,10 @@ import asyncio
 import gzip
 import io
 import json
+import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -348,3 +350,18 @@ def test_metrics_hold_every_answer_that_was_given_before_they_are_read() -> None
         assert up_to == sorted(up_to)
         assert up_to[-1] == 19
         assert 0 < float(values['slotool_request_latency_seconds_sum{model="three"}']) < 19 * 60
+
+
+def test_handlers_of_the_process_stay_open(tmp_path: Path) -> None:
+    """A server in somebody's process closes no log of theirs; one of absl's, say, would close what stderr was."""
+    theirs = logging.getLogger("theirs")
+    handler = logging.FileHandler(tmp_path / "own.log", mode="w")
+    theirs.addHandler(handler)
+    try:
+        with live_server([served(ThreeLinear())]):
+            theirs.warning("while it serves")
+        theirs.warning("and after")
+    finally:
+        theirs.removeHandler(handler)
+        handler.close()
+    assert (tmp_path / "own.log").read_text().split("\n") == ["while it serves", "and after", ""]

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     out: Out = Path("demo-run"),
-    quick: Annotated[bool, typer.Option("--quick", help="Train less and measure less.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Train less, try less and measure less.")] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,

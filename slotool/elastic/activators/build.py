@@ -160,6 +160,16 @@ class TableSubject:
         """The full network's outputs for the training examples."""
         return FullOutputs.of(self.mlp.layers[-1].view, self.last_inputs, self.progress)
 
+    @cached_property
+    def held_out_full(self) -> FullOutputs | None:
+        """The full network's outputs for the validation examples, which every candidate is compared with; None where
+        more than the output layer is activated, as nothing is nested then."""
+        last = len(self.mlp.layers) - 1
+        if self.activated != [last]:
+            return None
+        inputs = in_chunks(flat(self.data.validation.x), lambda x: layer_input(self.mlp, {}, x, 1.0, last))
+        return FullOutputs.of(self.mlp.layers[last].view, inputs)
+
     def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
         """Scores that rank the nodes of ``layer`` for the training examples, float32 [n, units].
 
@@ -268,7 +278,7 @@ def with_confidence(name: str, subject: TableSubject, learnt: Learnt, seed: int)
     mlp, shares, activators = subject.mlp, learnt.shares, learnt.activators
     full = subject.full if only_output(mlp, activators) else None
     trained = calibration_examples(subject, activators, shares, "train", full, subject.progress)
-    held_out = calibration_examples(subject, activators, shares, "validation")
+    held_out = calibration_examples(subject, activators, shares, "validation", subject.held_out_full)
     rows, levels = activators[min(activators)].lists.rows, many_levels(mlp)
     selected = select_measure(trained, held_out, rows, shares, levels, learnt.allowed_loss, seed)
     sparse = not isinstance(subject.data.train.x, np.ndarray)
@@ -337,7 +347,7 @@ class _Layer:
         """Sort key of a candidate: the least k within the allowed validation loss, then minus the mean accuracy."""
         subject = self.subject
         cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
-        results = evaluate_grid(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
+        results = evaluate_grid(subject.mlp, cut, self.shares, flat(subject.data.validation.x), subject.held_out_full)
         accuracy = subject.accuracy(results)
         enough = accuracy >= accuracy[-1] - self.settings.allowed_loss
         return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())

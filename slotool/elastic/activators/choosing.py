@@ -64,7 +64,8 @@ class RankerCandidate:
     @classmethod
     def of(cls, subject: TableSubject, learnt: Learnt) -> RankerCandidate:
         """The cost of ``learnt``, evaluated on the validation split of ``subject``."""
-        results = evaluate_grid(subject.mlp, learnt.activators, learnt.shares, flat(subject.data.validation.x))
+        x, full = flat(subject.data.validation.x), subject.held_out_full
+        results = evaluate_grid(subject.mlp, learnt.activators, learnt.shares, x, full)
         accuracy = subject.accuracy(results)
         at = int((accuracy >= accuracy[-1] - learnt.allowed_loss).argmax())
         share = (*learnt.shares, 1.0)[at]

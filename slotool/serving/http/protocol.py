@@ -11,12 +11,12 @@ from starlette.types import ASGIApp
 from slotool.serving import rejections
 from slotool.serving.admission import REJECTION
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.guard import host_fault
 from slotool.serving.http.answering import AnsweringProtocol, ServerState
 from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
 from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.fast_path import FastPath
+from slotool.serving.http.head_faults import head_fault
 from slotool.serving.http.repeated_head import RepeatedHead
 from slotool.serving.http.requests import Request, RequestReader
 from slotool.serving.http.transport import FlowControl, Lingering
@@ -177,7 +177,7 @@ class HttpProtocol(AnsweringProtocol):
         head = self._fast_path.head_of(request)
         if head is not None:
             return Exchange(request, head=head)
-        if (fault := _fault(request)) is not None:
+        if (fault := head_fault(request)) is not None:
             self._reject(fault)
             return None
         try:
@@ -383,17 +383,6 @@ class HttpProtocol(AnsweringProtocol):
 
     def _head_too_large(self) -> Rejection:
         return Rejection(431, "too-large", f"the request's head is longer than {self._limits.head_bytes} bytes")
-
-
-def _fault(request: Request) -> Rejection | None:
-    """What RFC 9112 has a server reject and llhttp lets pass: sections 2.3, 3.2 and 6.1."""
-    if request.version not in ("1.0", "1.1"):
-        return Rejection(505, "bad-request", f"HTTP/{request.version} is not spoken here: HTTP/1.1 and HTTP/1.0 are")
-    if (rejection := host_fault(request.version, request.headers)) is not None:
-        return rejection
-    if request.encodings not in (b"", b"chunked"):
-        return Rejection(501, "bad-request", "of transfer encodings only chunked is known here")
-    return None
 
 
 def _address(transport: asyncio.Transport, name: str) -> tuple[str, int] | None:
