@@ -36,9 +36,10 @@ DURATION_S = 60.0
 
 @writes("out", folders=("plots",))
 def plan(
-    latency: FilePath | LatencyTable | Sequence[FilePath],
+    latency: FilePath | LatencyTable | Sequence[FilePath] | None = None,
     *,
-    deadline_ms: float,
+    models: Sequence[Mapping[str, Any]] | None = None,
+    deadline_ms: float | None = None,
     attainment: float = 0.99,
     min_accuracy: float = 0.0,
     confidence: float = 0.95,
@@ -75,7 +76,12 @@ def plan(
 
     Args:
         latency: Latency table of points × batch sizes, or its file, or several files, one per kind of worker.
-        deadline_ms: Deadline of every request, milliseconds.
+        models: Instead: several models that share workers, as ``slotool serve`` shares them. Each is a mapping with
+            ``latency`` and what else is its own: ``name``, ``artifact``, ``outcomes``, ``subject``, ``deadline_ms``,
+            ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``data``. From ``deadline_ms`` on
+            a model that leaves one out has what is given here for all. The promise of each model is to hold with
+            ``confidence``, and the plan, a ``SharedPlan``, says what a fleet for each model costs.
+        deadline_ms: Deadline of every request, milliseconds; needed unless ``models`` state theirs.
         attainment: Least share of requests answered within it.
         min_accuracy: Least mean accuracy of these answers; 0: any.
         confidence: With which attainment and accuracy are to hold together.
@@ -124,6 +130,25 @@ def plan(
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
+    if models is not None:
+        from slotool.api.plan_shared import shared_plan
+
+        _refuse_with_models(latency=latency, rules=rules, tolerance=tolerance, objective=objective, mixed=mixed,
+                            plots=plots, artifact=artifact, outcomes=outcomes, subject=subject)  # fmt: skip
+        return shared_plan(
+            models,
+            left_out={
+                "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy,
+                "arrivals": arrivals, "rate": rate, "policies": policies, "data": data,
+            },
+            confidence=confidence, device=device, prices=prices or {}, reserve_ms=reserve_ms, max_workers=max_workers,
+            quantile=quantile, out=None if out is None else Path(out), verify_s=verify_s, seed=seed, force=force,
+            reporter=reporter_of(progress),
+        )  # fmt: skip
+    if latency is None:
+        raise ArgumentError("latency", "a latency table is expected, or models")
+    if deadline_ms is None:
+        raise ArgumentError("deadline_ms", "is needed: the promise is about it")
     require_alike(outcomes, rules, tolerance, objective)
     written = None if out is None else Path(out)
     if verify_s is not None and (written is None or not verify_s > 0):
@@ -190,6 +215,15 @@ def plan(
     elif verify_s is not None and written is not None:
         verified, (kept, verdict) = verified_plan(written, search, best.tried, verify_s, data, reporter)
     return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling)
+
+
+def _refuse_with_models(**given: Any) -> None:
+    """Raises ``ArgumentError`` for what each of several models states for itself, or what is not planned of them."""
+    of_each = ("latency", "artifact", "outcomes", "subject")
+    for name, value in given.items():
+        if value not in (None, False):
+            why = "each of the models states its own" if name in of_each else "it has no effect with models"
+            raise ArgumentError(name, f"{why}; leave it out")
 
 
 def _why_not_here(worker: WorkerType) -> str:

@@ -1,0 +1,295 @@
+"""``slotool.plan`` of several models: the cheapest workers that they share, beside a fleet for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from slotool.api.inputs import as_list, devices_of, loaded, name_of
+from slotool.api.planned_shared import SharedPlan, apart_row, shared_row, why_shared
+from slotool.api.progress import Reporter
+from slotool.errors import ArgumentError, InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from slotool.planning.fleet import Found, WorkerType
+    from slotool.planning.shared import Demand, SharedFleetSearch, SharedFound
+    from slotool.tables import OutcomeTable
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """One of the ``models``: the keys of a service file's ``[[models]]``, and what is promised under which traffic.
+
+    ``latency``: its latency table, or several in the same order for all models, one per kind of worker; ``rate``: of
+    Poisson arrivals, 0 for a model that is served without being planned for. The rest is as of ``slotool.plan``.
+    """
+
+    latency: Any
+    name: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    artifact: Any = None
+    outcomes: Any = None
+    subject: str | None = None
+    deadline_ms: Annotated[float, msgspec.Meta(gt=0)]
+    attainment: Share
+    min_accuracy: Share
+    arrivals: Any = None
+    rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    policies: str | list[str]
+    data: Any
+
+
+def shared_plan(
+    models: Sequence[Mapping[str, Any]],
+    *,
+    left_out: Mapping[str, Any],
+    confidence: float,
+    device: str | None,
+    prices: Mapping[str, float],
+    reserve_ms: float,
+    max_workers: int,
+    quantile: float,
+    out: Path | None,
+    verify_s: float | None,
+    seed: int,
+    force: bool,
+    reporter: Reporter,
+) -> SharedPlan:
+    """As ``slotool.plan`` has it; ``left_out``: by key, what holds for models that do not say so themselves."""
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.planning.shared import SharedFleetSearch
+
+    entries = _entries(models, left_out)
+    if verify_s is not None and (out is None or not verify_s > 0):
+        raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
+    if out is not None:
+        for name, entry in entries.items():
+            _require_files(name, entry)
+        refuse_existing(out, force)
+    conditions: dict[str, Any] = {"quantile": quantile, "devices": devices_of(device)}
+    demands = _demands(entries, prices, confidence, seed, reporter, **conditions)
+    search = SharedFleetSearch(demands, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
+    if not search.worker_types:
+        there = "; ".join(f"{demand.name}: {', '.join(demand.workers)}" for demand in demands)
+        raise InputError(
+            f"no worker serves all of the models, as their latency tables have no number of threads in common ({there})"
+        )
+    apart = _apart(search, reporter)
+    found = _shared(search, apart, reporter)
+    facts = _facts(search, entries, apart, confidence, reserve_ms, seed, verify_s)
+    rows = [shared_row(each, search) for each in found]
+    rows.append(apart_row(apart, search))
+    rows.sort(key=lambda row: (not row["holds"], row["cost"], row["kind"] == "apart"))
+    plan = SharedPlan(rows, facts, why_shared(found, apart, search))
+    if not plan.holds or out is None:
+        return plan
+    from slotool.api.plan_shared_service import verified_together, write_services
+
+    best = found[0] if rows[0]["kind"] == "shared" else None
+    written = write_services(out, entries, search, best, apart, reporter)
+    plan = replace(plan, out=written[0], others=written[1:])
+    if verify_s is None:
+        return plan
+    if best is None:
+        return replace(plan, verdict="not verified: models apart are verified one by one, by a plan for each")
+    figures, (kept, verdict) = verified_together(out, entries, search, best.tried, verify_s, reporter)
+    return replace(plan, verified=figures, kept=kept, verdict=verdict)
+
+
+def _entries(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, Any]) -> dict[str, PlannedModel]:
+    """The models by name. Raises ``ArgumentError`` for a key that is unknown or missing, or a value of another kind."""
+    from slotool.serving.service_file import sentence_of
+
+    found: dict[str, PlannedModel] = {}
+    for number, model in enumerate(models):
+        own = {key.replace("_", "-"): value for key, value in model.items()}
+        if "arrivals" in own or "rate" in own:  # its own traffic, in place of all that the plan says
+            left_out = {key: value for key, value in left_out.items() if key not in ("arrivals", "rate")}
+        stated = {key.replace("_", "-"): value for key, value in left_out.items() if value is not None}
+        where = f"models[{number}]"
+        try:
+            entry = msgspec.convert({**stated, **own}, PlannedModel)
+        except msgspec.ValidationError as error:
+            raise ArgumentError("models", sentence_of(str(error), where, PlannedModel)) from None
+        if (entry.arrivals is None) == (entry.rate is None):
+            raise ArgumentError("models", f"{where}: give either arrivals or a rate")
+        name = entry.name or (where if entry.artifact is None else Path(str(entry.artifact)).resolve().name)
+        if name in found:
+            raise ArgumentError("models", f"{where}.name: {name!r} is the name of another model; give each its own")
+        found[name] = entry
+    if len(found) < 2:
+        raise ArgumentError("models", "two models at least are expected; one is planned for without this")
+    return found
+
+
+def _require_files(name: str, entry: PlannedModel) -> None:
+    """A service file names files, so that all it is made from has to be one."""
+    if entry.artifact is None or not Path(str(entry.artifact)).is_dir():
+        problem = "is missing" if entry.artifact is None else f"there is no folder {entry.artifact}"
+        raise ArgumentError("models", f"{name}: artifact: {problem}: the service file names what is to be served")
+    several = entry.latency if isinstance(entry.latency, list | tuple) else [entry.latency]
+    for key, given in (("latency", several), ("outcomes", [entry.outcomes])):
+        if not all(each is None or isinstance(each, str | Path) for each in given):
+            raise ArgumentError("models", f"{name}: {key}: a file is needed for out: the service file names it")
+
+
+def _demands(
+    entries: Mapping[str, PlannedModel],
+    prices: Mapping[str, float],
+    confidence: float,
+    seed: int,
+    reporter: Reporter,
+    **conditions: Any,
+) -> list[Demand]:
+    from slotool.planning.promise import Promise
+    from slotool.planning.shared import Demand
+    from slotool.tables import OutcomeTable
+
+    arrivals = _arrivals(entries, seed, reporter)
+    demands: list[Demand] = []
+    for name, entry in entries.items():
+        outcomes = None if entry.outcomes is None else loaded(OutcomeTable, entry.outcomes)
+        first = demands[0].workers if demands else None
+        workers = _workers(name, entry, outcomes, prices, first, reporter, **conditions)
+        try:
+            promise = Promise(entry.deadline_ms * 1e3, entry.attainment, entry.min_accuracy, confidence)
+        except ArgumentError as error:
+            raise ArgumentError("models", f"{name}: {error.argument.replace('_', '-')}: {error.problem}") from None
+        demands.append(Demand(name, arrivals[name], promise, workers, as_list(entry.policies), outcomes))
+    return demands
+
+
+def _workers(
+    name: str,
+    entry: PlannedModel,
+    outcomes: OutcomeTable | None,
+    prices: Mapping[str, float],
+    first: Mapping[str, WorkerType] | None,
+    reporter: Reporter,
+    **conditions: Any,
+) -> dict[str, WorkerType]:
+    """Types of workers with this model's latencies, called and priced as those of the ``first`` model."""
+    from slotool.planning.worker_types import Named, worker_types
+    from slotool.tables import LatencyTable
+
+    sources = list(entry.latency) if isinstance(entry.latency, list | tuple) else [entry.latency]
+    tables = [Named(loaded(LatencyTable, source), source) for source in sources]
+    try:
+        workers, remarks = worker_types(
+            tables, outcomes, None, prices=prices if first is None else {}, subject=entry.subject, **conditions
+        )
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    for remark in remarks:
+        reporter.warn(f"{name}: {remark}")
+    if first is None:
+        return {worker.name: worker for worker in workers}
+    places = {id(source): place for place, source in enumerate(sources)}
+    alike = {_kind(worker, at): worker for at, worker in _placed(first.values())}
+    found = {}
+    for worker in workers:
+        as_first = alike.get(_kind(worker, places[id(worker.source)]))
+        if as_first is not None:
+            found[as_first.name] = replace(worker, name=as_first.name, price=as_first.price)
+    return found
+
+
+def _kind(worker: WorkerType, place: int) -> tuple[int, int, str]:
+    """What makes types of two models the same workers: which of the latency tables, threads and device."""
+    return place, worker.threads, worker.device
+
+
+def _placed(workers: Any) -> list[tuple[int, WorkerType]]:
+    """Each with the place of its latency table."""
+    workers = list(workers)
+    sources = list({id(worker.source): None for worker in workers})
+    return [(sources.index(id(worker.source)), worker) for worker in workers]
+
+
+def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter) -> dict[str, np.ndarray]:
+    """By model, all of the same time: as long as the shortest that is given, or a minute. Drawn ones are independent."""
+    import numpy as np
+
+    from slotool.api.plan import DURATION_S
+    from slotool.workloads import ArrivalTable, Poisson
+
+    given = {
+        name: loaded(ArrivalTable, entry.arrivals).times_s
+        for name, entry in entries.items()
+        if entry.arrivals is not None
+    }
+    spans_s = {name: float(times_s[-1]) for name, times_s in given.items()}
+    until_s = min(spans_s.values(), default=DURATION_S)
+    found, drawn = {}, 0
+    for name, entry in entries.items():
+        if name in given:
+            found[name] = given[name][given[name] <= until_s]
+            if len(found[name]) < 0.99 * len(given[name]):
+                reporter.warn(
+                    f"{name}: of {spans_s[name]:.4g} s of arrivals the first {until_s:.4g} s count, as another model "
+                    "has no more"
+                )
+        elif entry.rate:
+            found[name] = Poisson(entry.rate).times(until_s, seed + drawn)
+            drawn += 1
+        else:
+            found[name] = np.zeros(0)
+    return found
+
+
+def _apart(search: SharedFleetSearch, reporter: Reporter) -> dict[str, list[Found]]:
+    """Fleets of each model by itself."""
+    found = {}
+    with reporter.progress(f"a fleet for each of {len(search.alone)} models") as steps:
+        for name in search.alone:
+            found[name] = search.apart(name, steps.advance)
+    return found
+
+
+def _shared(search: SharedFleetSearch, apart: Mapping[str, Sequence[Found]], reporter: Reporter) -> list[SharedFound]:
+    """Fleets that all models share, one per type of workers, the cheapest that holds first."""
+    found = []
+    with reporter.progress(f"shared fleets for {search.requests:,} requests", total=len(search.worker_types)) as steps:
+        for worker_type in search.worker_types:
+            if (shared := search.cheapest(worker_type, apart)) is not None:
+                found.append(search.confirmed(shared, apart))
+            steps.advance()
+    return sorted(found, key=lambda each: (not each.holds, each.tried.shortfall(search.promises), each.tried.cost))
+
+
+def _facts(
+    search: SharedFleetSearch,
+    entries: Mapping[str, PlannedModel],
+    apart: Mapping[str, Sequence[Found]],
+    confidence: float,
+    reserve_ms: float,
+    seed: int,
+    verify_s: float | None,
+) -> dict[str, Any]:
+    models = [
+        {
+            "model": name,
+            "subject": next(iter(search.demands[name].workers.values())).profile.subject,
+            "deadline_ms": entry.deadline_ms,
+            "attainment": entry.attainment,
+            "min_accuracy": entry.min_accuracy,
+            "arrivals": f"{entry.rate:g} requests/s" if entry.arrivals is None else name_of(entry.arrivals),
+            "requests": len(search.demands[name].arrival_s),
+            "rate_per_s": search.alone[name].rate_per_s if name in search.alone else 0.0,
+        }
+        for name, entry in entries.items()
+    ]
+    return {
+        "confidence": confidence,
+        "requests": search.requests,
+        "reserve_ms": reserve_ms,
+        "seed": seed,
+        "verify_s": verify_s,
+        "promises": models,
+    }
