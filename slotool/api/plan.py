@@ -130,29 +130,24 @@ def plan(
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
+    written = None if out is None else Path(out)
+    _require_out(verify_s, written)
     if models is not None:
-        from slotool.api.plan_shared import shared_plan
-
-        _refuse_with_models(latency=latency, rules=rules, tolerance=tolerance, objective=objective, mixed=mixed,
-                            plots=plots, artifact=artifact, outcomes=outcomes, subject=subject)  # fmt: skip
-        return shared_plan(
+        return _of_models(
             models,
-            left_out={
+            {
                 "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy,
                 "arrivals": arrivals, "rate": rate, "policies": policies, "data": data,
             },
+            of_each={"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject},
+            unplanned={
+                "rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None, "plots": plots,
+            },
             confidence=confidence, device=device, prices=prices or {}, reserve_ms=reserve_ms, max_workers=max_workers,
-            quantile=quantile, out=None if out is None else Path(out), verify_s=verify_s, seed=seed, force=force,
-            reporter=reporter_of(progress),
+            quantile=quantile, out=written, verify_s=verify_s, seed=seed, force=force, reporter=reporter_of(progress),
         )  # fmt: skip
-    if latency is None:
-        raise ArgumentError("latency", "a latency table is expected, or models")
-    if deadline_ms is None:
-        raise ArgumentError("deadline_ms", "is needed: the promise is about it")
+    latency, deadline_ms = _of_one(latency, deadline_ms)
     require_alike(outcomes, rules, tolerance, objective)
-    written = None if out is None else Path(out)
-    if verify_s is not None and (written is None or not verify_s > 0):
-        raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
     if written is not None:
         _require_files(artifact, latency, outcomes, rules)
         refuse_existing(written, force)
@@ -161,8 +156,10 @@ def plan(
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     rule_set = None if rules is None else loaded(RuleSet, rules)
     accuracies = None if accuracies is None else _of_shares(accuracies, rule_set, reporter)
-    conditions: dict[str, Any] = {"subject": subject, "quantile": quantile, "devices": devices_of(device)}
-    workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, **conditions)
+    workers = _worker_types(
+        latency, accuracies, rule_set, prices or {}, reporter, subject=subject, quantile=quantile,
+        devices=devices_of(device),
+    )  # fmt: skip
     if written is not None and rule_set is None:
         _require_points(Path(str(artifact)), workers)
     if verify_s is not None:
@@ -217,13 +214,37 @@ def plan(
     return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling)
 
 
-def _refuse_with_models(**given: Any) -> None:
-    """Raises ``ArgumentError`` for what each of several models states for itself, or what is not planned of them."""
-    of_each = ("latency", "artifact", "outcomes", "subject")
-    for name, value in given.items():
-        if value not in (None, False):
-            why = "each of the models states its own" if name in of_each else "it has no effect with models"
-            raise ArgumentError(name, f"{why}; leave it out")
+def _require_out(verify_s: float | None, out: Path | None) -> None:
+    if verify_s is not None and (out is None or not verify_s > 0):
+        raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
+
+
+def _of_one(latency: Any, deadline_ms: float | None) -> tuple[Any, float]:
+    """What a plan of one subject needs."""
+    if latency is None:
+        raise ArgumentError("latency", "a latency table is expected, or several models")
+    if deadline_ms is None:
+        raise ArgumentError("deadline_ms", "it is needed: the promise is about it")
+    return latency, deadline_ms
+
+
+def _of_models(
+    models: Sequence[Mapping[str, Any]],
+    left_out: Mapping[str, Any],
+    *,
+    of_each: Mapping[str, Any],
+    unplanned: Mapping[str, Any],
+    **settings: Any,
+) -> Plan:
+    """Of several models. Raises ``ArgumentError`` for what ``of_each`` of them states for itself, and what is not
+    planned of several."""
+    from slotool.api.plan_shared import shared_plan
+
+    for given, why in ((of_each, "each of the models states its own"), (unplanned, "it has no effect with models")):
+        for name, value in given.items():
+            if value is not None:
+                raise ArgumentError(name, f"{why}; leave it out")
+    return shared_plan(models, left_out=left_out, **settings)
 
 
 def _why_not_here(worker: WorkerType) -> str:

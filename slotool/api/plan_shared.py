@@ -66,8 +66,6 @@ def shared_plan(
     from slotool.planning.shared import SharedFleetSearch
 
     entries = _entries(models, left_out)
-    if verify_s is not None and (out is None or not verify_s > 0):
-        raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
     if out is not None:
         for name, entry in entries.items():
             _require_files(name, entry)
@@ -213,7 +211,7 @@ def _placed(workers: Any) -> list[tuple[int, WorkerType]]:
 
 
 def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter) -> dict[str, np.ndarray]:
-    """By model, all of the same time: as long as the shortest that is given, or a minute. Drawn ones are independent."""
+    """By model, all over the same time: the shortest that is given, or a minute. Drawn ones are independent."""
     import numpy as np
 
     from slotool.api.plan import DURATION_S
@@ -253,8 +251,11 @@ def _apart(search: SharedFleetSearch, reporter: Reporter) -> dict[str, list[Foun
 
 
 def _shared(search: SharedFleetSearch, apart: Mapping[str, Sequence[Found]], reporter: Reporter) -> list[SharedFound]:
-    """Fleets that all models share, one per type of workers, the cheapest that holds first."""
-    found = []
+    """Fleets that all models share, one per type of workers, the cheapest that holds first; none where a model is not
+    even served as promised by a fleet of its own."""
+    found: list[SharedFound] = []
+    if not all(each[0].holds for each in apart.values()):
+        return found
     with reporter.progress(f"shared fleets for {search.requests:,} requests", total=len(search.worker_types)) as steps:
         for worker_type in search.worker_types:
             if (shared := search.cheapest(worker_type, apart)) is not None:

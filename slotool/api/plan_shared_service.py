@@ -33,29 +33,44 @@ def write_services(
     """Of the fleet that all models share or, without one, a file for each model, beside ``out``. Those written."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import cluster_remark, service_text
-    from slotool.planning.shared_service import shared_service_text
 
-    files = {name: _files(entry) for name, entry in entries.items()}
-    texts = {}
+    texts, remarks = {}, []
     if best is not None:
-        fleet, promises = best.tried, {name: demand.promise for name, demand in search.demands.items()}
-        pools = {name: fleet.pools.get(name) or _idle_pool(search, name, fleet) for name in entries}
-        texts[out] = shared_service_text(fleet.alike, promises, out.parent, files, pools, search.max_queue(fleet.pools))
-        remark = cluster_remark(fleet.alike)
+        texts[out] = _shared_text(out, entries, search, best.tried, best.tried.pools)
+        remarks.append(cluster_remark(best.tried.alike))
     else:
-        remark = ""
         for name, found in apart.items():
-            alone = found[0].tried
+            alone, files = found[0].tried, _files(entries[name])
             path = out.with_name(f"{out.stem}-{_printable(name)}{out.suffix}")
             queues = [search.alone[name].max_queue(pool) for pool in alone.pools]
-            texts[path] = service_text(alone, search.promises[name], out.parent, files[name], {}, queues)
-            remark = remark or cluster_remark(alone)
-    if remark:
+            texts[path] = service_text(alone, search.promises[name], out.parent, files, {}, queues)
+            remarks.append(cluster_remark(alone))
+    for remark in filter(None, remarks):
         reporter.warn(remark)
     for path, text in texts.items():
         with whole_file(path) as file:
             file.write_text(text)
     return list(texts)
+
+
+def _shared_text(
+    out: Path,
+    entries: Mapping[str, PlannedModel],
+    search: SharedFleetSearch,
+    fleet: SharedFleet,
+    pools: Mapping[str, Pool],
+) -> str:
+    """Of the workers of ``fleet``, with the policies of ``pools``."""
+    from slotool.planning.shared_service import shared_service_text
+
+    return shared_service_text(
+        fleet.alike,
+        {name: demand.promise for name, demand in search.demands.items()},
+        out.parent,
+        {name: _files(entry) for name, entry in entries.items()},
+        {name: pools.get(name) or _idle_pool(search, name, fleet) for name in entries},
+        search.max_queue(fleet.pools),
+    )
 
 
 def _files(entry: PlannedModel) -> dict[str, Path]:
@@ -89,11 +104,10 @@ def verified_together(
     as this machine serves it; and whether that keeps every promise."""
     from slotool.planning.service_text import runs_here
 
-    pools = dict(fleet.pools)
     try:
-        return _verified(service, entries, search, pools, verify_s, reporter)
+        return _verified(service, entries, search, fleet, verify_s, reporter)
     except InputError as error:
-        if runs_here(next(iter(pools.values()))):
+        if runs_here(*fleet.alike.pools):
             raise
         return [], (None, f"not verified: the plan needs more cores than this machine has; {error}")
 
@@ -102,7 +116,7 @@ def _verified(
     service: Path,
     entries: Mapping[str, PlannedModel],
     search: SharedFleetSearch,
-    pools: Mapping[str, Pool],
+    fleet: SharedFleet,
     verify_s: float,
     reporter: Reporter,
 ) -> tuple[list[dict[str, Any]], tuple[bool | None, str]]:
@@ -113,17 +127,17 @@ def _verified(
     from slotool.planning.traffic import Traffic
 
     busiest = {name: times_s for name, times_s in search.busiest(verify_s).items() if len(times_s)}
-    pools = {name: pools[name] for name in busiest}
-    replicas, threads = next((pool.replicas, pool.worker.threads) for pool in pools.values())
-    if replicas * threads >= len(os.sched_getaffinity(0)):
+    pools = {name: fleet.pools[name] for name in busiest}
+    if fleet.replicas * fleet.worker.threads >= len(os.sched_getaffinity(0)):
         reporter.note(
             "the workers take every core of this machine, and share them with the client and the server's front end, "
             "which no plan knows: on more cores more may be in time"
         )
-    served = ["--config", str(service), "--port", "0"]
-    with RunningServer(served) as server:
+    fastest = _fastest(service, entries, search, fleet, reporter)
+    with RunningServer(["--config", str(service), "--port", "0"]) as server:
         front_ends = {
-            name: _front_end(name, entries[name], search, pools[name], server.url, reporter) for name in pools
+            name: _front_end(name, entries[name], search, pool, server.url, reporter, fastest.get(name))
+            for name, pool in pools.items()
         }
         for name, found in front_ends.items():
             reporter.note(f"the front end of {name} takes {found}")
@@ -132,7 +146,7 @@ def _verified(
         }
         logs = models_together(server.url, asked)
     traffic = {name: Traffic.whole(times_s) for name, times_s in busiest.items()}
-    promised = search.served(pools, replicas, VERIFIED, traffic).verdicts
+    promised = search.served(pools, fleet.replicas, VERIFIED, traffic).verdicts
     with_front_end = planned_together(search, pools, VERIFIED, busiest, front_ends)
     figures, verdicts = [], []
     for name, verdict in promised.items():
@@ -142,29 +156,74 @@ def _verified(
             {"model": name, "what": FRONT_END, **with_front_end[name]},
             {"model": name, "what": "served", **verification.served([logs[name]])},
         ]
-        found = verification.verdict(search.promises[name], planned, [logs[name]])
-        verdicts.append(replace(found, sentence=f"{name}: {found.sentence}"))
+        judged = verification.verdict(search.promises[name], planned, [logs[name]])
+        verdicts.append(replace(judged, sentence=f"{name}: {judged.sentence}"))
     kept = False if any(each.kept is False for each in verdicts) else all(each.kept for each in verdicts) or None
     return figures, (kept, "\n".join(each.sentence for each in verdicts))
 
 
+def _fastest(
+    service: Path,
+    entries: Mapping[str, PlannedModel],
+    search: SharedFleetSearch,
+    fleet: SharedFleet,
+    reporter: Reporter,
+) -> dict[str, RequestLog]:
+    """Probes of the fastest points, by a server of these, of the models where they are to be probed too."""
+    from slotool.atomic import whole_file
+    from slotool.planning import front_end
+    from slotool.planning.server_process import RunningServer
+
+    points = {name: front_end.fastest_apart(pool.worker.profile) for name, pool in fleet.pools.items()}
+    pools = {
+        name: replace(pool, policy=f"fixed@{point.key}")
+        for name, pool in fleet.pools.items()
+        if (point := points[name]) is not None
+    }
+    if not pools:
+        return {}
+    file = service.with_name(f".{service.stem}-{os.getpid()}.toml")  # beside it, as its paths are relative
+    try:
+        with whole_file(file) as written:
+            written.write_text(_shared_text(file, entries, search, fleet, {**fleet.pools, **pools}))
+        with RunningServer(["--config", str(file), "--port", "0"]) as server:
+            return {name: _probe(name, entries[name], pool, server.url, reporter) for name, pool in pools.items()}
+    finally:
+        file.unlink(missing_ok=True)
+
+
 def _front_end(
-    name: str, entry: PlannedModel, search: SharedFleetSearch, pool: Pool, url: str, reporter: Reporter
+    name: str,
+    entry: PlannedModel,
+    search: SharedFleetSearch,
+    pool: Pool,
+    url: str,
+    reporter: Reporter,
+    fastest: RequestLog | None,
 ) -> FrontEnd:
     """As probed by requests for this model alone: bursts, then low load."""
     from slotool.api.loadtest import loadtest
     from slotool.planning import front_end, verification
     from slotool.planning.front_end import FrontEnd
 
-    def sent(**traffic: Any) -> RequestLog:
-        return loadtest(
-            url, model=name, data=entry.data, deadline_ms=entry.deadline_ms, progress=reporter, **traffic
-        ).log
-
-    bursts = sent(arrivals=_table(front_end.burst_times_s(entry.deadline_ms / 1e3)))
-    probe = sent(rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
-    found = FrontEnd.of_probe(probe, pool.worker.profile)
+    at = _table(front_end.burst_times_s(entry.deadline_ms / 1e3))
+    bursts = loadtest(
+        url, model=name, data=entry.data, deadline_ms=entry.deadline_ms, arrivals=at, progress=reporter
+    ).log
+    found = FrontEnd.of_probe(_probe(name, entry, pool, url, reporter), pool.worker.profile, fastest)
     return verification.with_bursts(search.alone[name], [pool], [found], bursts)[0]
+
+
+def _probe(name: str, entry: PlannedModel, pool: Pool, url: str, reporter: Reporter) -> RequestLog:
+    """Of requests for this model, none of which waits for another."""
+    from slotool.api.loadtest import loadtest
+    from slotool.planning import front_end
+
+    rate, lasts_s = front_end.probe_rate_per_s(pool), front_end.PROBE_S
+    return loadtest(
+        url, model=name, data=entry.data, deadline_ms=entry.deadline_ms, rate=rate, duration_s=lasts_s,
+        progress=reporter,
+    ).log  # fmt: skip
 
 
 def _table(times_s: np.ndarray) -> Any:

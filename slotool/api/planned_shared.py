@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
-from slotool.api.planned import VERIFIED_COLUMNS, Plan, verified_cells
+from slotool.api.planned import VERIFIED_COLUMNS, Plan, explained, verified_cells
 
 if TYPE_CHECKING:
     from slotool.planning.fleet import Fleet, Found
@@ -90,7 +90,7 @@ def _cells(model: Mapping[str, Any], promise: Mapping[str, Any], alone: Mapping[
         f"{model['accuracy'] if bound is None else bound:.4f}",
         f"{promise['min_accuracy']:g}" if promise["min_accuracy"] else "–",
         duration(model["p99_us"] / 1e6) if model["p99_us"] < float("inf") else "never",
-        _workers(own) if own["holds"] else "none holds",
+        f"{own['replicas']:,} of {own['worker']}" if own["holds"] else "none holds",
     ]
 
 
@@ -165,47 +165,38 @@ def apart_row(apart: Mapping[str, Sequence[Found]], search: SharedFleetSearch) -
 
 def why_shared(found: Sequence[SharedFound], apart: Mapping[str, Sequence[Found]], search: SharedFleetSearch) -> str:
     """What the models take together and apart, why not one worker fewer, and where sharing does not pay, why."""
-    fleets = [each[0].tried for each in apart.values()]
-    failing = {name: each[0] for name, each in apart.items() if not each[0].holds}
-    cost = sum(fleet.cost for fleet in fleets)
-    named = f"apart {' + '.join(_counted(fleet) for fleet in fleets)} workers (cost {cost:g})"
+    failing = [name for name, each in apart.items() if not each[0].holds]
     if failing:
-        named = "; ".join(
-            f"apart {name} is not held by any fleet: {said}"
-            for name, each in failing.items()
-            if (said := short_of(each.tried.verdict, search.promises[name]))
-        )
+        return "; ".join(f"{name}: {explained(apart[name][0], search.promises[name], apart[name])}" for name in failing)
+    fleets = [each[0].tried for each in apart.values()]
+    said = f"apart {_together(fleets)} (cost {sum(fleet.cost for fleet in fleets):g}), together"
     best = found[0] if found else None
-    if best is None or not best.holds:
-        if failing:
-            return f"no fleet keeps the promises: {named}"
-        closest = "" if best is None else f"; {_of_shared(best.tried)} would leave {_left(best.tried, search)}"
-        return f"{named}, together no fewer: sharing does not pay{closest}"
-    if not failing and best.tried.cost > cost:
-        return f"{named}, together {_of_shared(best.tried)} (cost {best.tried.cost:g}): sharing does not pay"
-    fewer = "; there is no smaller fleet"
+    if best is None:
+        return f"{said} no fewer: no type of workers serves all of the models in time"
+    fleet = f"{best.tried.replicas:,} of {best.tried.worker.name}"
+    if not best.holds:
+        return f"{said} no fewer: sharing does not pay, as {fleet} would leave {_left(best.tried, search)}"
+    fewer = "there is no smaller fleet"
     if best.fewer is not None:
-        fewer = f"; not with {best.fewer.replicas:,}: {_left(best.fewer, search)}"
-    return f"{named}, together {_of_shared(best.tried)} (cost {best.tried.cost:g}){fewer}"
+        fewer = f"not with {best.fewer.replicas:,}, which would leave {_left(best.fewer, search)}"
+    return f"{said} {fleet} (cost {best.tried.cost:g}), busy {best.tried.utilisation:.0%} of the time; {fewer}"
 
 
-def _counted(fleet: Fleet) -> str:
-    return f"{fleet.replicas:,} of {fleet.pools[0].worker.name}"
-
-
-def _of_shared(fleet: SharedFleet) -> str:
-    return f"{fleet.replicas:,} of {fleet.worker.name}, busy {fleet.utilisation:.0%} of the time"
+def _together(fleets: Sequence[Fleet]) -> str:
+    """``2 + 1 workers of 1 thread``, or each with its type where they differ."""
+    types = {fleet.pools[0].worker.name for fleet in fleets}
+    if len(types) > 1:
+        return " + ".join(f"{fleet.replicas:,} of {fleet.pools[0].worker.name}" for fleet in fleets) + " workers"
+    return f"{' + '.join(f'{fleet.replicas:,}' for fleet in fleets)} workers of {min(types)}"
 
 
 def _left(fleet: SharedFleet, search: SharedFleetSearch) -> str:
     """What each model falls short of."""
-    parts = [
-        f"{name} with {short_of(fleet.verdicts[name], search.promises[name])}" for name in fleet.misses(search.promises)
-    ]
-    return " and ".join(parts)
+    misses, promises = fleet.misses(search.promises), search.promises
+    return " and ".join(f"{name} with {_short_of(fleet.verdicts[name], promises[name])}" for name in misses)
 
 
-def short_of(verdict: Verdict, promise: Promise) -> str:
+def _short_of(verdict: Verdict, promise: Promise) -> str:
     """By how much it lies below the promise."""
     parts = []
     for what in verdict.misses(promise):

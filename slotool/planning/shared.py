@@ -165,7 +165,7 @@ class SharedFleetSearch:
 
     def cheapest(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> SharedFound | None:
         """The least workers of this type that hold all promises, of no more than cost as much as the fleets ``apart``
-        (found by ``apart``, by model). None where a model cannot be served by the type at all."""
+        (found by ``apart``, by model), all of which hold. None where a model cannot be served by the type at all."""
         choices = [self._choices(worker_type, found) for found in apart.values()]
         if not all(choices):
             return None
@@ -197,9 +197,7 @@ class SharedFleetSearch:
         return self._smallest(found.tried.pools, found.tried.replicas, most, 1)
 
     def _most(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> int:
-        """Workers that cost no more than a fleet for each model; ``max_workers`` where a model has none that holds."""
-        if not all(found[0].holds for found in apart.values()):
-            return self.max_workers
+        """Workers that cost no more than a fleet for each model."""
         price = next(iter(self.demands.values())).workers[worker_type].price
         cost = sum(found[0].tried.cost for found in apart.values())
         return min(self.max_workers, max(1, math.floor(cost / price + 1e-9)))

@@ -10,7 +10,8 @@ import numpy as np
 from slotool.planning.fleet import Overhead, Pool
 from slotool.planning.front_end import FrontEnd
 from slotool.planning.shared import SharedFleetSearch
-from slotool.planning.verification import MAX_SHARE, figures
+from slotool.planning.verification import figures
+from slotool.serving.headroom import MAX_SHARE
 
 
 def planned_together(

@@ -7,11 +7,13 @@ first request, the next of the same queue has its turn.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof, types
+from numba.core.errors import NumbaExperimentalFeatureWarning
 
 from slotool.compilation import njit
 from slotool.errors import InputError
@@ -62,15 +64,18 @@ def simulate_together(
         np.zeros(number, dtype=np.int64),
     )
     choose = [type(policy).choose for policy in policies]
-    _run((*choose, *choose[:1] * (MAX_MODELS - number)), models, queries, np.zeros(workers), found)
-    starts = queries.arrival_us.starts
-    return [
-        SimulationResult(
-            policy.grid, scenario, *(values[starts[at] : starts[at + 1]] for values in found[:5]),
-            float(found.busy_us[at]), int(found.calls[at]),
+    with warnings.catch_warnings():
+        # Of functions in a tuple, each of which has been compiled.
+        warnings.simplefilter("ignore", NumbaExperimentalFeatureWarning)
+        _run((*choose, *choose[:1] * (MAX_MODELS - number)), models, queries, np.zeros(workers), found)
+    starts, results = queries.arrival_us.starts, []
+    for at, (policy, scenario) in enumerate(zip(policies, scenarios, strict=True)):
+        status, started_us, done_us, row, batch = (values[starts[at] : starts[at + 1]] for values in found[:5])
+        of_queries = status, started_us, done_us, row, batch
+        results.append(
+            SimulationResult(policy.grid, scenario, *of_queries, float(found.busy_us[at]), int(found.calls[at]))
         )
-        for at, (policy, scenario) in enumerate(zip(policies, scenarios, strict=True))
-    ]  # fmt: skip
+    return results
 
 
 def _workers(policies: Sequence[BatchingPolicy], scenarios: Sequence[Scenario], times: Sequence[ServiceTimes]) -> int:
