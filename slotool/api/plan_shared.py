@@ -103,6 +103,7 @@ def shared_plan(
 def _entries(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, Any]) -> dict[str, PlannedModel]:
     """The models by name. Raises ``ArgumentError`` for a key that is unknown or missing, or a value of another kind."""
     from slotool.serving.service_file import sentence_of
+    from slotool.tables import LatencyTable
 
     found: dict[str, PlannedModel] = {}
     for number, model in enumerate(models):
@@ -115,6 +116,8 @@ def _entries(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, Any]) -
             entry = msgspec.convert({**stated, **own}, PlannedModel)
         except msgspec.ValidationError as error:
             raise ArgumentError("models", sentence_of(str(error), where, PlannedModel)) from None
+        if not isinstance(entry.latency, str | Path | LatencyTable | list | tuple) or not entry.latency:
+            raise ArgumentError("models", f"{where}.latency: a latency table or its file is expected, or several")
         if (entry.arrivals is None) == (entry.rate is None):
             raise ArgumentError("models", f"{where}: give either arrivals or a rate")
         name = entry.name or (where if entry.artifact is None else Path(str(entry.artifact)).resolve().name)
@@ -153,49 +156,62 @@ def _demands(
     demands: list[Demand] = []
     for name, entry in entries.items():
         outcomes = None if entry.outcomes is None else loaded(OutcomeTable, entry.outcomes)
-        first = demands[0].workers if demands else None
-        workers = _workers(name, entry, outcomes, prices, first, reporter, **conditions)
+        first = demands[0].workers if demands else {}
+        workers = _workers(name, entry, outcomes, first, reporter, **conditions)
         try:
             promise = Promise(entry.deadline_ms * 1e3, entry.attainment, entry.min_accuracy, confidence)
         except ArgumentError as error:
             raise ArgumentError("models", f"{name}: {error.argument.replace('_', '-')}: {error.problem}") from None
         demands.append(Demand(name, arrivals[name], promise, workers, as_list(entry.policies), outcomes))
-    return demands
+    return _priced(demands, prices)
 
 
 def _workers(
     name: str,
     entry: PlannedModel,
     outcomes: OutcomeTable | None,
-    prices: Mapping[str, float],
-    first: Mapping[str, WorkerType] | None,
+    first: Mapping[str, WorkerType],
     reporter: Reporter,
     **conditions: Any,
 ) -> dict[str, WorkerType]:
-    """Types of workers with this model's latencies, called and priced as those of the ``first`` model."""
+    """Types of workers with this model's latencies, by name: that of the ``first`` model's where they are the same."""
     from slotool.planning.worker_types import Named, worker_types
     from slotool.tables import LatencyTable
 
     sources = list(entry.latency) if isinstance(entry.latency, list | tuple) else [entry.latency]
     tables = [Named(loaded(LatencyTable, source), source) for source in sources]
     try:
-        workers, remarks = worker_types(
-            tables, outcomes, None, prices=prices if first is None else {}, subject=entry.subject, **conditions
-        )
+        workers, remarks = worker_types(tables, outcomes, None, prices={}, subject=entry.subject, **conditions)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     for remark in remarks:
         reporter.warn(f"{name}: {remark}")
-    if first is None:
-        return {worker.name: worker for worker in workers}
-    places = {id(source): place for place, source in enumerate(sources)}
-    alike = {_kind(worker, at): worker for at, worker in _placed(first.values())}
+    names = {_kind(worker, place): worker.name for place, worker in _placed(first.values())}
     found = {}
-    for worker in workers:
-        as_first = alike.get(_kind(worker, places[id(worker.source)]))
-        if as_first is not None:
-            found[as_first.name] = replace(worker, name=as_first.name, price=as_first.price)
+    for place, worker in _placed(workers):
+        own = f"{worker.name} of {name}" if worker.name in first else worker.name
+        called = names.get(_kind(worker, place), own)
+        found[called] = replace(worker, name=called)
     return found
+
+
+def _priced(demands: Sequence[Demand], prices: Mapping[str, float]) -> list[Demand]:
+    """With these prices of workers. Raises ``ArgumentError`` for one of no type, or that is not above 0."""
+    there = list(dict.fromkeys(name for demand in demands for name in demand.workers))
+    for name, price in prices.items():
+        if name not in there:
+            raise ArgumentError("prices", f"there is no worker type {name!r}; there are {'; '.join(there)}")
+        if not price > 0:
+            raise ArgumentError("prices", f"the price of {name} is {price:g}; one above 0 is expected")
+    return [
+        replace(
+            demand,
+            workers={
+                name: replace(worker, price=prices.get(name, worker.price)) for name, worker in demand.workers.items()
+            },
+        )
+        for demand in demands
+    ]
 
 
 def _kind(worker: WorkerType, place: int) -> tuple[int, int, str]:

@@ -25,7 +25,7 @@ class SharedPlan(Plan):
 
     others: Sequence[Path] = ()
 
-    schema = "shared-plan"
+    schema = "plan-models"
 
     def findings(self) -> Mapping[str, Any]:
         return {
