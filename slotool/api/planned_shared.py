@@ -82,7 +82,7 @@ def _cells(model: Mapping[str, Any], promise: Mapping[str, Any], alone: Mapping[
     own, bound = alone[model["model"]], model["accuracy_at_least"]
     return [
         model["model"],
-        f"{promise['rate_per_s']:,.4g}",
+        f"{rate:,.0f}" if (rate := promise["rate_per_s"]) >= 100 else f"{rate:.3g}",
         f"{promise['deadline_ms']:g} ms",
         model["policy"],
         f"{model['attainment_at_least']:.4f}",
