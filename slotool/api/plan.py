@@ -155,15 +155,15 @@ def plan(
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     rule_set = None if rules is None else loaded(RuleSet, rules)
-    accuracies = None if accuracies is None else _of_shares(accuracies, rule_set, reporter)
+    accuracies = None if accuracies is None else of_shares(accuracies, rule_set, reporter)
     workers = _worker_types(
         latency, accuracies, rule_set, prices or {}, reporter, subject=subject, quantile=quantile,
         devices=devices_of(device),
     )  # fmt: skip
     if written is not None and rule_set is None:
-        _require_points(Path(str(artifact)), workers)
+        require_points(Path(str(artifact)), workers)
     if verify_s is not None:
-        _require_any_here(workers, reporter)
+        require_any_here(workers, reporter)
     if mixed and len(workers) == 1:
         raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
     arrival_s = _arrivals(arrivals, rate, seed)
@@ -206,7 +206,7 @@ def plan(
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
-    missing = [pool.worker.device for pool in best.tried.pools if _why_not_here(pool.worker)]
+    missing = [pool.worker.device for pool in best.tried.pools if why_not_here(pool.worker)]
     if verify_s is not None and missing:
         verdict = f"not verified: the plan needs {missing[0]}, which is not here"
     elif verify_s is not None and written is not None:
@@ -247,7 +247,7 @@ def _of_models(
     return shared_plan(models, left_out=left_out, **settings)
 
 
-def _why_not_here(worker: WorkerType) -> str:
+def why_not_here(worker: WorkerType) -> str:
     """Why this machine cannot serve on the worker's device; empty where it can."""
     from slotool import devices
     from slotool.planning.service_text import is_gpu
@@ -260,17 +260,17 @@ def _why_not_here(worker: WorkerType) -> str:
     return ""
 
 
-def _require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
+def require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
     """Warns of workers that could not be verified on this machine. Raises ``ArgumentError`` when none could: at once,
     and not when the plan is made."""
-    missing = {worker.name: why for worker in workers if (why := _why_not_here(worker))}
+    missing = {worker.name: why for worker in workers if (why := why_not_here(worker))}
     if len(missing) == len(workers):
         raise ArgumentError("verify_s", f"no plan could be served here: {next(iter(missing.values()))}; leave it out")
     for name, why in missing.items():
         reporter.warn(f"a plan with {name} will not be verified: {why}")
 
 
-def _of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
+def of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
     """``outcomes`` with errors of at most 1, so that an accuracy is 1 − error: larger ones as shares of the greatest
     that the rules allow. Raises ``InputError`` for larger ones without rules."""
     errors = outcomes.matrix("error")
@@ -358,7 +358,7 @@ def _require_files(artifact: Any, latency: Any, outcomes: Any, rules: Any) -> No
             raise ArgumentError(name, "a file is needed for out: the service file names it")
 
 
-def _require_points(artifact: Path, workers: Sequence[WorkerType]) -> None:
+def require_points(artifact: Path, workers: Sequence[WorkerType]) -> None:
     """A server knows the latency of every point that a policy may choose: what is left out cannot be served."""
     from slotool.artifacts.bundle import MANIFEST
     from slotool.elastic import load_served

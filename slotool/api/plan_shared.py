@@ -62,6 +62,7 @@ def shared_plan(
     reporter: Reporter,
 ) -> SharedPlan:
     """As ``slotool.plan`` has it; ``left_out``: by key, what holds for models that do not say so themselves."""
+    from slotool.api.plan import require_any_here, require_points, why_not_here
     from slotool.artifacts.bundle import refuse_existing
     from slotool.planning.shared import SharedFleetSearch
 
@@ -72,7 +73,11 @@ def shared_plan(
         refuse_existing(out, force)
     conditions: dict[str, Any] = {"quantile": quantile, "devices": devices_of(device)}
     demands = _demands(entries, prices, confidence, seed, reporter, **conditions)
+    for demand in demands if out is not None else ():
+        require_points(Path(str(entries[demand.name].artifact)), list(demand.workers.values()))
     search = SharedFleetSearch(demands, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
+    if verify_s is not None:
+        require_any_here(list(demands[0].workers.values()), reporter)
     if not search.worker_types:
         there = "; ".join(f"{demand.name}: {', '.join(demand.workers)}" for demand in demands)
         raise InputError(
@@ -94,6 +99,8 @@ def shared_plan(
     plan = replace(plan, out=written[0], others=written[1:])
     if verify_s is None:
         return plan
+    if best is not None and (why := why_not_here(best.tried.worker)):
+        return replace(plan, verdict=f"not verified: {why}")
     if best is None:
         return replace(plan, verdict="not verified: models apart are verified one by one, by a plan for each")
     figures, (kept, verdict) = verified_together(out, entries, search, best.tried, verify_s, reporter)
@@ -148,6 +155,7 @@ def _demands(
     reporter: Reporter,
     **conditions: Any,
 ) -> list[Demand]:
+    from slotool.api.plan import of_shares
     from slotool.planning.promise import Promise
     from slotool.planning.shared import Demand
     from slotool.tables import OutcomeTable
@@ -155,7 +163,7 @@ def _demands(
     arrivals = _arrivals(entries, seed, reporter)
     demands: list[Demand] = []
     for name, entry in entries.items():
-        outcomes = None if entry.outcomes is None else loaded(OutcomeTable, entry.outcomes)
+        outcomes = None if entry.outcomes is None else of_shares(loaded(OutcomeTable, entry.outcomes), None, reporter)
         first = demands[0].workers if demands else {}
         workers = _workers(name, entry, outcomes, first, reporter, **conditions)
         try:
@@ -250,7 +258,10 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
                     "has no more"
                 )
         elif entry.rate:
-            found[name] = Poisson(entry.rate).times(until_s, seed + drawn)
+            try:
+                found[name] = Poisson(entry.rate).times(until_s, seed + drawn)
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
             drawn += 1
         else:
             found[name] = np.zeros(0)
