@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
 from slotool.api.outputs import writes
+from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
 from slotool.api.planned import Plan, explained, fleet_row
 from slotool.api.progress import Reporter, Reporting, reporter_of
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 # Tried where nobody names any.
 POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
-# Of traffic that is drawn.
-DURATION_S = 60.0
 
 
 @writes("out", folders=("plots",))
@@ -247,45 +246,6 @@ def _of_models(
     return shared_plan(models, left_out=left_out, **settings)
 
 
-def why_not_here(worker: WorkerType) -> str:
-    """Why this machine cannot serve on the worker's device; empty where it can."""
-    from slotool import devices
-    from slotool.planning.service_text import is_gpu
-
-    try:
-        if is_gpu(worker):
-            devices.required(worker.device)
-    except ArgumentError as error:
-        return error.problem
-    return ""
-
-
-def require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
-    """Warns of workers that could not be verified on this machine. Raises ``ArgumentError`` when none could: at once,
-    and not when the plan is made."""
-    missing = {worker.name: why for worker in workers if (why := why_not_here(worker))}
-    if len(missing) == len(workers):
-        raise ArgumentError("verify_s", f"no plan could be served here: {next(iter(missing.values()))}; leave it out")
-    for name, why in missing.items():
-        reporter.warn(f"a plan with {name} will not be verified: {why}")
-
-
-def of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
-    """``outcomes`` with errors of at most 1, so that an accuracy is 1 − error: larger ones as shares of the greatest
-    that the rules allow. Raises ``InputError`` for larger ones without rules."""
-    errors = outcomes.matrix("error")
-    if (worst := float(errors.max(initial=0.0))) <= 1:
-        return outcomes
-    if rules is None:
-        raise InputError(
-            f"{outcomes.source}: error {worst:g} is above 1, so that no accuracy follows from it; plan with rules, or "
-            "give errors from 0 to 1"
-        )
-    rules.require_errors(outcomes)
-    reporter.note(f"accuracy is 1 − error / {rules.max_error:g}, the greatest error that the rules were made for")
-    return outcomes.with_errors(errors / rules.max_error)
-
-
 def _search(
     arrival_s: np.ndarray,
     promise: Promise,
@@ -356,24 +316,6 @@ def _require_files(artifact: Any, latency: Any, outcomes: Any, rules: Any) -> No
             each is None or isinstance(each, str | Path) for each in several
         ):
             raise ArgumentError(name, "a file is needed for out: the service file names it")
-
-
-def require_points(artifact: Path, workers: Sequence[WorkerType]) -> None:
-    """A server knows the latency of every point that a policy may choose: what is left out cannot be served."""
-    from slotool.artifacts.bundle import MANIFEST
-    from slotool.elastic import load_served
-
-    if not (artifact / MANIFEST).is_file():  # the server says what it is
-        return
-    points = load_served(str(artifact), mapped=True).points
-    for worker in workers:
-        known = {point.key for point, _ in worker.profile.samples_us}
-        if lacking := [point.key for point in points if point.key not in known]:
-            raise ArgumentError(
-                "latency",
-                f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served by "
-                f"it: slotool profile points {artifact}",
-            )
 
 
 def _worker_types(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import as_list, devices_of, loaded, name_of
+from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
+from slotool.api.plan_models import PlannedModel, models_by_name, require_files
 from slotool.api.planned_shared import SharedPlan, apart_row, shared_row, why_shared
 from slotool.api.progress import Reporter
 from slotool.errors import ArgumentError, InputError
@@ -20,29 +20,6 @@ if TYPE_CHECKING:
     from slotool.planning.fleet import Found, WorkerType
     from slotool.planning.shared import Demand, SharedFleetSearch, SharedFound
     from slotool.tables import OutcomeTable
-
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-
-
-class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """One of the ``models``: the keys of a service file's ``[[models]]``, and what is promised under which traffic.
-
-    ``latency``: its latency table, or several in the same order for all models, one per kind of worker; ``rate``: of
-    Poisson arrivals, 0 for a model that is served without being planned for. The rest is as of ``slotool.plan``.
-    """
-
-    latency: Any
-    name: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    artifact: Any = None
-    outcomes: Any = None
-    subject: str | None = None
-    deadline_ms: Annotated[float, msgspec.Meta(gt=0)]
-    attainment: Share
-    min_accuracy: Share
-    arrivals: Any = None
-    rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    policies: str | list[str]
-    data: Any
 
 
 def shared_plan(
@@ -62,14 +39,13 @@ def shared_plan(
     reporter: Reporter,
 ) -> SharedPlan:
     """As ``slotool.plan`` has it; ``left_out``: by key, what holds for models that do not say so themselves."""
-    from slotool.api.plan import require_any_here, require_points, why_not_here
     from slotool.artifacts.bundle import refuse_existing
     from slotool.planning.shared import SharedFleetSearch
 
-    entries = _entries(models, left_out)
+    entries = models_by_name(models, left_out)
     if out is not None:
         for name, entry in entries.items():
-            _require_files(name, entry)
+            require_files(name, entry)
         refuse_existing(out, force)
     conditions: dict[str, Any] = {"quantile": quantile, "devices": devices_of(device)}
     demands = _demands(entries, prices, confidence, seed, reporter, **conditions)
@@ -107,46 +83,6 @@ def shared_plan(
     return replace(plan, verified=figures, kept=kept, verdict=verdict)
 
 
-def _entries(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, Any]) -> dict[str, PlannedModel]:
-    """The models by name. Raises ``ArgumentError`` for a key that is unknown or missing, or a value of another kind."""
-    from slotool.serving.service_file import sentence_of
-    from slotool.tables import LatencyTable
-
-    found: dict[str, PlannedModel] = {}
-    for number, model in enumerate(models):
-        own = {key.replace("_", "-"): value for key, value in model.items()}
-        if "arrivals" in own or "rate" in own:  # its own traffic, in place of all that the plan says
-            left_out = {key: value for key, value in left_out.items() if key not in ("arrivals", "rate")}
-        stated = {key.replace("_", "-"): value for key, value in left_out.items() if value is not None}
-        where = f"models[{number}]"
-        try:
-            entry = msgspec.convert({**stated, **own}, PlannedModel)
-        except msgspec.ValidationError as error:
-            raise ArgumentError("models", sentence_of(str(error), where, PlannedModel)) from None
-        if not isinstance(entry.latency, str | Path | LatencyTable | list | tuple) or not entry.latency:
-            raise ArgumentError("models", f"{where}.latency: a latency table or its file is expected, or several")
-        if (entry.arrivals is None) == (entry.rate is None):
-            raise ArgumentError("models", f"{where}: give either arrivals or a rate")
-        name = entry.name or (where if entry.artifact is None else Path(str(entry.artifact)).resolve().name)
-        if name in found:
-            raise ArgumentError("models", f"{where}.name: {name!r} is the name of another model; give each its own")
-        found[name] = entry
-    if len(found) < 2:
-        raise ArgumentError("models", "two models at least are expected; one is planned for without this")
-    return found
-
-
-def _require_files(name: str, entry: PlannedModel) -> None:
-    """A service file names files, so that all it is made from has to be one."""
-    if entry.artifact is None or not Path(str(entry.artifact)).is_dir():
-        problem = "is missing" if entry.artifact is None else f"there is no folder {entry.artifact}"
-        raise ArgumentError("models", f"{name}: artifact: {problem}: the service file names what is to be served")
-    several = entry.latency if isinstance(entry.latency, list | tuple) else [entry.latency]
-    for key, given in (("latency", several), ("outcomes", [entry.outcomes])):
-        if not all(each is None or isinstance(each, str | Path) for each in given):
-            raise ArgumentError("models", f"{name}: {key}: a file is needed for out: the service file names it")
-
-
 def _demands(
     entries: Mapping[str, PlannedModel],
     prices: Mapping[str, float],
@@ -155,7 +91,6 @@ def _demands(
     reporter: Reporter,
     **conditions: Any,
 ) -> list[Demand]:
-    from slotool.api.plan import of_shares
     from slotool.planning.promise import Promise
     from slotool.planning.shared import Demand
     from slotool.tables import OutcomeTable
@@ -238,7 +173,6 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
     """By model, all over the same time: the shortest that is given, or a minute. Drawn ones are independent."""
     import numpy as np
 
-    from slotool.api.plan import DURATION_S
     from slotool.workloads import ArrivalTable, Poisson
 
     given = {

@@ -15,7 +15,7 @@ from slotool.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from slotool.api.plan_shared import PlannedModel
+    from slotool.api.plan_models import PlannedModel
     from slotool.planning.fleet import Found, Pool
     from slotool.planning.front_end import FrontEnd
     from slotool.planning.shared import SharedFleet, SharedFleetSearch, SharedFound
