@@ -22,10 +22,7 @@ def register(app: typer.Typer) -> None:
 def plan(
     latency: Annotated[
         list[Path] | None,
-        typer.Argument(
-            help="Latency table of points × batch sizes; one per kind. Of several models: in --config, [[models]].",
-            show_default=False,
-        ),
+        typer.Argument(help="Latency table, one per kind of worker; or --config: [[models]].", show_default=False),
     ] = None,
     deadline_ms: Annotated[
         float | None,
@@ -87,7 +84,7 @@ def plan(
     json: Json = False,
 ) -> None:
     """Find the cheapest workers and policy that keep a promise.
-    Simulates them under the traffic. Ends with 1 when no fleet, or what --verify serves, holds it.
+    Simulates them. Ends with 1 when no fleet, or what --verify serves, holds it.
 
     Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50
     --min-accuracy 0.9 --artifact family -o service.toml

@@ -37,8 +37,7 @@ def models_of(given: Sequence[Any], of_all: Mapping[str, Any]) -> list[dict[str,
             raise typer.BadParameter(f"{file}: models: tables are expected, each as [[models]]", param_hint="--config")
         own = {key.replace("-", "_"): value for key, value in model.items()}
         own |= {key: _beside(file.parent, own[key]) for key in _FILES if key in own}
-        if "data" in own:
-            own["data"] = _data_beside(file.parent, own["data"])
+        own |= {"data": _data_beside(file.parent, own["data"])} if "data" in own else {}
         if before.keys() & {"arrivals", "rate"}:
             own = {key: value for key, value in own.items() if key not in ("arrivals", "rate")}
         found.append({**own, **before})
@@ -52,6 +51,13 @@ def _beside(folder: Path, given: Any) -> Any:
 
 
 def _data_beside(folder: Path, given: Any) -> Any:
-    """A file or folder beside the file, where there is one; else the name of a data set."""
-    path = str(given).partition(":")[0]
-    return f"{folder / path}{str(given)[len(path) :]}" if (folder / path).exists() else given
+    """Of ``PATH``, ``PATH:LABEL`` or ``KIND:PATH:LABEL`` what lies beside the file; names of data sets stay."""
+    if not isinstance(given, str):
+        return given
+    parts = given.split(":")
+    return ":".join(str(folder / part) if _is_beside(folder, part) else part for part in parts)
+
+
+def _is_beside(folder: Path, part: str) -> bool:
+    """A folder only where it is written as one: data sets and artifacts may have one name."""
+    return bool(part) and ((folder / part).is_file() or ("/" in part and (folder / part).is_dir()))

@@ -177,17 +177,22 @@ class SharedFleetSearch:
         best: SharedFound | None = None
         for ranks in combinations:
             pools = {name: each[rank].tried.pools[0] for name, each, rank in zip(apart, choices, ranks, strict=True)}
-            if best is not None and best.holds:
-                if best.tried.replicas == 1:
-                    break
-                if not self._holds(fleet := self.served(pools, best.tried.replicas - 1, 0)):
-                    best = _closer(best, fleet, self.promises)
-                    continue
-                first, most = best.tried.replicas - 1, best.tried.replicas - 1
-            found = self._smallest(pools, min(first, most), most, 0)
-            if best is None or found.holds or not best.holds:
-                best = found
+            limit = most if best is None or not best.holds else best.tried.replicas - 1
+            if limit < 1:
+                break
+            fleet = self.served(pools, limit, 0)
+            if self._holds(fleet):
+                best = self._smallest(pools, min(first, limit), limit, 0)
+            elif best is None or not best.holds:
+                best = min(
+                    best or SharedFound(fleet, holds=False), SharedFound(fleet, holds=False), key=self._shortfall
+                )
+            elif best.fewer is None or fleet.shortfall(self.promises) < best.fewer.shortfall(self.promises):
+                best = replace(best, fewer=fleet)
         return best
+
+    def _shortfall(self, found: SharedFound) -> float:
+        return found.tried.shortfall(self.promises)
 
     def confirmed(self, found: SharedFound, apart: Mapping[str, Sequence[Found]]) -> SharedFound:
         """The same with latencies drawn anew, on more of long traffic."""
@@ -203,10 +208,16 @@ class SharedFleetSearch:
         return min(self.max_workers, max(1, math.floor(cost / price + 1e-9)))
 
     def _choices(self, worker_type: str, found: Sequence[Found]) -> list[Found]:
-        """The best policies of a model on this type by itself, none of which is known to be too inaccurate."""
+        """The best policies of a model on this type by itself, and the one that leaves most of the workers' time to
+        other models: where the best buy accuracy with all the time that there is, models of later deadlines get none.
+        """
         own = [each for each in found if each.tried.pools[0].worker.name == worker_type]
         holding = [each for each in own if each.holds]
-        return (holding or own[:1])[:MAX_POLICIES]
+        if not holding:
+            return own[:1]
+        modest = min(holding, key=lambda each: each.tried.replicas * each.tried.verdict.utilisation)
+        best = [each for each in holding if each is not modest][: MAX_POLICIES - 1]
+        return sorted([*best, modest], key=holding.index)
 
     def _smallest(self, pools: Mapping[str, Pool], first: int, most: int, draw: int) -> SharedFound:
         """By growing steps from ``first`` workers to where the promises begin to hold, at ``most``, and bisection."""
@@ -275,13 +286,6 @@ class SharedFleetSearch:
         return {
             name: _within(self.demands[name].arrival_s, first_s, first_s + duration_s) - first_s for name in self.alone
         }
-
-
-def _closer(best: SharedFound, fleet: SharedFleet, promises: Mapping[str, Promise]) -> SharedFound:
-    """``best``, with the smaller fleet that comes closest to the promises as the one that is not enough."""
-    if best.fewer is not None and best.fewer.shortfall(promises) <= fleet.shortfall(promises):
-        return best
-    return replace(best, fewer=fleet)
 
 
 def _within(arrival_s: np.ndarray, begin_s: float, end_s: float) -> np.ndarray:

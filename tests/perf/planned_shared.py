@@ -1,6 +1,6 @@
 """What ``slotool plan`` promises of two models that share one worker beside what a real server serves of both.
 
-As ``planned_served``, of pairs of its services: each model gets its own trace at the same time, within 1.6 times the
+As ``planned_served``, of pairs of its services: each model gets its own trace at the same time, within 2.4 times the
 longest call; ``RATES_PER_S`` add up to as many requests as there, since client and server share this machine. Figures
 are kept in ``$SLOTOOL_NETWORKS``, so that a run that was cut short goes on behind the last pair of traces.
 ``SLOTOOL_BENCH_SECONDS``: how long each trace lasts (8). ``SLOTOOL_BENCH_CASES``: at most so many new cases in this run
@@ -27,7 +27,7 @@ from slotool.errors import SlotoolWarning
 from slotool.workloads import ArrivalTable, Bursty, Poisson, TimeVarying
 from tests.perf.planned_served import GOALS, MIN_DEADLINE_S, Service, services
 
-RATES_PER_S = (75.0, 225.0)
+RATES_PER_S = (150.0, 150.0)
 PAIRS = (("shipped family", "three ONNX files"), ("shipped supernet", "three ONNX files"))
 ROWS = ("planned", "with the front end", "served")
 
@@ -79,7 +79,7 @@ def compared(pair: Mapping[str, Service], case: int, lasts_s: float, folder: Pat
     rates = dict(zip(pair, RATES_PER_S, strict=True))
     # A call of another model may have begun just before.
     longest_s = 1e-6 * max(float(grid.latency_us.max()) for grid in grids.values())
-    deadline_ms = 1e3 * max(MIN_DEADLINE_S, 1.6 * longest_s)
+    deadline_ms = 1e3 * max(MIN_DEADLINE_S, 2.4 * longest_s)
     sent = traces(case, rates, lasts_s)
     models = [
         {
