@@ -686,6 +686,42 @@ scaling         object?         limits of workers that come with the load; null:
 out             text?           service file written
 plots           list            plots written
 """,
+    "plan-models": """
+promises[].model text           name it is served under
+promises[].subject text         name of the model in its latency table
+promises[].deadline_ms number   deadline, ms
+promises[].attainment number    least share of requests in time, as promised
+promises[].min_accuracy number  least mean accuracy of these, as promised; 0: any
+promises[].arrivals text        arrival table, or rate
+promises[].requests integer     requests that arrive; 0: it is served without being planned for
+promises[].rate_per_s number    at which they arrive on average
+confidence      number          with which attainment and accuracy of a model are to hold
+requests        integer         requests that arrive, of all models
+reserve_ms      number          of each deadline, for network and front end, ms
+seed            integer         of drawn arrivals and latencies
+verify_s        number?         seconds of traffic sent to the served plan
+fleets[].kind   text            shared: all models on the same workers; apart: a fleet for each
+fleets[].worker text            worker type; of different ones all, joined by +
+fleets[].threads integer?       threads of each worker; null where they differ
+fleets[].replicas integer       workers
+fleets[].cost   number          price of all workers
+fleets[].holds  flag            whether the promises of all models hold
+fleets[].utilisation number     share of the time that workers compute
+fleets[].max_queue integer?     requests of all models that may wait; null: each fleet has its own
+fleets[].models list            of each model worker, replicas, policy, max_batch, holds, misses and the figures of plan
+fleets[].fewer  object?         the same figures with a worker less, which does not hold them
+explanation     text            what models take apart and together, and why not one worker fewer
+verified[].model text           name of the model
+verified[].what text            planned, with the front end (as probed), or served
+verified[].requests integer     requests of the stretch replayed
+verified[].attainment number    share answered in time
+verified[].accuracy number?     mean of those in time
+verified[].p99_s number?        latency of all requests, seconds
+kept            flag?           whether what was served kept all promises; null: not decided, or not verified
+verdict         text            by how much; empty where not verified
+out             text?           service file written; of models apart that of the first
+others          list            those of the other models apart
+""",
     "gen-switching-plan": """
 out             text            plan written
 plan            object          the plan, as in the file

@@ -243,7 +243,7 @@ def loadtest(
     tolerances = tolerance_shares(tolerance)
     _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.data import DataOptions, DataSource, has_many_labels, load_multilabel, numbered, open_dataset
+    from slotool.data import DataOptions
     from slotool.data.registry import locate
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
     from slotool.workloads.channels import TargetServer, ask_first_model
@@ -271,13 +271,7 @@ def loadtest(
     own_tolerance = next(iter(tolerances)) if len(tolerances) == 1 else None
     terms = Terms(deadline_s, own_tolerance, objective, min_accuracy)
     server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout_s).described()
-    source = DataSource.of(data)
-    dataset: Any
-    if has_many_labels(source):
-        dataset = load_multilabel(data)
-    else:
-        dataset = open_dataset(source, server.data_options(source), stored=True)
-        dataset = dataset if server.class_count is None else numbered(dataset, server.class_count)
+    dataset = _dataset(server, data)
     plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares, tolerances).loaded()
     server.examples(plan.split.x)
     if max(tolerances, default=0.0) > 1:
@@ -290,6 +284,46 @@ def loadtest(
         began = _nothing if injection is None else partial(injection.begin, duration_s=duration_s)
         log = _drive(_run(plan, server, processes, steps.advance, began), written, provenance, injection)
     return LoadTest(log, len(plan), target, written)
+
+
+def _dataset(server: TargetServer, data: str | DataSource) -> Any:
+    """Whose test examples the server's model takes."""
+    from slotool.data import DataSource, has_many_labels, load_multilabel, numbered, open_dataset
+
+    source = DataSource.of(data)
+    if has_many_labels(source):
+        return load_multilabel(data)
+    dataset = open_dataset(source, server.data_options(source), stored=True)
+    return dataset if server.class_count is None else numbered(dataset, server.class_count)
+
+
+def models_together(
+    url: str, models: Mapping[str, tuple[ArrivalTable, float, str | DataSource]], seed: int = 0
+) -> dict[str, RequestLog]:
+    """What became of requests for several models of one server on this machine, sent at the same time by this process.
+
+    ``models``: by name the instants of the requests, their deadline in milliseconds, and the data whose test examples
+    are sent. Raises as ``loadtest`` does.
+    """
+    from slotool.workloads import RecordedInstants
+    from slotool.workloads.channels import TargetServer
+    from slotool.workloads.client import LoadPlan, LocalRun, drive_together
+    from slotool.workloads.endpoint import Terms
+    from slotool.workloads.target import server_address
+
+    address = server_address(url, scheme="http", allow_remote=False)
+    runs, provenances = {}, {}
+    for name, (arrivals, deadline_ms, data) in models.items():
+        server = TargetServer(address, "infer", name, Terms(deadline_ms / 1e3, None, None, None), 10.0).described()
+        dataset, process = _dataset(server, data), RecordedInstants(arrivals.times_s, from_start=True)
+        plan = LoadPlan.draw(process, process.duration_s, dataset.test, seed).loaded()
+        server.examples(plan.split.x)
+        runs[name] = LocalRun(plan, server)
+        provenances[name] = _provenance(
+            server, dataset, process.name, process.mean_rate_per_s, process.duration_s, seed
+        )
+    drive_together(list(runs.values()))
+    return {name: run.log(provenances[name]) for name, run in runs.items()}
 
 
 def _form(protocol: str, endpoint: str) -> str:

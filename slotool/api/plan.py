@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
 from slotool.api.outputs import writes
+from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
 from slotool.api.planned import Plan, explained, fleet_row
 from slotool.api.progress import Reporter, Reporting, reporter_of
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,15 +31,14 @@ if TYPE_CHECKING:
 
 # Tried where nobody names any.
 POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
-# Of traffic that is drawn.
-DURATION_S = 60.0
 
 
 @writes("out", folders=("plots",))
 def plan(
-    latency: FilePath | LatencyTable | Sequence[FilePath],
+    latency: FilePath | LatencyTable | Sequence[FilePath] | None = None,
     *,
-    deadline_ms: float,
+    models: Sequence[Mapping[str, Any]] | None = None,
+    deadline_ms: float | None = None,
     attainment: float = 0.99,
     min_accuracy: float = 0.0,
     confidence: float = 0.95,
@@ -75,7 +75,12 @@ def plan(
 
     Args:
         latency: Latency table of points × batch sizes, or its file, or several files, one per kind of worker.
-        deadline_ms: Deadline of every request, milliseconds.
+        models: Instead: several models that share workers, as ``slotool serve`` shares them. Each is a mapping with
+            ``latency`` and what else is its own: ``name``, ``artifact``, ``outcomes``, ``subject``, ``deadline_ms``,
+            ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``data``. From ``deadline_ms`` on
+            a model that leaves one out has what is given here for all. The promise of each model is to hold with
+            ``confidence``, and the plan, a ``SharedPlan``, says what a fleet for each model costs.
+        deadline_ms: Deadline of every request, milliseconds; needed unless ``models`` state theirs.
         attainment: Least share of requests answered within it.
         min_accuracy: Least mean accuracy of these answers; 0: any.
         confidence: With which attainment and accuracy are to hold together.
@@ -124,10 +129,24 @@ def plan(
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 
-    require_alike(outcomes, rules, tolerance, objective)
     written = None if out is None else Path(out)
-    if verify_s is not None and (written is None or not verify_s > 0):
-        raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
+    _require_out(verify_s, written)
+    if models is not None:
+        return _of_models(
+            models,
+            {
+                "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy,
+                "arrivals": arrivals, "rate": rate, "policies": policies, "data": data,
+            },
+            of_each={"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject},
+            unplanned={
+                "rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None, "plots": plots,
+            },
+            confidence=confidence, device=device, prices=prices or {}, reserve_ms=reserve_ms, max_workers=max_workers,
+            quantile=quantile, out=written, verify_s=verify_s, seed=seed, force=force, reporter=reporter_of(progress),
+        )  # fmt: skip
+    latency, deadline_ms = _of_one(latency, deadline_ms)
+    require_alike(outcomes, rules, tolerance, objective)
     if written is not None:
         _require_files(artifact, latency, outcomes, rules)
         refuse_existing(written, force)
@@ -135,13 +154,15 @@ def plan(
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     rule_set = None if rules is None else loaded(RuleSet, rules)
-    accuracies = None if accuracies is None else _of_shares(accuracies, rule_set, reporter)
-    conditions: dict[str, Any] = {"subject": subject, "quantile": quantile, "devices": devices_of(device)}
-    workers = _worker_types(latency, accuracies, rule_set, prices or {}, reporter, **conditions)
+    accuracies = None if accuracies is None else of_shares(accuracies, rule_set, reporter)
+    workers = _worker_types(
+        latency, accuracies, rule_set, prices or {}, reporter, subject=subject, quantile=quantile,
+        devices=devices_of(device),
+    )  # fmt: skip
     if written is not None and rule_set is None:
-        _require_points(Path(str(artifact)), workers)
+        require_points(Path(str(artifact)), workers)
     if verify_s is not None:
-        _require_any_here(workers, reporter)
+        require_any_here(workers, reporter)
     if mixed and len(workers) == 1:
         raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
     arrival_s = _arrivals(arrivals, rate, seed)
@@ -184,7 +205,7 @@ def plan(
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified: list[dict[str, Any]] = []
     kept, verdict = None, ""
-    missing = [pool.worker.device for pool in best.tried.pools if _why_not_here(pool.worker)]
+    missing = [pool.worker.device for pool in best.tried.pools if why_not_here(pool.worker)]
     if verify_s is not None and missing:
         verdict = f"not verified: the plan needs {missing[0]}, which is not here"
     elif verify_s is not None and written is not None:
@@ -192,43 +213,37 @@ def plan(
     return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling)
 
 
-def _why_not_here(worker: WorkerType) -> str:
-    """Why this machine cannot serve on the worker's device; empty where it can."""
-    from slotool import devices
-    from slotool.planning.service_text import is_gpu
-
-    try:
-        if is_gpu(worker):
-            devices.required(worker.device)
-    except ArgumentError as error:
-        return error.problem
-    return ""
+def _require_out(verify_s: float | None, out: Path | None) -> None:
+    if verify_s is not None and (out is None or not verify_s > 0):
+        raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
 
 
-def _require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
-    """Warns of workers that could not be verified on this machine. Raises ``ArgumentError`` when none could: at once,
-    and not when the plan is made."""
-    missing = {worker.name: why for worker in workers if (why := _why_not_here(worker))}
-    if len(missing) == len(workers):
-        raise ArgumentError("verify_s", f"no plan could be served here: {next(iter(missing.values()))}; leave it out")
-    for name, why in missing.items():
-        reporter.warn(f"a plan with {name} will not be verified: {why}")
+def _of_one(latency: Any, deadline_ms: float | None) -> tuple[Any, float]:
+    """What a plan of one subject needs."""
+    if latency is None:
+        raise ArgumentError("latency", "a latency table is expected, or several models")
+    if deadline_ms is None:
+        raise ArgumentError("deadline_ms", "it is needed: the promise is about it")
+    return latency, deadline_ms
 
 
-def _of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
-    """``outcomes`` with errors of at most 1, so that an accuracy is 1 − error: larger ones as shares of the greatest
-    that the rules allow. Raises ``InputError`` for larger ones without rules."""
-    errors = outcomes.matrix("error")
-    if (worst := float(errors.max(initial=0.0))) <= 1:
-        return outcomes
-    if rules is None:
-        raise InputError(
-            f"{outcomes.source}: error {worst:g} is above 1, so that no accuracy follows from it; plan with rules, or "
-            "give errors from 0 to 1"
-        )
-    rules.require_errors(outcomes)
-    reporter.note(f"accuracy is 1 − error / {rules.max_error:g}, the greatest error that the rules were made for")
-    return outcomes.with_errors(errors / rules.max_error)
+def _of_models(
+    models: Sequence[Mapping[str, Any]],
+    left_out: Mapping[str, Any],
+    *,
+    of_each: Mapping[str, Any],
+    unplanned: Mapping[str, Any],
+    **settings: Any,
+) -> Plan:
+    """Of several models. Raises ``ArgumentError`` for what ``of_each`` of them states for itself, and what is not
+    planned of several."""
+    from slotool.api.plan_shared import shared_plan
+
+    for given, why in ((of_each, "each of the models states its own"), (unplanned, "it has no effect with models")):
+        for name, value in given.items():
+            if value is not None:
+                raise ArgumentError(name, f"{why}; leave it out")
+    return shared_plan(models, left_out=left_out, **settings)
 
 
 def _search(
@@ -301,24 +316,6 @@ def _require_files(artifact: Any, latency: Any, outcomes: Any, rules: Any) -> No
             each is None or isinstance(each, str | Path) for each in several
         ):
             raise ArgumentError(name, "a file is needed for out: the service file names it")
-
-
-def _require_points(artifact: Path, workers: Sequence[WorkerType]) -> None:
-    """A server knows the latency of every point that a policy may choose: what is left out cannot be served."""
-    from slotool.artifacts.bundle import MANIFEST
-    from slotool.elastic import load_served
-
-    if not (artifact / MANIFEST).is_file():  # the server says what it is
-        return
-    points = load_served(str(artifact), mapped=True).points
-    for worker in workers:
-        known = {point.key for point, _ in worker.profile.samples_us}
-        if lacking := [point.key for point in points if point.key not in known]:
-            raise ArgumentError(
-                "latency",
-                f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served by "
-                f"it: slotool profile points {artifact}",
-            )
 
 
 def _worker_types(

@@ -89,7 +89,7 @@ class Plan(Result):
         if self.verified:
             requests = self.verified[0]["requests"]
             title = f"The busiest {duration(facts['verify_s'])}, {requests:,} requests, on this machine"
-            shown.append(table(title, _VERIFIED, map(_verified_cells, self.verified)))
+            shown.append(table(title, VERIFIED_COLUMNS, map(verified_cells, self.verified)))
         if self.verdict and self.kept is not False:  # else it is the error's sentence
             shown.append(self.verdict)
         return shown
@@ -182,7 +182,7 @@ def _shortfall(fleet: Fleet, promise: Promise) -> str:
     return f"{' and '.join(parts) or 'all of it kept by chance'}; {busy}"
 
 
-_VERIFIED = ("", "in time", "accuracy", "p99")
+VERIFIED_COLUMNS = ("", "in time", "accuracy", "p99")
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -206,7 +206,8 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _verified_cells(row: Mapping[str, Any]) -> list[str]:
+def verified_cells(row: Mapping[str, Any]) -> list[str]:
+    """Of one row of figures that were planned or served."""
     return [
         row["what"],
         f"{row['attainment']:.4f}",

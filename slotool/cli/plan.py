@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,8 +20,14 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    latency: Annotated[list[Path], typer.Argument(help="Latency table of points × batch sizes; one per kind.")],
-    deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.")],
+    latency: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Latency table, one per kind of worker; or --config: [[models]].", show_default=False),
+    ] = None,
+    deadline_ms: Annotated[
+        float | None,
+        typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.", show_default="required"),
+    ] = None,
     attainment: Annotated[float, _promise("--attainment", help="Least share of requests in time.")] = 0.99,
     min_accuracy: Annotated[float, _promise("--min-accuracy", help="Least mean accuracy of these.")] = 0.0,
     confidence: Annotated[float, _promise("--confidence", help="With which both are to hold.")] = 0.95,
@@ -71,24 +77,37 @@ def plan(
         str | None,
         _result("--verify", help="Serve the busiest so long of the traffic here, and compare.", show_default=False),
     ] = None,
+    models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
     data: DataName = "auto",
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Find the cheapest workers and policy that keep a promise.
-    Simulates them under the traffic. Ends with 1 when no fleet, or what --verify serves, holds it.
+    Simulates them. Ends with 1 when no fleet, or what --verify serves, holds it.
 
     Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50
     --min-accuracy 0.9 --artifact family -o service.toml
     """
     from slotool.cli.output import Output
+    from slotool.cli.plan_models import models_of, refuse_with_models
+    from slotool.cli.serve_sources import beside_config
 
+    if models:
+        refuse_with_models()
+        arrivals = beside_config(arrivals, "arrivals")
+    elif deadline_ms is None:
+        raise typer.BadParameter("is needed: the promise is about it", param_hint="--deadline-ms")
     if rules is not None:
         refuse_without_effect(("policies",), "with --rules")
     output = Output(as_json=json)
+    of_all = {
+        "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy, "arrivals": arrivals,
+        "rate": rate, "policies": policies, "data": data,
+    }  # fmt: skip
     found = slotool.plan(
-        latency,
+        latency or None,
+        models=models_of(models, of_all) if models else None,
         deadline_ms=deadline_ms,
         attainment=attainment,
         min_accuracy=min_accuracy,

@@ -73,15 +73,18 @@ class BatchingService:
     """Batches under a policy that chooses points; calls take what the profile's samples say."""
 
     def __init__(self, policy: BatchingPolicy, profile: Profile):
-        self._policy = policy
+        self.policy = policy
         self._times = ServiceTimes.sampled(policy.grid, profile.samples_us)
         self.fastest_us = policy.grid.fastest_us
         self.points: Points = policy.grid
 
-    def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
+    def times(self, seed: int, overhead: Overhead) -> ServiceTimes:
+        """How long its calls take."""
         took_us = (1 + overhead.slower) * self._times.values + overhead.call_us
-        times = ServiceTimes(took_us, self._times.starts, seed)
-        return simulate(self._policy, scenario, times)
+        return ServiceTimes(took_us, self._times.starts, seed)
+
+    def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
+        return simulate(self.policy, scenario, self.times(seed, overhead))
 
 
 @dataclass(frozen=True)
@@ -339,6 +342,12 @@ class FleetSearch:
         if key not in self._made:
             self._made[key] = self._make(worker, policy)
         return self._made[key]
+
+    def batching(self, pool: Pool) -> BatchingService:
+        """What the pool's workers make of requests under its policy, where that chooses batches."""
+        service = self._service(pool.worker, pool.policy)
+        assert isinstance(service, BatchingService)
+        return service
 
     def _make(self, worker: WorkerType, policy: str) -> Service:
         grid = worker.profile.grid

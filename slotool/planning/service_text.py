@@ -33,7 +33,7 @@ def service_text(
     lines = [
         f"# {fleet}: {promise.attainment:g} of the requests within {deadline_ms:g} ms, at confidence "
         f"{promise.confidence:g}.",
-        *_engine(fleet),
+        *engine_lines(fleet),
         f"default-deadline-ms = {deadline_ms!r}",
     ]
     if terms:
@@ -43,27 +43,27 @@ def service_text(
         lines.append(f"deadline-ms = {deadline_ms!r}")
     if len(fleet.pools) == 1:
         lines += _pool(fleet.pools[0], terms, max_queues[0], limits)
-        files = {**files, "latency": _source(fleet.pools[0])}
+        files = {**files, "latency": source_of(fleet.pools[0])}
     else:
         for pool, max_queue in zip(fleet.pools, max_queues, strict=True):
-            lines += ["", "[[pools]]", f"name = {_quoted(pool.worker.name)}", f"share = {pool.share!r}"]
-            lines += [f"latency = {_quoted(_relative(_source(pool), folder))}"]
+            lines += ["", "[[pools]]", f"name = {quoted(pool.worker.name)}", f"share = {pool.share!r}"]
+            lines += [f"latency = {quoted(relative(source_of(pool), folder))}"]
             lines += _pool(pool, terms, max_queue, None)
-    lines += ["", "[[models]]", *(f"{key} = {_quoted(_relative(path, folder))}" for key, path in files.items()), ""]
+    lines += ["", "[[models]]", *(f"{key} = {quoted(relative(path, folder))}" for key, path in files.items()), ""]
     return "\n".join(lines)
 
 
-def _source(pool: Pool) -> Path:
+def source_of(pool: Pool) -> Path:
     """Of its latencies."""
     return Path(str(pool.worker.source))
 
 
-def _engine(fleet: Fleet) -> list[str]:
+def engine_lines(fleet: Fleet) -> list[str]:
     """Processes of this machine where it has the cores, or where GPUs are needed; else a cluster."""
     remark = cluster_remark(fleet)
     if not remark:
-        return [f"engine = {_quoted('local')}"]
-    return [f"engine = {_quoted('ray')}", f"# {remark}"]
+        return [f"engine = {quoted('local')}"]
+    return [f"engine = {quoted('ray')}", f"# {remark}"]
 
 
 def cluster_remark(fleet: Fleet) -> str:
@@ -76,15 +76,22 @@ def cluster_remark(fleet: Fleet) -> str:
 
 def _pool(pool: Pool, terms: Mapping[str, Any], max_queue: int, limits: ScalingLimits | None) -> list[str]:
     """Workers of one kind: their number, how they choose points, and how many requests may wait for them."""
+    return [
+        *worker_lines(pool, limits),
+        *([] if terms else [f"policy = {quoted(pool.policy)}"]),
+        "# Of more waiting requests the last could not be answered in time"
+        f"{'' if terms else ', even at the fastest point'}, or more than a server reads within a deadline.",
+        f"max-queue = {max_queue}",
+    ]
+
+
+def worker_lines(pool: Pool, limits: ScalingLimits | None = None) -> list[str]:
+    """How many workers there are, and what each has."""
     one_gpu_each = is_gpu(pool.worker)
     return [
         *([f"# Workers, each with a GPU of its own: {pool.replicas}."] if one_gpu_each else _replicas(pool, limits)),
         f"threads = {pool.worker.threads}",
         *_device(pool),
-        *([] if terms else [f"policy = {_quoted(pool.policy)}"]),
-        "# Of more waiting requests the last could not be answered in time"
-        f"{'' if terms else ', even at the fastest point'}, or more than a server reads within a deadline.",
-        f"max-queue = {max_queue}",
     ]
 
 
@@ -120,7 +127,7 @@ def _device(pool: Pool) -> list[str]:
     if not is_gpu(pool.worker):
         return []
     named = [device] if pool.replicas == 1 else [f"cuda:{number}" for number in range(pool.replicas)]
-    return [f"device = {_quoted(','.join(named))}"]
+    return [f"device = {quoted(','.join(named))}"]
 
 
 def _stated(value: Any) -> str:
@@ -130,10 +137,10 @@ def _stated(value: Any) -> str:
     return str(value)
 
 
-def _relative(path: Path, folder: Path) -> str:
+def relative(path: Path, folder: Path) -> str:
     return os.path.relpath(path.resolve(), folder.resolve())
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """As a basic string of TOML, whose escapes are JSON's."""
     return json.dumps(text, ensure_ascii=False)

@@ -126,7 +126,7 @@ class ServiceFile:
             try:
                 entry = msgspec.convert(given, PoolEntry)
             except msgspec.ValidationError as error:
-                raise InputError(_sentence(str(error), where, PoolEntry)) from None
+                raise InputError(sentence_of(str(error), where, PoolEntry)) from None
             name = entry.name or f"pool {number}"
             if name in {pool.name for pool in pools}:
                 raise InputError(f"{where}.name: {name!r} is the name of another pool; give each one of its own")
@@ -155,7 +155,7 @@ class ServiceFile:
         try:
             entry = msgspec.convert(document, WorkersEntry)
         except msgspec.ValidationError as error:
-            raise InputError(_sentence(str(error), str(self.file))) from None
+            raise InputError(sentence_of(str(error), str(self.file))) from None
         stated = {"replicas": entry.replicas, "threads": entry.threads}
         return {key: value for key, value in stated.items() if value is not None and key not in self.fixed}
 
@@ -218,10 +218,10 @@ def _entry(entry: Any, where: str) -> ModelEntry:
     try:
         return msgspec.convert(entry, ModelEntry)
     except msgspec.ValidationError as error:
-        raise InputError(_sentence(str(error), where)) from None
+        raise InputError(sentence_of(str(error), where)) from None
 
 
-def _sentence(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) -> str:
+def sentence_of(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) -> str:
     """What msgspec says of a table, for people."""
     at = _AT.search(said)
     where = f"{where}.{at[1]}" if at and at[1] else where

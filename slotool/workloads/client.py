@@ -8,7 +8,7 @@ import select
 import selectors
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -168,12 +168,16 @@ class LoadRun(ABC):
         """The requests finished so far. Raises ``TableError`` when there are none."""
 
 
+async def _at_once() -> None:
+    pass
+
+
 @dataclass
 class LocalRun(LoadRun):
     """This process's run of a plan against ``target``.
 
     ``progress(n)``: n more have finished. ``begin`` is called when all is ready and returns the reading of
-    ``time.perf_counter`` from which the plan's seconds count.
+    ``time.perf_counter`` from which the plan's seconds count; ``ready`` is awaited before it.
     """
 
     plan: LoadPlan
@@ -181,17 +185,21 @@ class LocalRun(LoadRun):
     progress: Callable[[int], None] = lambda more: None
     begin: Callable[[], float] = lambda: time.perf_counter() + LEAD_S
     began: Callable[[float], None] = lambda start_s: None
+    ready: Callable[[], Awaitable[None]] = _at_once
     _rows: list[dict[str, Any]] = field(default_factory=list, init=False)
     _labels: np.ndarray = field(init=False)
     _example: Callable[[int], Example] = field(init=False)
     _start: float = field(default=0.0, init=False)
 
     def drive(self) -> None:
-        self._labels, self._example = self.plan.labels, self.target.examples(self.plan.split.x)
-        # A stalled server must not be mistaken for a client out of sockets.
-        allow_connections(len(self.plan))
+        self._prepare(len(self.plan))
         with _collector_frozen():
             run_precisely(self._drive())
+
+    def _prepare(self, connections: int) -> None:
+        self._labels, self._example = self.plan.labels, self.target.examples(self.plan.split.x)
+        # A stalled server must not be mistaken for a client out of sockets.
+        allow_connections(connections)
 
     @property
     def finished(self) -> int:
@@ -204,6 +212,7 @@ class LocalRun(LoadRun):
         channel = self.target.connect()
         try:
             await self._warm_up(channel)
+            await self.ready()
             self._start = self.begin()
             self.began(self._start)
             latest_s = max(MAX_SEND_DELAY_S, self.target.terms.deadline_s or 0.0)
@@ -249,6 +258,26 @@ class LocalRun(LoadRun):
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._start
+
+
+def drive_together(runs: Sequence[LocalRun]) -> None:
+    """``drive`` of all of these, whose seconds count from one instant, at which the last of them is ready."""
+    for run in runs:
+        run._prepare(sum(len(each.plan) for each in runs))
+    barrier, start_s = asyncio.Barrier(len(runs)), [0.0]
+
+    async def ready() -> None:
+        if await barrier.wait() == 0:
+            start_s[0] = time.perf_counter() + LEAD_S
+        await barrier.wait()
+
+    async def drive() -> None:
+        for run in runs:
+            run.ready, run.begin = ready, lambda: start_s[0]
+        await asyncio.gather(*(run._drive() for run in runs))
+
+    with _collector_frozen():
+        run_precisely(drive())
 
 
 class PreciseSelector(selectors.EpollSelector):

@@ -14,7 +14,7 @@ import slotool as api
 from slotool.api.plan_verified import FRONT_END
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError, PromiseBroken
-from slotool.planning import verification
+from slotool.planning import front_end, verification
 from slotool.planning.fleet import FleetSearch, Pool, WorkerType
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart
 from slotool.planning.promise import Promise
@@ -155,6 +155,8 @@ def test_what_was_served_counts_requests_without_an_answer() -> None:
 
 def test_a_plan_is_verified_by_a_real_server(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    for name, value in (("PROBE_S", 1.0), ("BURSTS", 5)):  # long enough to probe, and no more
+        monkeypatch.setattr(front_end, name, value)
     arrivals = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(60.0).times(10.0, seed=0)}))
     arrivals.save(tmp_path / "arrivals.parquet")
     root = Path(__file__).parents[2] / "datasets"

@@ -1,0 +1,63 @@
+"""The ``[[models]]`` of a file of ``slotool plan``: paths are relative to it, and the command line goes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from slotool.cli.commands import config_file, refuse_without_effect, stated_in
+
+# Of a model, what may be a file.
+_FILES = ("artifact", "latency", "outcomes", "arrivals")
+
+
+def refuse_with_models() -> None:
+    """What cannot be asked for of several models, or each of them states for itself."""
+    refuse_without_effect(
+        ("latency", "artifact", "outcomes", "subject"), "with [[models]], each of which states its own"
+    )
+    refuse_without_effect(
+        ("rules", "tolerance", "objective", "mixed", "plots"), "with [[models]], which are planned under policies"
+    )
+
+
+def models_of(given: Sequence[Any], of_all: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The models as ``slotool.plan`` takes them. ``of_all``: by option, what goes before them where the command line
+    states it."""
+    file = config_file()
+    if file is None:
+        raise typer.BadParameter("models are listed in a file: --config plan.toml", param_hint="--models")
+    before = {name: value for name, value in of_all.items() if stated_in(name) == "COMMANDLINE"}
+    found = []
+    for model in given:
+        if not isinstance(model, Mapping):
+            raise typer.BadParameter(f"{file}: models: tables are expected, each as [[models]]", param_hint="--config")
+        own = {key.replace("-", "_"): value for key, value in model.items()}
+        own |= {key: _beside(file.parent, own[key]) for key in _FILES if key in own}
+        own |= {"data": _data_beside(file.parent, own["data"])} if "data" in own else {}
+        if before.keys() & {"arrivals", "rate"}:
+            own = {key: value for key, value in own.items() if key not in ("arrivals", "rate")}
+        found.append({**own, **before})
+    return found
+
+
+def _beside(folder: Path, given: Any) -> Any:
+    if isinstance(given, list):
+        return [_beside(folder, each) for each in given]
+    return str(folder / given) if isinstance(given, str) else given
+
+
+def _data_beside(folder: Path, given: Any) -> Any:
+    """Of ``PATH``, ``PATH:LABEL`` or ``KIND:PATH:LABEL`` what lies beside the file; names of data sets stay."""
+    if not isinstance(given, str):
+        return given
+    parts = given.split(":")
+    return ":".join(str(folder / part) if _is_beside(folder, part) else part for part in parts)
+
+
+def _is_beside(folder: Path, part: str) -> bool:
+    """A folder only where it is written as one: data sets and artifacts may have one name."""
+    return bool(part) and ((folder / part).is_file() or ("/" in part and (folder / part).is_dir()))

@@ -1,0 +1,318 @@
+"""Several models on the same workers: the cheapest fleet that keeps the promise of each, beside a fleet for each model.
+
+Workers are shared as ``slotool serve`` shares them between the models of a service file: the request with the earliest
+deadline goes first, whatever its model, and the model's own policy chooses a point and a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.planning.fleet import (
+    MAX_CONFIRMED,
+    MAX_SEARCHED,
+    Fleet,
+    FleetSearch,
+    Found,
+    Overhead,
+    Pool,
+    WorkerType,
+    confirm,
+)
+from slotool.planning.promise import Part, Promise, Verdict
+from slotool.planning.traffic import COUNTED, STRETCHES, WARM_UP, Traffic
+from slotool.simulation import Scenario, SimulationResult
+from slotool.simulation.together import MAX_MODELS, simulate_together
+from slotool.tables import OutcomeTable
+
+# Of each model the policies that do best on workers of its own, and of their combinations the likeliest.
+MAX_POLICIES, MAX_COMBINATIONS = 3, 27
+# Of a model that gets few of the requests of long traffic at least so many are simulated.
+MIN_OF_A_MODEL = 20_000
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one model is to serve. ``arrival_s``: float64 [n], ascending from about 0, empty where nothing is asked of
+    it; ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try."""
+
+    name: str
+    arrival_s: np.ndarray
+    promise: Promise
+    workers: Mapping[str, WorkerType]
+    policies: Sequence[str]
+    outcomes: OutcomeTable | None = None
+
+
+@dataclass(frozen=True)
+class SharedFleet:
+    """``replicas`` workers of one type that all models share. ``pools``: of each model that is asked for anything, its
+    policy, and the workers by its own latencies; ``verdicts``: what the simulation says of each."""
+
+    worker: WorkerType
+    replicas: int
+    pools: Mapping[str, Pool]
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def cost(self) -> float:
+        return self.replicas * self.worker.price
+
+    @property
+    def alike(self) -> Fleet:
+        """The workers as a fleet of one of the models, for what is said of workers alone."""
+        name, pool = next(iter(self.pools.items()))
+        return Fleet((pool,), self.verdicts[name])
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the time that a worker is busy, on average."""
+        return sum(verdict.utilisation for verdict in self.verdicts.values())
+
+    def misses(self, promises: Mapping[str, Promise]) -> dict[str, list[str]]:
+        """By model, what of its promise is not shown to hold; without those whose promise is."""
+        found = {name: verdict.misses(promises[name]) for name, verdict in self.verdicts.items()}
+        return {name: missed for name, missed in found.items() if missed}
+
+    def shortfall(self, promises: Mapping[str, Promise]) -> float:
+        """By how much what is shown lies below the promises; 0 where all hold."""
+        return sum(verdict.shortfall(promises[name]) for name, verdict in self.verdicts.items())
+
+
+@dataclass(frozen=True)
+class SharedFound:
+    """``tried``: the smallest shared fleet of its type that ``holds`` all promises; where none of those that cost no
+    more than a fleet for each model does, the largest of these. ``fewer``: with one worker less."""
+
+    tried: SharedFleet
+    holds: bool
+    fewer: SharedFleet | None = None
+
+
+class SharedFleetSearch:
+    """Of models that share workers. ``reserve_us``, ``max_workers`` and ``seed``: as of ``FleetSearch``.
+
+    Raises ``InputError`` for more models than can be simulated, none that is asked for anything, and traffic that is
+    too short to show a promise.
+    """
+
+    def __init__(self, demands: Sequence[Demand], *, reserve_us: float = 0.0, max_workers: int = 1_000, seed: int = 0):
+        self.demands = {demand.name: demand for demand in demands}
+        asked = [demand for demand in demands if len(demand.arrival_s)]
+        if not 1 <= len(asked) <= MAX_MODELS:
+            raise InputError(f"{len(asked)} models with requests cannot be planned together; 1 to {MAX_MODELS} can")
+        self.alone: dict[str, FleetSearch] = {}
+        for demand in asked:
+            try:
+                self.alone[demand.name] = FleetSearch(
+                    demand.arrival_s, demand.promise, outcomes=demand.outcomes, reserve_us=reserve_us,
+                    max_workers=max_workers, seed=seed,
+                )  # fmt: skip
+            except InputError as error:
+                raise InputError(f"{demand.name}: {error}") from error
+        self.promises = {demand.name: demand.promise for demand in asked}
+        self.max_workers, self.seed, self._reserve_us = max_workers, seed, reserve_us
+
+    @property
+    def worker_types(self) -> list[str]:
+        """Names of the types whose latencies are known of every model."""
+        (first, *others) = self.demands.values()
+        return [name for name in first.workers if all(name in demand.workers for demand in others)]
+
+    @property
+    def requests(self) -> int:
+        """Of all models."""
+        return sum(search.requests for search in self.alone.values())
+
+    @cached_property
+    def _searched(self) -> dict[str, Traffic]:
+        return self._sampled(MAX_SEARCHED)
+
+    @cached_property
+    def _confirming(self) -> dict[str, Traffic]:
+        return self._sampled(MAX_CONFIRMED)
+
+    def _sampled(self, most: int) -> dict[str, Traffic]:
+        arrivals = {name: self.demands[name].arrival_s for name in self.alone}
+        deadline_s = max(promise.deadline_us for promise in self.promises.values()) / 1e6
+        return sampled_together(arrivals, most, deadline_s)
+
+    def apart(self, name: str, advance: Callable[[], None] = lambda: None) -> list[Found]:
+        """Fleets of the model by itself, of each type and policy, ranked as ``fleet.confirm`` has it: the first holds
+        if any does. Raises ``InputError`` where no policy can answer in time."""
+        demand, search = self.demands[name], self.alone[name]
+        asked = [
+            (worker, policy)
+            for worker in demand.workers.values()
+            for policy in search.policies(worker, list(demand.policies))
+        ]
+        if not asked:
+            raise InputError(
+                f"{name}: no fleet keeps the promise: {search.why_nothing_fits(list(demand.workers.values()))}"
+            )
+        found = []
+        for worker, policy in asked:
+            found.append(search.cheapest(worker, policy))
+            advance()
+        return confirm(search, found)
+
+    def cheapest(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> SharedFound | None:
+        """The least workers of this type that hold all promises, of no more than cost as much as the fleets ``apart``
+        (found by ``apart``, by model), all of which hold. None where a model cannot be served by the type at all."""
+        choices = [self._choices(worker_type, found) for found in apart.values()]
+        if not all(choices):
+            return None
+        most = self._most(worker_type, apart)
+        combinations = sorted(
+            product(*(range(len(each)) for each in choices)), key=lambda ranks: (sum(ranks), max(ranks))
+        )[:MAX_COMBINATIONS]
+        first = max(each[0].tried.replicas for each in choices)
+        best: SharedFound | None = None
+        for ranks in combinations:
+            pools = {name: each[rank].tried.pools[0] for name, each, rank in zip(apart, choices, ranks, strict=True)}
+            limit = most if best is None or not best.holds else best.tried.replicas - 1
+            if limit < 1:
+                break
+            fleet = self.served(pools, limit, 0)
+            if self._holds(fleet):
+                best = self._smallest(pools, min(first, limit), limit, 0)
+            elif best is None or not best.holds:
+                best = min(
+                    best or SharedFound(fleet, holds=False), SharedFound(fleet, holds=False), key=self._shortfall
+                )
+            elif best.fewer is None or fleet.shortfall(self.promises) < best.fewer.shortfall(self.promises):
+                best = replace(best, fewer=fleet)
+        return best
+
+    def _shortfall(self, found: SharedFound) -> float:
+        return found.tried.shortfall(self.promises)
+
+    def confirmed(self, found: SharedFound, apart: Mapping[str, Sequence[Found]]) -> SharedFound:
+        """The same with latencies drawn anew, on more of long traffic."""
+        if not found.holds:
+            return found
+        most = max(self._most(found.tried.worker.name, apart), found.tried.replicas)
+        return self._smallest(found.tried.pools, found.tried.replicas, most, 1)
+
+    def _most(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> int:
+        """Workers that cost no more than a fleet for each model."""
+        price = next(iter(self.demands.values())).workers[worker_type].price
+        cost = sum(found[0].tried.cost for found in apart.values())
+        return min(self.max_workers, max(1, math.floor(cost / price + 1e-9)))
+
+    def _choices(self, worker_type: str, found: Sequence[Found]) -> list[Found]:
+        """The best policies of a model on this type by itself, and the one that leaves most of the workers' time to
+        other models: where the best buy accuracy with all the time that there is, models of later deadlines get none.
+        """
+        own = [each for each in found if each.tried.pools[0].worker.name == worker_type]
+        holding = [each for each in own if each.holds]
+        if not holding:
+            return own[:1]
+        modest = min(holding, key=lambda each: each.tried.replicas * each.tried.verdict.utilisation)
+        best = [each for each in holding if each is not modest][: MAX_POLICIES - 1]
+        return sorted([*best, modest], key=holding.index)
+
+    def _smallest(self, pools: Mapping[str, Pool], first: int, most: int, draw: int) -> SharedFound:
+        """By growing steps from ``first`` workers to where the promises begin to hold, at ``most``, and bisection."""
+
+        def run(replicas: int) -> SharedFleet:
+            return self.served(pools, replicas, draw)
+
+        tried = run(first)
+        fewer, enough, step = (None, tried, 1) if self._holds(tried) else (tried, None, 1)
+        while enough is None:
+            assert fewer is not None
+            if fewer.replicas >= most:
+                return SharedFound(fewer, holds=False)
+            tried = run(min(fewer.replicas + step, most))
+            fewer, enough, step = (fewer, tried, step) if self._holds(tried) else (tried, None, 2 * step)
+        while fewer is None and enough.replicas > 1:
+            tried = run(max(1, enough.replicas - step))
+            fewer, enough, step = (None, tried, 2 * step) if self._holds(tried) else (tried, enough, step)
+        while fewer is not None and enough.replicas - fewer.replicas > 1:
+            tried = run((fewer.replicas + enough.replicas) // 2)
+            fewer, enough = (fewer, tried) if self._holds(tried) else (tried, enough)
+        return SharedFound(enough, holds=True, fewer=fewer)
+
+    def _holds(self, fleet: SharedFleet) -> bool:
+        return not fleet.misses(self.promises)
+
+    def served(
+        self, pools: Mapping[str, Pool], replicas: int, draw: int, traffic: Mapping[str, Traffic] | None = None
+    ) -> SharedFleet:
+        """So many workers, under each model's policy. ``draw``: of the latencies; ``traffic``: by default what
+        searches, or what confirms where they are drawn anew."""
+        traffic = traffic or (self._confirming if draw else self._searched)
+        pools = {name: replace(pool, replicas=replicas) for name, pool in pools.items()}
+        results = self.results(pools, draw, {name: each.arrival_s for name, each in traffic.items()})
+        verdicts = {
+            name: self.alone[name].judged([Part(result, np.arange(len(result.status)), replicas)], traffic[name])
+            for name, result in results.items()
+        }
+        return SharedFleet(next(iter(pools.values())).worker, replicas, pools, verdicts)
+
+    def results(
+        self, pools: Mapping[str, Pool], draw: int, arrival_s: Mapping[str, np.ndarray],
+        overheads: Mapping[str, Overhead] | None = None,
+    ) -> dict[str, SimulationResult]:  # fmt: skip
+        """What the simulation makes of the requests of each model. ``overheads``: in place of the reserve."""
+        overheads = overheads or dict.fromkeys(pools, Overhead(self._reserve_us))
+        policies, scenarios, times = [], [], []
+        for at, (name, pool) in enumerate(pools.items()):
+            service, overhead = self.alone[name].batching(pool), overheads[name]
+            deadline_us = max(self.promises[name].deadline_us - overhead.reserve_us, service.fastest_us)
+            policies.append(service.policy)
+            scenarios.append(Scenario.of(arrival_s[name], deadline_us / 1e6, pool.replicas))
+            # Each model's latencies are drawn apart; those of the first as in a fleet of its own.
+            times.append(service.times(self.seed + draw + at * 1_000_003, overhead))
+        return dict(zip(pools, simulate_together(policies, scenarios, times), strict=True))
+
+    def max_queue(self, pools: Mapping[str, Pool]) -> int:
+        """Requests that may wait for the workers, of all models: see ``FleetSearch.max_queue``."""
+        return sum(self.alone[name].max_queue(pool) for name, pool in pools.items())
+
+    def busiest(self, duration_s: float) -> dict[str, np.ndarray]:
+        """By model the arrivals of the stretch of this length with the most of all of them, from 0."""
+        times_s = np.sort(np.concatenate([self.demands[name].arrival_s for name in self.alone]))
+        ends = np.searchsorted(times_s, times_s + duration_s)
+        first_s = float(times_s[int(np.argmax(ends - np.arange(len(times_s))))])
+        return {
+            name: _within(self.demands[name].arrival_s, first_s, first_s + duration_s) - first_s for name in self.alone
+        }
+
+
+def _within(arrival_s: np.ndarray, begin_s: float, end_s: float) -> np.ndarray:
+    first, last = np.searchsorted(arrival_s, (begin_s, end_s))
+    found: np.ndarray = arrival_s[first:last]
+    return found
+
+
+def sampled_together(arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
+    """By model about ``most`` requests of all of them in stretches at even distances; all of traffic that is no longer.
+
+    As ``Traffic.sampled``, but that stretches are as long for all models, and so long that none has less than
+    ``MIN_OF_A_MODEL`` of its requests, or all.
+    """
+    whole = {name: Traffic.whole(own) for name, own in arrival_s.items()}
+    span_s = max(float(own[-1]) for own in arrival_s.values())
+    share = max(most / sum(map(len, arrival_s.values())), *(MIN_OF_A_MODEL / len(own) for own in arrival_s.values()))
+    least_s = (WARM_UP + COUNTED + 1) * deadline_s
+    count = min(STRETCHES, int(share * span_s / least_s))
+    if share >= 1 or count < 2:
+        return whole
+    length_s = share * span_s / count
+    begins_s = np.linspace(0, span_s - length_s, count)
+    found = {}
+    for name, own in arrival_s.items():
+        parts = [_within(own, begin_s, begin_s + length_s) - begin_s for begin_s in begins_s]
+        counted = [(part >= WARM_UP * deadline_s) & (part <= length_s - deadline_s) for part in parts]
+        moved = [part + at * (length_s + 2 * deadline_s) for at, part in enumerate(parts)]
+        found[name] = Traffic(np.concatenate(moved), np.concatenate(counted), whole[name].rate_per_s)
+    return found

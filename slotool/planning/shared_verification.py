@@ -1,0 +1,55 @@
+"""Models that share workers as planned with the front end of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from slotool.planning.fleet import Overhead, Pool
+from slotool.planning.front_end import FrontEnd
+from slotool.planning.shared import SharedFleetSearch
+from slotool.planning.verification import figures
+from slotool.serving.headroom import MAX_SHARE
+
+
+def planned_together(
+    search: SharedFleetSearch,
+    pools: Mapping[str, Pool],
+    draw: int,
+    arrival_s: Mapping[str, np.ndarray],
+    front_ends: Mapping[str, FrontEnd],
+) -> dict[str, dict[str, Any]]:
+    """By model what ``verification.figures`` says of its requests.
+
+    One server reads the requests of all models, one by one, each behind those before it. Its headroom is that of the
+    model whose answers come latest, as it keeps one for all.
+    """
+    read_us = read_together(arrival_s, front_ends)
+    headroom_us = max(each.headroom_us for each in front_ends.values())
+    overheads = {
+        name: Overhead(min(headroom_us, MAX_SHARE * search.promises[name].deadline_us), each.call_us, each.slower)
+        for name, each in front_ends.items()
+    }
+    results = search.results(pools, draw, {name: own / 1e6 for name, own in read_us.items()}, overheads)
+    found = {}
+    for name, result in results.items():
+        random = np.random.default_rng((search.seed, draw, len(arrival_s[name])))
+        took_us = result.done_us - 1e6 * arrival_s[name] + random.choice(front_ends[name].outside_us, len(result.row))
+        took_us = np.where(np.isnan(took_us), np.inf, took_us)
+        found[name] = figures(took_us <= search.promises[name].deadline_us, result.right, took_us)
+    return found
+
+
+def read_together(arrival_s: Mapping[str, np.ndarray], front_ends: Mapping[str, FrontEnd]) -> dict[str, np.ndarray]:
+    """By model the instants at which its requests have been read, float64 µs: all by one loop, which a request of a
+    model keeps for the model's ``each_us``. Source: Lindley's recursion, as ``FrontEnd.read_us``."""
+    names = list(arrival_s)
+    due_us = np.concatenate([1e6 * arrival_s[name] for name in names])
+    each_us = np.concatenate([np.full(len(arrival_s[name]), front_ends[name].each_us) for name in names])
+    of = np.concatenate([np.full(len(arrival_s[name]), at) for at, name in enumerate(names)])
+    order = np.argsort(due_us, kind="stable")
+    before_us = np.concatenate([[0.0], np.cumsum(each_us[order])[:-1]])
+    read_us = before_us + np.maximum.accumulate(due_us[order] - before_us)
+    return {name: read_us[of[order] == at] for at, name in enumerate(names)}

@@ -1,0 +1,136 @@
+"""Several models on the same workers: the compiled loop beside the server's dispatchers and its choice of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotool.errors import InputError
+from slotool.scheduling import Dispatcher, Query, RequestOutcome, Workers
+from slotool.scheduling.batching import BatchingPolicy, ControlGrid, make_policy
+from slotool.serving.model_queue import most_urgent
+from slotool.simulation import Scenario, ServiceTimes, simulate
+from slotool.simulation.events import ROUNDING_US
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
+from slotool.simulation.together import MAX_MODELS, simulate_together
+from slotool.testing.policies import three_versions
+
+GRID = ControlGrid(three_versions())
+POLICIES = [make_policy(name, GRID, 3_000.0) for name in ("slackfit", "maxacc", "maxbatch")]
+COLUMNS = ("status", "row", "batch", "started_us", "done_us")
+
+
+def times(seed: int) -> ServiceTimes:
+    generator = np.random.default_rng(seed)
+    cells = [(point, int(size)) for point in GRID.points for size in GRID.sizes]
+    samples = {
+        (point, size): GRID.latency_us[GRID.index(point), GRID.columns_for(size)] * generator.uniform(0.7, 1.4, 20)
+        for point, size in cells
+    }
+    return ServiceTimes.sampled(GRID, samples, seed)
+
+
+def plainly(
+    policies: Sequence[BatchingPolicy], scenarios: Sequence[Scenario], taken: Sequence[ServiceTimes]
+) -> list[dict[str, np.ndarray]]:
+    """What a router makes of them, a worker after the other, with all queues expired while no worker was idle."""
+    workers = Workers(len(scenarios[0].death_us))
+    queues = [SimpleNamespace(dispatcher=Dispatcher(policy, workers)) for policy in policies]
+    found = [{"status": np.full(len(each), EXPIRED), "row": np.full(len(each), -1), "batch": np.zeros(len(each), int),
+              "started_us": np.full(len(each), np.nan), "done_us": np.full(len(each), np.nan)}
+             for each in scenarios]  # fmt: skip
+    arrived, calls, now_us = [0] * len(policies), [0] * len(policies), 0.0
+    busy: dict[int, tuple[float, int]] = {}
+    while True:
+        now_us = max(now_us, float(workers.free_us.min()))
+        if not any(len(queue.dispatcher.queue) for queue in queues):
+            ahead = [s.arrival_us[at] for s, at in zip(scenarios, arrived, strict=True) if at < len(s)]
+            if not ahead:
+                return found
+            now_us = max(now_us, min(ahead))
+        for worker, (done_us, model) in sorted(busy.items(), key=lambda item: item[1]):
+            if done_us <= now_us:
+                queues[model].dispatcher.finished(worker, done_us)
+                del busy[worker]
+        for model, scenario in enumerate(scenarios):
+            while arrived[model] < len(scenario) and scenario.arrival_us[arrived[model]] <= now_us:
+                at = arrived[model]
+                query = Query(str(at), float(scenario.arrival_us[at]), float(scenario.deadline_us[at]))
+                queues[model].dispatcher.arrive(query)
+                arrived[model] += 1
+            queues[model].dispatcher.queue.expire(now_us)
+        chosen = most_urgent(queues)
+        if chosen is None:
+            continue
+        model = queues.index(chosen)
+        batch, dropped = chosen.dispatcher.next_batch(now_us)
+        for drop in dropped:
+            assert drop.outcome is RequestOutcome.REJECTED
+            found[model]["status"][int(drop.query.id)] = REJECTED
+        if batch is None:
+            continue
+        row, size = GRID.index(batch.decision.point), len(batch.queries)
+        done_us = now_us + taken[model].draw(row * len(GRID.sizes) + GRID.columns_for(size), calls[model])
+        calls[model] += 1
+        workers.expects(batch.worker, done_us)
+        busy[batch.worker] = done_us, model
+        for query in batch.queries:
+            mine = found[model]
+            mine["status"][int(query.id)] = IN_TIME if done_us <= query.deadline_us + ROUNDING_US else LATE
+            mine["row"][int(query.id)], mine["batch"][int(query.id)] = row, size
+            mine["started_us"][int(query.id)], mine["done_us"][int(query.id)] = now_us, done_us
+
+
+@st.composite
+def several(draw: st.DrawFn) -> list[Scenario]:
+    workers = draw(st.integers(1, 3))
+    found = []
+    for seed in draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=3)):
+        generator = np.random.default_rng(seed)
+        gaps_us = generator.exponential(draw(st.sampled_from([40.0, 200.0, 1_500.0])), draw(st.integers(0, 80)))
+        found.append(Scenario.of(np.cumsum(gaps_us) / 1e6, draw(st.sampled_from([8e-4, 3e-3, 9e-3])), workers))
+    return found
+
+
+def alike(found: SimulationResult, plain: dict[str, np.ndarray]) -> None:
+    for column in COLUMNS:
+        equal_nan = column.endswith("_us")
+        assert np.array_equal(getattr(found, column), plain[column], equal_nan=equal_nan), column
+
+
+@given(several())
+@settings(max_examples=60, deadline=None)
+def test_models_share_workers_as_the_servers_queues_do(scenarios: list[Scenario]) -> None:
+    policies, taken = POLICIES[: len(scenarios)], [times(seed) for seed in range(len(scenarios))]
+    for found, plain in zip(
+        simulate_together(policies, scenarios, taken), plainly(policies, scenarios, taken), strict=True
+    ):
+        alike(found, plain)
+
+
+@given(several(), st.integers(0, 2))
+@settings(max_examples=20, deadline=None)
+def test_a_model_without_requests_changes_nothing(scenarios: list[Scenario], policy: int) -> None:
+    first, idle = scenarios[0], Scenario.of(np.zeros(0), 1e-3, len(scenarios[0].death_us))
+    together = simulate_together([POLICIES[0], POLICIES[policy]], [idle, first], [times(1), times(2)])[1]
+    alone = simulate(POLICIES[policy], first, times(2))
+    alike(together, {column: getattr(alone, column) for column in COLUMNS})
+    assert (together.calls, together.busy_us) == (alone.calls, pytest.approx(alone.busy_us))
+
+
+def test_what_cannot_be_simulated_together_is_refused() -> None:
+    one, other = Scenario.of(np.array([0.0, 1.0]), 0.01, 1), Scenario.of(np.array([0.0]), 0.01, 2)
+    with pytest.raises(InputError, match="have the same number"):
+        simulate_together(POLICIES[:2], [one, other], [times(0)] * 2)
+    with pytest.raises(InputError, match=f"1 to {MAX_MODELS} can"):
+        simulate_together([], [], [])
+    with pytest.raises(InputError, match="on workers that live"):
+        simulate_together(POLICIES[:1], [Scenario.of(np.array([0.0]), 0.01, 1, (1.0,))], [times(0)])
+    falling = Scenario(np.array([0.0, 1.0]), np.array([5_000.0, 4_000.0]))
+    with pytest.raises(InputError, match="in order of deadlines"):
+        simulate_together(POLICIES[:1], [falling], [times(0)])
