@@ -683,6 +683,7 @@ verified[].p99_s number?        latency of all requests, seconds
 kept            flag?           whether what was served kept the promise; null: not decided, or not verified
 verdict         text            by how much; empty where not verified
 scaling         object?         limits of workers that come with the load; null: all are always there
+reasons         object?         with --explain: fewer, alternatives, as_cheap, margins (docs/how-to/plan), and sentences
 out             text?           service file written
 plots           list            plots written
 """,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
 from slotool.api.outputs import writes
+from slotool.api.plan_explained import reasons_of
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
 from slotool.api.planned import Plan, explained, fleet_row
@@ -56,6 +57,7 @@ def plan(
     reserve_ms: float = 2.0,
     max_workers: int = 1_000,
     quantile: float = 0.95,
+    explain: bool = False,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
     plots: FilePath | None = None,
@@ -97,6 +99,8 @@ def plan(
         reserve_ms: Kept of each deadline for the network and the front end.
         max_workers: Of a fleet.
         quantile: Quantile of the latencies that policies plan with.
+        explain: Also find why not fewer workers, other types or policies of less cost, and what would have to change
+            (``Plan.reasons``): some dozens of further simulations.
         artifact: What is to be served; ``out`` needs it.
         out: Write a service file for ``slotool serve --config`` here.
         plots: Folder for plots (PNG) of attainment and accuracy by cost.
@@ -178,6 +182,7 @@ def plan(
     if not best.holds:
         return Plan(fleets, facts, explanation)
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
+    why = reasons_of(search, found, reporter) if explain else None
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
     files = {"outcomes": outcomes, "rules": rules}
     limits = None if written is None else _write_service(written, best.tried, search, artifact, files, reporter)
@@ -189,7 +194,7 @@ def plan(
         verdict = f"not verified: the plan needs {missing[0]}, which is not here"
     elif verify_s is not None and written is not None:
         verified, (kept, verdict) = verified_plan(written, search, best.tried, verify_s, data, reporter)
-    return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling)
+    return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling, why)
 
 
 def _why_not_here(worker: WorkerType) -> str:

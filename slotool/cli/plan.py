@@ -62,6 +62,7 @@ def plan(
     quantile: Annotated[
         float, _fleet("--quantile", min=0.0, max=1.0, help="Of latencies, that policies plan with.")
     ] = 0.95,
+    explain: Annotated[bool, _result("--explain", help="Say why not fewer or other workers, and what limits.")] = False,
     artifact: Annotated[Path | None, _result("--artifact", help="What --out is to serve.", show_default=False)] = None,
     out: Annotated[Path | None, _result("--out", "-o", help="Write a service file here.", show_default=False)] = None,
     plots: Annotated[
@@ -107,6 +108,7 @@ def plan(
         reserve_ms=reserve_ms,
         max_workers=max_workers,
         quantile=quantile,
+        explain=explain,
         artifact=artifact,
         out=out,
         plots=plots,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -189,6 +190,28 @@ class FleetSearch:
         """At which they arrive on average."""
         return Traffic.whole(self._arrival_s).rate_per_s
 
+    @property
+    def confirming(self) -> Traffic:
+        """What a fleet is confirmed on."""
+        return self._confirming
+
+    @property
+    def searched(self) -> Traffic:
+        """What a fleet is looked for on."""
+        return self._searched
+
+    @property
+    def judge(self) -> Judge:
+        return self._judge
+
+    def with_deadline(self, deadline_us: float) -> Self:
+        """The same search under another deadline."""
+        other = copy(self)
+        other.promise = replace(self.promise, deadline_us=deadline_us)
+        other._deadline_us = self._deadline_us - self.promise.deadline_us + deadline_us
+        other._made = {}
+        return other
+
     @cached_property
     def _searched(self) -> Traffic:
         return Traffic.sampled(self._arrival_s, MAX_SEARCHED, self._deadline_us / 1e6)
@@ -201,6 +224,10 @@ class FleetSearch:
     def remarks(self) -> Sequence[str]:
         """What is to be known before the search."""
         return ()
+
+    def fits(self, pool: Pool) -> bool:
+        """Whether a call may begin that is over within a deadline."""
+        return pool.worker.profile.grid.fastest_us <= self._deadline_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         """``names``, of which ``fixed`` stands for each point that is accurate enough; none where no call of the worker

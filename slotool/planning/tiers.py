@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -204,6 +204,14 @@ class TierFleetSearch(MixedFleetSearch):
                     "(a tolerance is a share, so 1% is 0.01)"
                 )
         return list(found.values())
+
+    def with_deadline(self, deadline_us: float) -> Self:
+        other = super().with_deadline(deadline_us)
+        other._tried = {}
+        return other
+
+    def fits(self, pool: Pool) -> bool:
+        return self._service(pool.worker, pool.policy).fastest_us <= self._deadline_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         return [name for name in self.mixes if self._service(worker, name).fastest_us <= self._deadline_us]
