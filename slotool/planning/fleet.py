@@ -81,7 +81,7 @@ class BatchingService:
 
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
         took_us = (1 + overhead.slower) * self._times.values + overhead.call_us
-        times = ServiceTimes(took_us, self._times.starts, seed)
+        times = ServiceTimes(took_us, self._times.starts, seed, self._times.per_machine)
         return simulate(self._policy, scenario, times)
 
 
