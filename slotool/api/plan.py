@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.plan_explained import reasons_of
+from slotool.api.plan_interference import note_sharing, placement_of, with_raised_tables
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
 from slotool.api.planned import Plan, explained, fleet_row
@@ -57,6 +58,8 @@ def plan(
     reserve_ms: float = 2.0,
     max_workers: int = 1_000,
     quantile: float = 0.95,
+    interference: FilePath | LatencyTable | float | None = None,
+    machine_cores: int | None = None,
     explain: bool = False,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
@@ -99,6 +102,10 @@ def plan(
         reserve_ms: Kept of each deadline for the network and the front end.
         max_workers: Of a fleet.
         quantile: Quantile of the latencies that policies plan with.
+        interference: How much longer calls take while other workers of the same machine compute: a latency table with
+            rows co-located with copies of the subject on cores of their own, measured or predicted, or its file, or
+            one ratio for a call next to one busy worker; None: each worker counts as if it were alone.
+        machine_cores: Cores of each machine, which workers fill one after the other; None: as many as this one has.
         explain: Also find why not fewer workers, other types or policies of less cost, and what would have to change
             (``Plan.reasons``): some dozens of further simulations.
         artifact: What is to be served; ``out`` needs it.
@@ -152,6 +159,7 @@ def plan(
     make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
     cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
     search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
+    search.placement = placement_of(interference, machine_cores, workers, quantile)
     for remark in search.remarks:
         reporter.warn(remark)
     names = list(dict.fromkeys(as_list(policies)))
@@ -166,6 +174,7 @@ def plan(
         "requests": len(arrival_s),
         "rate_per_s": search.rate_per_s,
         "reserve_ms": reserve_ms,
+        "interference": _named(interference),
         "rules": None if rules is None else name_of(rules),
         "best_version": None if rule_set is None else rule_set.best_version,
         "cancels": cancels,
@@ -182,19 +191,38 @@ def plan(
     if not best.holds:
         return Plan(fleets, facts, explanation)
     alike = next(each.tried for each in found if len(each.tried.pools) == 1)
+    note_sharing(search, best.tried, reporter)
     why = reasons_of(search, found, reporter) if explain else None
     drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
     files = {"outcomes": outcomes, "rules": rules}
     limits = None if written is None else _write_service(written, best.tried, search, artifact, files, reporter)
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
-    verified: list[dict[str, Any]] = []
-    kept, verdict = None, ""
-    missing = [pool.worker.device for pool in best.tried.pools if _why_not_here(pool.worker)]
-    if verify_s is not None and missing:
-        verdict = f"not verified: the plan needs {missing[0]}, which is not here"
-    elif verify_s is not None and written is not None:
-        verified, (kept, verdict) = verified_plan(written, search, best.tried, verify_s, data, reporter)
+    verified, kept, verdict = _verified(verify_s, written, search, best.tried, data, reporter)
     return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling, why)
+
+
+def _named(interference: FilePath | LatencyTable | float | None) -> str | None:
+    if isinstance(interference, float | int):
+        return f"{interference:g} times"
+    return None if interference is None else name_of(interference)
+
+
+def _verified(
+    verify_s: float | None,
+    written: Path | None,
+    search: FleetSearch,
+    fleet: Fleet,
+    data: str | DataSource,
+    reporter: Reporter,
+) -> tuple[list[dict[str, Any]], bool | None, str]:
+    """Figures as planned and as served here, whether the promise was kept, and by how much; nothing where it was not
+    asked."""
+    if verify_s is None or written is None:
+        return [], None, ""
+    if missing := [pool.worker.device for pool in fleet.pools if _why_not_here(pool.worker)]:
+        return [], None, f"not verified: the plan needs {missing[0]}, which is not here"
+    verified, (kept, verdict) = verified_plan(written, search, fleet, verify_s, data, reporter)
+    return verified, kept, verdict
 
 
 def _why_not_here(worker: WorkerType) -> str:
@@ -390,6 +418,7 @@ def _write_service(
     if remark := cluster_remark(fleet):
         reporter.warn(remark)
     limits = _scaling_limits(search, fleet)
+    fleet = with_raised_tables(search, fleet, out)
     terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
     with whole_file(out) as file:
         file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))

@@ -10,7 +10,6 @@ from slotool.api.display import duration
 
 if TYPE_CHECKING:
     from slotool.api.progress import Reporter
-    from slotool.planning.explain import Reasons
     from slotool.planning.fleet import FleetSearch, Found
 
 _CAUSES = {

@@ -201,8 +201,6 @@ class _Why:
 
         def missed(times: float) -> tuple[str, ...]:
             search = self._search.with_deadline(times * self._promise.deadline_us)
-            if not all(search.fits(pool) for pool in pools):
-                return (ATTAINMENT,)
             return self._missed(search, pools, search.searched)
 
         least = _least(low, high, missed)
@@ -218,6 +216,8 @@ class _Why:
 
     def _missed(self, search: FleetSearch, pools: Sequence[Pool], traffic: Traffic) -> tuple[str, ...]:
         self._advance()
+        if not all(map(search.fits, pools)):
+            return (ATTAINMENT,)
         return tuple(search.served(pools, CONFIRMED, traffic).verdict.misses(search.promise))
 
 

@@ -71,7 +71,7 @@ def cluster_remark(fleet: Fleet) -> str:
     if runs_here(*fleet.pools) or any(is_gpu(pool.worker) for pool in fleet.pools):
         return ""
     needed = sum(pool.replicas * pool.worker.threads for pool in fleet.pools)
-    return f'The workers take {needed} cores, this machine has {_cores()}: engine "ray" runs them on a ray cluster.'
+    return f'The workers take {needed} cores, this machine has {cores_here()}: engine "ray" runs them on a ray cluster.'
 
 
 def _pool(pool: Pool, terms: Mapping[str, Any], max_queue: int, limits: ScalingLimits | None) -> list[str]:
@@ -90,10 +90,10 @@ def _pool(pool: Pool, terms: Mapping[str, Any], max_queue: int, limits: ScalingL
 
 def runs_here(*pools: Pool) -> bool:
     """Whether this machine has a core for each thread of their workers."""
-    return sum(pool.replicas * pool.worker.threads for pool in pools) <= _cores()
+    return sum(pool.replicas * pool.worker.threads for pool in pools) <= cores_here()
 
 
-def _cores() -> int:
+def cores_here() -> int:
     return len(os.sched_getaffinity(0))
 
 

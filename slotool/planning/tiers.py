@@ -211,7 +211,8 @@ class TierFleetSearch(MixedFleetSearch):
         return other
 
     def fits(self, pool: Pool) -> bool:
-        return self._service(pool.worker, pool.policy).fastest_us <= self._deadline_us
+        worker = self.placed(pool.worker, pool.replicas)
+        return self._service(worker, pool.policy).fastest_us <= self._deadline_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         return [name for name in self.mixes if self._service(worker, name).fastest_us <= self._deadline_us]
@@ -251,10 +252,11 @@ class TierFleetSearch(MixedFleetSearch):
 
     def _enough(self, fleet: Fleet) -> bool:
         """More workers than keep the deadline do not make answers more accurate: every request gets its own tier."""
-        return "attainment" not in fleet.verdict.misses(self.promise)
+        return all(map(self.fits, fleet.pools)) and "attainment" not in fleet.verdict.misses(self.promise)
 
     def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
-        key = worker.name, self._service(worker, policy).offered, draw, id(traffic), replicas
+        placed = self.placed(worker, replicas)
+        key = placed.name, self._service(placed, policy).offered, draw, id(traffic), replicas
         if key not in self._tried:
             self._tried[key] = traffic, super()._alike(worker, policy, draw, traffic, replicas)
         return replace(self._tried[key][1], pools=(Pool(worker, policy, replicas),))

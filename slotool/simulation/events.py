@@ -256,11 +256,9 @@ def _run(
         row = cell // columns
         size = _batch(queued, head, min(sizes[cell % columns], tail - head), least, row)
         cell = row * columns + int(np.searchsorted(sizes, size))
-        if per_machine > 1:
-            cell += latency_us.size * _busy_others(worker, now, free_us, per_machine)
+        cell += latency_us.size * _busy_others(int(worker), now, free_us, per_machine)
         done = now + draw_us(values, starts, cell, seed, calls)
-        calls += 1
-        busy_us += min(done, death_us[worker]) - now
+        calls, busy_us = calls + 1, busy_us + min(done, death_us[worker]) - now
         free_us[worker] = done if death_us[worker] >= done else np.inf
         if death_us[worker] < done:
             lost[0][worker], lost[1][worker], lost[2][worker] = death_us[worker], head, size
