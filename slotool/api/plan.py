@@ -44,7 +44,7 @@ def plan(
     attainment: float = 0.99,
     min_accuracy: float = 0.0,
     confidence: float = 0.95,
-    arrivals: FilePath | ArrivalTable | None = None,
+    arrivals: FilePath | ArrivalTable | np.ndarray | None = None,
     rate: float | None = None,
     outcomes: FilePath | OutcomeTable | None = None,
     subject: str | None = None,
@@ -84,7 +84,7 @@ def plan(
         attainment: Least share of requests answered within it.
         min_accuracy: Least mean accuracy of these answers; 0: any.
         confidence: With which attainment and accuracy are to hold together.
-        arrivals: Arrival table to plan for, or its file.
+        arrivals: Arrival table to plan for, or its file, or instants in ascending seconds, float64 [n].
         rate: Poisson arrivals of so many requests per second for a minute, instead.
         outcomes: Outcome table with the accuracy of the points; None: column ``accuracy`` of the latency table.
         subject: Subject of the latency table; None: its only one.
@@ -190,10 +190,9 @@ def plan(
     explanation = explained(best, promise, found, mixed)
     if not best.holds:
         return Plan(fleets, facts, explanation)
-    alike = next(each.tried for each in found if len(each.tried.pools) == 1)
     note_sharing(search, best.tried, reporter)
     why = reasons_of(search, found, reporter) if explain else None
-    drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
+    drawn = [] if plots is None else _draw(search, found, names, Path(plots), reporter)
     files = {"outcomes": outcomes, "rules": rules}
     limits = None if written is None else _write_service(written, best.tried, search, artifact, files, reporter)
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
@@ -379,10 +378,19 @@ def _arrivals(arrivals: FilePath | ArrivalTable | None, rate: float | None, seed
     if (arrivals is None) == (rate is None):
         raise ArgumentError("arrivals", "give either arrivals or a rate")
     if arrivals is not None:
-        return loaded(ArrivalTable, arrivals).times_s
+        return loaded(ArrivalTable, _as_table(arrivals)).times_s
     if rate is None or not rate > 0:
         raise ArgumentError("rate", f"{rate:g} is not above 0")
     return Poisson(rate).times(DURATION_S, seed)
+
+
+def _as_table(arrivals: Any) -> Any:
+    """Instants in an array as a table, which says what is wrong with them."""
+    import pandas as pd
+
+    from slotool.workloads import ArrivalTable
+
+    return ArrivalTable(pd.DataFrame({"arrival_s": arrivals})) if hasattr(arrivals, "dtype") else arrivals
 
 
 def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
@@ -426,12 +434,14 @@ def _write_service(
 
 
 def _draw(
-    search: FleetSearch, around_it: Fleet, chosen_cost: float, policies: Sequence[str], folder: Path, reporter: Reporter
+    search: FleetSearch, found: Sequence[Found], policies: Sequence[str], folder: Path, reporter: Reporter
 ) -> list[Path]:
+    """Fleets around the best of one kind of workers, and those of two kinds that hold; and the promise."""
     from slotool.planning.fleet import around
     from slotool.reports.plots import save_plots
     from slotool.reports.series.fleets import fleet_figures
 
+    around_it = next(each.tried for each in found if len(each.tried.pools) == 1)
     pool: Pool = around_it.pools[0]
     others = [name for name in search.policies(pool.worker, policies) if not name.startswith("fixed")]
     tried = list(dict.fromkeys([pool.policy, *others]))
@@ -441,4 +451,12 @@ def _draw(
             figures = asdict(fleet.verdict)
             rows.append({"policy": fleet.pools[0].policy, "cost": fleet.cost, **figures})
             steps.advance()
-    return save_plots(fleet_figures(pool.worker.profile.subject, rows, chosen_cost), folder)
+    for each in sorted(
+        (each for each in found if len(each.tried.pools) > 1 and each.holds), key=lambda f: f.tried.cost
+    ):
+        rows.append({"policy": "two kinds of workers", "cost": each.tried.cost, **asdict(each.tried.verdict)})
+    promise = search.promise
+    # Of answers in time at least so many are right.
+    promised = {"attainment": promise.attainment, "effective_accuracy": promise.attainment * promise.accuracy}
+    name, cost = pool.worker.profile.subject, found[0].tried.cost
+    return save_plots(fleet_figures(name, rows, cost, promised), folder)

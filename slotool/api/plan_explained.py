@@ -123,9 +123,11 @@ def _limits(margins: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:
         f"busiest window; busy {verdict['utilisation']:.0%} of the time; "
         f"{_until(margins['traffic'], 'at up to {:.2f} times the traffic', 'above')}"
     )
+    fastest_ms, may_wait_ms = margins["fastest_us"] / 1e3, max(0.0, margins["may_wait_us"]) / 1e3
     yield (
-        f"deadline: of {promise.deadline_us / 1e3:g} ms the fastest call takes {margins['fastest_us'] / 1e3:.3g}, the "
-        f"99th percentile of the answers {_p99(verdict)}; {_until(margins['deadline_us'], 'down to {}', 'below')}"
+        f"deadline: of {promise.deadline_us / 1e3:g} ms the fastest call takes {fastest_ms:.3g}, so that a request may "
+        f"wait {may_wait_ms:.3g}; 99 % are answered within {_p99(verdict)}; "
+        f"{_until(margins['deadline_us'], 'down to {}', 'below')}"
     )
     shares = list(margins["point_shares"].items())
     points = ", ".join(f"{share:.0%} by {key}" for key, share in shares[:3])
@@ -181,4 +183,4 @@ def _workers(count: int) -> str:
 
 
 def _p99(verdict: Mapping[str, Any]) -> str:
-    return duration(verdict["p99_us"] / 1e6) if verdict["p99_us"] < float("inf") else "never"
+    return duration(verdict["p99_us"] / 1e6) if verdict["p99_us"] < float("inf") else "no time"

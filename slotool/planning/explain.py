@@ -66,10 +66,14 @@ class Fewer:
 
 @dataclass(frozen=True)
 class Margins:
-    """How far the plan itself holds. ``deadline_us``: the shortest deadline; ``traffic``: the greatest rate, times that
-    of the traffic; ``accurate_per_s``: what its workers answer in their best batches at the fastest point that is
-    accurate enough, 0 without one, and ``fastest_per_s`` at the fastest of all; ``fastest_us``: the fastest call;
-    ``point_shares``: of the requests that were in time, by the point that answered; ``max_queue``: as served."""
+    """How far the plan itself holds.
+
+    ``deadline_us``: the shortest deadline; ``traffic``: the greatest rate, times that of the traffic;
+    ``accurate_per_s``: what its workers answer in their best batches at the fastest point that is accurate enough, 0
+    without one, and ``fastest_per_s`` at the fastest of all; ``fastest_us``: the fastest call, as policies plan it;
+    ``may_wait_us``: what a deadline leaves besides it and what is kept for the front end; ``point_shares``: of the
+    requests that were in time, by the point that answered; ``max_queue``: as served.
+    """
 
     lateness: Lateness
     verdict: Verdict
@@ -78,6 +82,7 @@ class Margins:
     accurate_per_s: float
     fastest_per_s: float
     fastest_us: float
+    may_wait_us: float
     point_shares: dict[str, float]
     max_queue: int
 
@@ -151,7 +156,8 @@ class _Why:
         pools, traffic = self._chosen.pools, self._search.confirming
         parts = self._search.parts(pools, CONFIRMED, traffic)
         self._advance()
-        grids = [pool.worker.profile.grid for pool in pools]
+        grids = [self._search.placed(pool.worker, pool.replicas).profile.grid for pool in pools]
+        fastest_us = min(grid.fastest_us for grid in grids)
         enough = [grid.best_rate_per_s[grid.accuracy >= self._promise.accuracy].max(initial=0.0) for grid in grids]
         fastest = [grid.best_rate_per_s.max() for grid in grids]
         return Margins(
@@ -161,7 +167,8 @@ class _Why:
             self._greatest_traffic(pools, 1.0, MAX_TIMES),
             sum(pool.replicas * float(rate) for pool, rate in zip(pools, enough, strict=True)),
             sum(pool.replicas * float(rate) for pool, rate in zip(pools, fastest, strict=True)),
-            min(grid.fastest_us for grid in grids),
+            fastest_us,
+            self._search.computing_us - fastest_us,
             _point_shares(parts),
             sum(self._search.max_queue(pool) for pool in pools),
         )

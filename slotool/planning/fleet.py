@@ -217,6 +217,11 @@ class FleetSearch:
     def judge(self) -> Judge:
         return self._judge
 
+    @property
+    def computing_us(self) -> float:
+        """What is left of a deadline for waiting and computing."""
+        return self._deadline_us
+
     def with_deadline(self, deadline_us: float) -> Self:
         """The same search under another deadline."""
         other = copy(self)
