@@ -103,8 +103,9 @@ def plan(
         max_workers: Of a fleet.
         quantile: Quantile of the latencies that policies plan with.
         interference: How much longer calls take while other workers of the same machine compute: a latency table with
-            rows co-located with copies of the subject on cores of their own, measured or predicted, or its file, or
-            one ratio for a call next to one busy worker; None: each worker counts as if it were alone.
+            rows co-located with copies of the subject on cores of their own, measured or predicted, or its file, or a
+            predictor of co-located latencies (a folder; it needs ``artifact``), or one ratio for a call next to one
+            busy worker; None: each worker counts as if it were alone.
         machine_cores: Cores of each machine, which workers fill one after the other; None: as many as this one has.
         explain: Also find why not fewer workers, other types or policies of less cost, and what would have to change
             (``Plan.reasons``): some dozens of further simulations.
@@ -159,7 +160,7 @@ def plan(
     make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
     cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
     search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
-    search.placement = placement_of(interference, machine_cores, workers, quantile)
+    search.placement = placement_of(interference, machine_cores, workers, quantile, artifact)
     for remark in search.remarks:
         reporter.warn(remark)
     names = list(dict.fromkeys(as_list(policies)))
@@ -372,13 +373,14 @@ def _worker_types(
     return workers
 
 
-def _arrivals(arrivals: FilePath | ArrivalTable | None, rate: float | None, seed: int) -> np.ndarray:
+def _arrivals(arrivals: FilePath | ArrivalTable | np.ndarray | None, rate: float | None, seed: int) -> np.ndarray:
     from slotool.workloads import ArrivalTable, Poisson
 
     if (arrivals is None) == (rate is None):
         raise ArgumentError("arrivals", "give either arrivals or a rate")
     if arrivals is not None:
-        return loaded(ArrivalTable, _as_table(arrivals)).times_s
+        table: ArrivalTable = loaded(ArrivalTable, _as_table(arrivals))
+        return table.times_s
     if rate is None or not rate > 0:
         raise ArgumentError("rate", f"{rate:g} is not above 0")
     return Poisson(rate).times(DURATION_S, seed)

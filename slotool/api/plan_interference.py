@@ -12,9 +12,10 @@ from slotool.api.progress import Reporter
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
     from slotool.planning.fleet import Fleet, FleetSearch, WorkerType
     from slotool.planning.interference import Placement
-    from slotool.tables import LatencyTable
+    from slotool.tables import LatencyTable, OperatingPoint
 
 
 def placement_of(
@@ -22,6 +23,7 @@ def placement_of(
     machine_cores: int | None,
     workers: Sequence[WorkerType],
     quantile: float,
+    artifact: FilePath | None = None,
 ) -> Placement | None:
     """Of machines of ``machine_cores``, None: as many as this one has. None where nothing is known of interference.
 
@@ -30,6 +32,7 @@ def placement_of(
     """
     from slotool.planning.interference import Interference, Placement
     from slotool.planning.service_text import cores_here
+    from slotool.predictors.colocation import PredictorArtifact
     from slotool.tables import LatencyTable
 
     if machine_cores is not None and machine_cores < 1:
@@ -45,11 +48,52 @@ def placement_of(
                 raise ArgumentError("interference", f"a ratio of {interference:g} is not 1 or more")
             found[worker.name] = Interference.constant(float(interference), quantile)
             continue
+        if isinstance(interference, str | Path) and Path(interference).is_dir():
+            found[worker.name] = Interference.of_predictor(
+                PredictorArtifact.load(str(interference)),
+                graphs_of(artifact),
+                threads=worker.threads,
+                quantile=quantile,
+            )
+            continue
         table = loaded(LatencyTable, interference)
         found[worker.name] = Interference.of_table(
             table, worker.profile.subject, threads=worker.threads, quantile=quantile
         )
     return Placement(machine_cores or cores_here(), found)
+
+
+def graphs_of(artifact: FilePath | None) -> dict[OperatingPoint, OperatorGraph]:
+    """The operator graphs of what is to be served, by point: of slotool's families, and of families of ONNX files.
+
+    Raises ``ArgumentError`` without an artifact, or for one of another kind.
+    """
+    from slotool.api.networks import Networks
+    from slotool.artifacts import open_artifact
+    from slotool.elastic import load_served
+    from slotool.elastic.family import Family
+    from slotool.elastic.model_family_files import VERSIONS_FILE
+
+    if artifact is None:
+        raise ArgumentError("interference", "a predictor needs the graphs of what is served: give its artifact too")
+    model = load_served(str(artifact), mapped=True)
+    if isinstance(model, Family):
+        return dict(zip(model.points, (version.graph for version in model.versions), strict=True))
+    names = Path(str(artifact)) / VERSIONS_FILE
+    entries = open_artifact(str(artifact)).json(VERSIONS_FILE)["versions"] if names.is_file() else []
+    files = {entry["name"]: str(entry["stored"] or entry["location"]) for entry in entries}
+    if not files or not all(file.endswith(".onnx") for file in files.values()):
+        raise ArgumentError(
+            "interference",
+            f"a predictor needs operator graphs, and {artifact} is no family of ONNX files: measure a table by "
+            "profile points --co-runners 0,1 --placement split",
+        )
+    found = {}
+    for point in model.points:
+        file = Path(files[str(point.get("version"))])
+        at = file if file.is_absolute() else Path(str(artifact)) / file
+        (found[point],) = Networks.of([str(at)]).graphs()
+    return found
 
 
 def note_sharing(search: FleetSearch, fleet: Fleet, reporter: Reporter) -> None:
@@ -67,8 +111,8 @@ def note_sharing(search: FleetSearch, fleet: Fleet, reporter: Reporter) -> None:
             continue
         if known is None:
             reporter.note(
-                f"{together} workers share a machine of {placement.cores} cores, and are planned with the latency of "
-                "one alone; --interference tells what they do to each other"
+                f"{together} workers share a machine, and are planned with the latency of one alone; --interference "
+                "says what they do to each other"
             )
         elif together - 1 > known.max_co_runners:
             reporter.warn(

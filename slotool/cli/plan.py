@@ -63,7 +63,7 @@ def plan(
         float, _fleet("--quantile", min=0.0, max=1.0, help="Of latencies, that policies plan with.")
     ] = 0.95,
     interference: Annotated[
-        Path | None, _fleet("--interference", help="Co-located latencies.", show_default="none")
+        Path | None, _fleet("--interference", help="Co-located latencies, or their predictor.", show_default="none")
     ] = None,
     machine_cores: Annotated[
         int | None, _fleet("--machine-cores", min=1, help="That workers share.", show_default="this one's")
@@ -83,10 +83,10 @@ def plan(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Find the cheapest workers and policy that keep a promise under simulated traffic.
-    Ends with 1 when no fleet, or what --verify serves, holds it.
+    """Find the cheapest workers and policy that keep a promise.
+    Simulates them under the traffic. Ends with 1 when no fleet, or --verify, holds it.
 
-    Example: slotool plan latency.parquet --arrivals day.parquet --deadline-ms 50 --artifact family -o service.toml
+    Example: slotool plan latency.parquet --rate 200 --deadline-ms 50
     """
     from slotool.cli.output import Output
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,15 @@ import pandas as pd
 import pytest
 
 import slotool as api
+from slotool.elastic.family import Family, Version
 from slotool.errors import ArgumentError, InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.colocation import PredictorArtifact, SoloLatency
+from slotool.predictors.labels import Setting
 from slotool.tables import LatencyTable
 from slotool.workloads import ArrivalTable, Poisson
 from tests.conftest import Slotool
+from tests.elastic.tiny_slo_nns import network
 
 ALONE_S, LONGER = 5e-3, 1.6
 # That ratios are extrapolated is said; one test looks for it.
@@ -71,7 +77,7 @@ def test_a_co_runner_that_is_seldom_busy_makes_few_calls_longer() -> None:
     """Two workers of a machine are at work at once for a share of the time, so the mean latency lies between both."""
     rare = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(110.0).times(20.0, seed=2)}))
     given = {"arrivals": rare, "deadline_ms": 9, "attainment": 0.9, "policies": "maxacc", "reserve_ms": 0}
-    found = api.plan(_table(), interference=_table(1), machine_cores=2, progress=None, **given)  # type: ignore[arg-type]
+    found = api.plan(_table(), interference=_table(1), machine_cores=2, progress=None, **given)
     (row,) = [row for row in found.rows if row["holds"]]
     assert row["replicas"] > 1
     busy_us = row["utilisation"] * row["replicas"] * 20e6 / row["calls"]
@@ -128,3 +134,50 @@ def test_what_says_nothing_of_workers_is_refused(
 ) -> None:
     with pytest.raises(error, match=says):
         _plan(traffic, **given)
+
+
+class _Predictor:
+    """Stands for a trained one: next to β copies every network takes 1 + 0.6 β times as long."""
+
+    path = "predictor"
+
+    def __init__(self, placement: str):
+        self.setting = Setting("here", "cpu", "onnx", 1, 1, placement=placement)
+
+    def require_colocated(self) -> _Predictor:
+        return self
+
+    def predict_colocated(self, subjects: list[OperatorGraph], co_runners: list[OperatorGraph]) -> Any:
+        solo_s = np.array([1e-8 * graph.flops for graph in subjects])
+        found = SimpleNamespace(latency_s=solo_s * (1 + (LONGER - 1) * len(co_runners)))
+        return [SoloLatency(float(each)) for each in solo_s], [], found
+
+
+@pytest.mark.parametrize("placement", ["split", "shared"])
+def test_a_predictor_says_what_versions_do_to_each_other(
+    tmp_path: Path, traffic: ArrivalTable, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    monkeypatch.setattr(PredictorArtifact, "load", lambda path: _Predictor(placement))
+    predictor = tmp_path / "predictor"
+    predictor.mkdir()
+    versions = [Version.of_mlp(name, network(20, width, 3)) for name, width in (("small", 20), ("large", 40))]
+    Family("net", versions).save(tmp_path / "family", config={}, seed=0)
+    rows = [
+        {"subject": "net", "point": f"version={name}", "batch_size": 1, "samples_s": [taken_s] * 3}
+        for name, taken_s in (("small", 2e-3), ("large", ALONE_S))
+    ]
+    latency = LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=[0.8, 0.9]))
+    given: dict[str, Any] = {
+        "arrivals": traffic, "deadline_ms": 40, "attainment": 0.95, "policies": "fixed", "min_accuracy": 0.85,
+        "machine_cores": 2, "progress": None,
+    }  # fmt: skip
+    if placement == "shared":
+        with pytest.raises(InputError, match="learnt from co-runners on the same cores"):
+            api.plan(latency, interference=predictor, artifact=tmp_path / "family", **given)
+        return
+    by_ratio = api.plan(latency, interference=LONGER, **given)
+    predicted = api.plan(latency, interference=predictor, artifact=tmp_path / "family", **given)
+    assert predicted.rows[0]["replicas"] == by_ratio.rows[0]["replicas"]
+    assert predicted.rows[0]["utilisation"] == pytest.approx(by_ratio.rows[0]["utilisation"])
+    with pytest.raises(ArgumentError, match="give its artifact too"):
+        api.plan(latency, interference=predictor, **given)

@@ -473,7 +473,7 @@ def test_plots_of_a_mixed_plan_show_it_and_the_promise(tmp_path: Path, monkeypat
 
 def test_instants_may_be_an_array(traffic: ArrivalTable) -> None:
     given = {"deadline_ms": 20, "attainment": 0.9, "policies": "slackfit", "outcomes": OUTCOMES, "progress": None}
-    by_array, by_table = (api.plan(LATENCY, arrivals=each, **given) for each in (traffic.times_s, traffic))  # type: ignore[arg-type]
+    by_array, by_table = (api.plan(LATENCY, arrivals=each, **given) for each in (traffic.times_s, traffic))
     assert by_array.rows == by_table.rows
     with pytest.raises(TableError, match="row 2, column arrival_s"):
-        api.plan(LATENCY, arrivals=np.array([1.0, 0.5]), **given)  # type: ignore[arg-type]
+        api.plan(LATENCY, arrivals=np.array([1.0, 0.5]), **given)
