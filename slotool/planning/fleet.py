@@ -7,7 +7,7 @@ serve less. What is found is confirmed with latencies drawn anew, since the sear
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,21 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from slotool import devices
 from slotool.errors import InputError
 from slotool.planning.promise import Judge, Part, Promise, Reach, Verdict
 from slotool.planning.traffic import Traffic
+from slotool.planning.worker import SamplesUs
+from slotool.planning.worker import WorkerType as WorkerType
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
 from slotool.scheduling.shares import dealt_out
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
 from slotool.simulation.result import Points
-from slotool.tables import OperatingPoint, OutcomeTable
+from slotool.tables import OutcomeTable
 
 if TYPE_CHECKING:
     from slotool.planning.interference import Placement
 
-# µs measured, by point and batch size.
-SamplesUs = Mapping[tuple[OperatingPoint, int], np.ndarray]
 # Of longer traffic a search looks at so many requests, and confirms on so many.
 MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
 # Of the fleets around a chosen one.
@@ -37,22 +36,6 @@ SIZES = 8
 # Requests that one server reads per second, at most; 30,000 were the most that one was seen to answer. More can never
 # wait at the same time than come within a deadline.
 MAX_READ_PER_S = 50_000
-
-
-@dataclass(frozen=True)
-class WorkerType:
-    """``profile``: latencies of the operating points on one worker of ``threads`` threads; ``price``: of one, per
-    hour or in any other unit. ``source``: the file of the latencies, or the table itself; ``device``: of its rows.
-    ``beside``: of one that shares its machine, ``samples_us`` next to 0, 1, … busy workers; the profile then is the one
-    next to all of them."""
-
-    name: str
-    profile: Profile
-    threads: int
-    price: float
-    source: Any = None
-    device: str = devices.CPU
-    beside: tuple[SamplesUs, ...] = ()
 
 
 class Overhead(NamedTuple):

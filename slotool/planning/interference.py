@@ -17,7 +17,7 @@ import pandas as pd
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.planning.fleet import WorkerType
+from slotool.planning.worker import WorkerType
 from slotool.predictors.colocation import PredictorArtifact
 from slotool.scheduling.batching import ControlGrid, Profile
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
