@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool, WorkerType
+    from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool
     from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
     from slotool.planning.scaling import ScalingLimits
+    from slotool.planning.worker import WorkerType
     from slotool.rules import RuleSet
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable

@@ -18,8 +18,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.planning.promise import Judge, Part, Promise, Reach, Verdict
 from slotool.planning.traffic import Traffic
-from slotool.planning.worker import SamplesUs
-from slotool.planning.worker import WorkerType as WorkerType
+from slotool.planning.worker import SamplesUs, WorkerType
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
 from slotool.scheduling.shares import dealt_out
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate

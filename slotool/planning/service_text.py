@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slotool.planning.fleet import Fleet, Pool, WorkerType
+from slotool.planning.fleet import Fleet, Pool
 from slotool.planning.promise import Promise
 from slotool.planning.scaling import ScalingLimits
+from slotool.planning.worker import WorkerType
 
 
 def service_text(

@@ -10,10 +10,11 @@ import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.planning.fleet import Fleet, Found, Overhead, Pool, WorkerType
+from slotool.planning.fleet import Fleet, Found, Overhead, Pool
 from slotool.planning.mixed import MixedFleetSearch
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
+from slotool.planning.worker import WorkerType
 from slotool.rules.points import from_point, in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.batching import ControlGrid, Profile, read_samples

@@ -15,10 +15,11 @@ from slotool.api.plan_verified import FRONT_END
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError, PromiseBroken
 from slotool.planning import verification
-from slotool.planning.fleet import FleetSearch, Pool, WorkerType
+from slotool.planning.fleet import FleetSearch, Pool
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
+from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import read_profile
 from slotool.tables import LatencyTable
 from slotool.workloads import ArrivalTable, Poisson
