@@ -24,3 +24,13 @@ def reason(error: BaseException, *, limit: int = 200) -> str:
     nothing."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     return printable(" ".join(text.split())[:limit])
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 network``, ``2 networks``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def with_article(noun: str) -> str:
+    """``a str``, ``an int``."""
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"

@@ -646,6 +646,7 @@ arrivals        text            arrival table, or rate
 requests        integer         requests that arrive
 rate_per_s      number          at which they arrive on average
 reserve_ms      number          of each deadline, for network and front end, ms
+interference    text?           co-located latencies: their table, or one ratio; null: workers count as if alone
 rules           text?           rule set by which requests of a tolerance are answered
 best_version    text?           of the rules: degradations are relative to it
 cancels         flag?           with rules and artifact: whether a version that is not needed any more ends at once
@@ -683,6 +684,7 @@ verified[].p99_s number?        latency of all requests, seconds
 kept            flag?           whether what was served kept the promise; null: not decided, or not verified
 verdict         text            by how much; empty where not verified
 scaling         object?         limits of workers that come with the load; null: all are always there
+reasons         object?         with --explain: fewer, alternatives, as_cheap, margins (docs/how-to/plan), and sentences
 out             text?           service file written
 plots           list            plots written
 """,

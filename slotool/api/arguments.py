@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
 from slotool.errors import ArgumentError, SlotoolError
+from slotool.printable import with_article
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -144,7 +145,7 @@ def _parts(text: str, separator: str) -> list[str]:
 def _shown(value: Any) -> str:
     text = repr(value)
     plain = isinstance(value, str | int | float | list | tuple | dict | None) and len(text) <= _SHORT
-    return text if plain else f"a {type(value).__name__}"
+    return text if plain else with_article(type(value).__name__)
 
 
 def tolerance_shares(tolerance: float | Mapping[float, float] | None) -> dict[float, float]:

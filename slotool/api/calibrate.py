@@ -27,6 +27,7 @@ from slotool.api.result import Result
 from slotool.atomic import whole_file
 from slotool.errors import AlreadyExistsError, ArgumentError, RunError, SlotoolError
 from slotool.machine import machine_id
+from slotool.printable import counted
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -154,11 +155,11 @@ class Calibrated(Result):
         labels = self.run.learnt
         kinds = len(set(labels.kinds))
         spread = f"{duration(labels.latency_s.min())} to {duration(labels.latency_s.max())}"
-        title = f"Calibrated by {len(labels)} networks of {spread}, in {self.seconds:.0f} s"
+        title = f"Calibrated by {counted(len(labels), 'network')} of {spread}, in {self.seconds:.0f} s"
         parts: list[Part] = [table(title, ["predictor", f"MAPE, each {self._held_out_by} held out"], rows)]
         parts.append(
-            f"labels: {kinds} kinds, {self._unstable} of {len(labels)} differ by more than ± {PRECISION:.0%} when "
-            f"repeated, {self._noise_in_words} on average"
+            f"labels: {counted(kinds, 'kind')}, {self._unstable} of {len(labels)} differ by more than "
+            f"± {PRECISION:.0%} when repeated, {self._noise_in_words} on average"
         )
         parts.append(f"{'kept' if self.out else 'best, not kept:'} {self.run.best}: {self.run.held_out.why()}")
         parts.append(f"for {self.run.adapted.setting}")

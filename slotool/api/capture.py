@@ -15,6 +15,7 @@ from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import RunError
+from slotool.printable import counted
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -264,7 +265,7 @@ class Capture(Result):
         left_out = f", {len(self.failed)} left out" if self.failed else ""
         known = sum(not graph.unknown for graph in self.graphs)
         every = "" if known == len(self.graphs) else f", of {known} every operator known"
-        title = f"{len(self.graphs)} networks of {self.whence}{every}{left_out}"
+        title = f"{counted(len(self.graphs), 'network')} of {self.whence}{every}{left_out}"
         return table(title, ["network", "graph", "operators", "unknown", "weights", "GFLOPs"], rows)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from slotool.api.arguments import typed
 from slotool.api.inputs import FilePath
 from slotool.errors import InputError
+from slotool.printable import with_article
 
 
 @typed
@@ -78,7 +79,7 @@ def save(value: Any, path: FilePath, *, force: bool = False) -> Path:
         refuse_existing(path, force)
         value.save(path)
     else:
-        raise InputError(f"a {type(value).__name__} cannot be saved; tables, rules, plans and graphs can")
+        raise InputError(f"{with_article(type(value).__name__)} cannot be saved; tables, rules, plans and graphs can")
     return path
 
 

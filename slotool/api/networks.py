@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from slotool.errors import ArgumentError, RunError, SlotoolError
+from slotool.printable import with_article
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -217,7 +218,8 @@ def _part(
     if _is_instance(one, "keras", "Model"):
         return InMemory("keras", one, (), None)
     raise ArgumentError(
-        argument, f"a {type(one).__name__} is neither a network, nor the name or file of one: see slotool.predict"
+        argument,
+        f"{with_article(type(one).__name__)} is neither a network, nor the name or file of one: see slotool.predict",
     )
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
 from slotool.api.outputs import writes
+from slotool.api.plan_explained import reasons_of
 from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
+from slotool.api.plan_interference import note_sharing, placement_of, with_raised_tables
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
 from slotool.api.planned import Plan, explained, fleet_row
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool, WorkerType
+    from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool
     from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
     from slotool.planning.scaling import ScalingLimits
+    from slotool.planning.worker import WorkerType
     from slotool.rules import RuleSet
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
@@ -42,7 +45,7 @@ def plan(
     attainment: float = 0.99,
     min_accuracy: float = 0.0,
     confidence: float = 0.95,
-    arrivals: FilePath | ArrivalTable | None = None,
+    arrivals: FilePath | ArrivalTable | np.ndarray | None = None,
     rate: float | None = None,
     outcomes: FilePath | OutcomeTable | None = None,
     subject: str | None = None,
@@ -56,6 +59,9 @@ def plan(
     reserve_ms: float = 2.0,
     max_workers: int = 1_000,
     quantile: float = 0.95,
+    interference: FilePath | LatencyTable | float | None = None,
+    machine_cores: int | None = None,
+    explain: bool = False,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
     plots: FilePath | None = None,
@@ -84,7 +90,7 @@ def plan(
         attainment: Least share of requests answered within it.
         min_accuracy: Least mean accuracy of these answers; 0: any.
         confidence: With which attainment and accuracy are to hold together.
-        arrivals: Arrival table to plan for, or its file.
+        arrivals: Arrival table to plan for, or its file, or instants in ascending seconds, float64 [n].
         rate: Poisson arrivals of so many requests per second for a minute, instead.
         outcomes: Outcome table with the accuracy of the points; None: column ``accuracy`` of the latency table.
         subject: Subject of the latency table; None: its only one.
@@ -102,6 +108,13 @@ def plan(
         reserve_ms: Kept of each deadline for the network and the front end.
         max_workers: Of a fleet.
         quantile: Quantile of the latencies that policies plan with.
+        interference: How much longer calls take while other workers of the same machine compute: a latency table with
+            rows co-located with copies of the subject on cores of their own, measured or predicted, or its file, or a
+            predictor of co-located latencies (a folder; it needs ``artifact``), or one ratio for a call next to one
+            busy worker; None: each worker counts as if it were alone.
+        machine_cores: Cores of each machine, which workers fill one after the other; None: as many as this one has.
+        explain: Also find why not fewer workers, other types or policies of less cost, and what would have to change
+            (``Plan.reasons``): some dozens of further simulations.
         artifact: What is to be served; ``out`` needs it.
         out: Write a service file for ``slotool serve --config`` here.
         plots: Folder for plots (PNG) of attainment and accuracy by cost.
@@ -141,6 +154,7 @@ def plan(
             of_each={"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject},
             unplanned={
                 "rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None, "plots": plots,
+                "interference": interference, "machine_cores": machine_cores, "explain": explain or None,
             },
             confidence=confidence, device=device, prices=prices or {}, reserve_ms=reserve_ms, max_workers=max_workers,
             quantile=quantile, out=written, verify_s=verify_s, seed=seed, force=force, reporter=reporter_of(progress),
@@ -169,6 +183,7 @@ def plan(
     make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
     cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
     search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
+    search.placement = placement_of(interference, machine_cores, workers, quantile, artifact)
     for remark in search.remarks:
         reporter.warn(remark)
     names = list(dict.fromkeys(as_list(policies)))
@@ -183,6 +198,7 @@ def plan(
         "requests": len(arrival_s),
         "rate_per_s": search.rate_per_s,
         "reserve_ms": reserve_ms,
+        "interference": _named(interference),
         "rules": None if rules is None else name_of(rules),
         "best_version": None if rule_set is None else rule_set.best_version,
         "cancels": cancels,
@@ -198,19 +214,38 @@ def plan(
     explanation = explained(best, promise, found, mixed)
     if not best.holds:
         return Plan(fleets, facts, explanation)
-    alike = next(each.tried for each in found if len(each.tried.pools) == 1)
-    drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
+    note_sharing(search, best.tried, reporter)
+    why = reasons_of(search, found, reporter) if explain else None
+    drawn = [] if plots is None else _draw(search, found, names, Path(plots), reporter)
     files = {"outcomes": outcomes, "rules": rules}
     limits = None if written is None else _write_service(written, best.tried, search, artifact, files, reporter)
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
-    verified: list[dict[str, Any]] = []
-    kept, verdict = None, ""
-    missing = [pool.worker.device for pool in best.tried.pools if why_not_here(pool.worker)]
-    if verify_s is not None and missing:
-        verdict = f"not verified: the plan needs {missing[0]}, which is not here"
-    elif verify_s is not None and written is not None:
-        verified, (kept, verdict) = verified_plan(written, search, best.tried, verify_s, data, reporter)
-    return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling)
+    verified, kept, verdict = _verified(verify_s, written, search, best.tried, data, reporter)
+    return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling, why)
+
+
+def _named(interference: FilePath | LatencyTable | float | None) -> str | None:
+    if isinstance(interference, float | int):
+        return f"{interference:g} times"
+    return None if interference is None else name_of(interference)
+
+
+def _verified(
+    verify_s: float | None,
+    written: Path | None,
+    search: FleetSearch,
+    fleet: Fleet,
+    data: str | DataSource,
+    reporter: Reporter,
+) -> tuple[list[dict[str, Any]], bool | None, str]:
+    """Figures as planned and as served here, whether the promise was kept, and by how much; nothing where it was not
+    asked."""
+    if verify_s is None or written is None:
+        return [], None, ""
+    if missing := [pool.worker.device for pool in fleet.pools if why_not_here(pool.worker)]:
+        return [], None, f"not verified: the plan needs {missing[0]}, which is not here"
+    verified, (kept, verdict) = verified_plan(written, search, fleet, verify_s, data, reporter)
+    return verified, kept, verdict
 
 
 def _require_out(verify_s: float | None, out: Path | None) -> None:
@@ -337,16 +372,26 @@ def _worker_types(
     return workers
 
 
-def _arrivals(arrivals: FilePath | ArrivalTable | None, rate: float | None, seed: int) -> np.ndarray:
+def _arrivals(arrivals: FilePath | ArrivalTable | np.ndarray | None, rate: float | None, seed: int) -> np.ndarray:
     from slotool.workloads import ArrivalTable, Poisson
 
     if (arrivals is None) == (rate is None):
         raise ArgumentError("arrivals", "give either arrivals or a rate")
     if arrivals is not None:
-        return loaded(ArrivalTable, arrivals).times_s
+        table: ArrivalTable = loaded(ArrivalTable, _as_table(arrivals))
+        return table.times_s
     if rate is None or not rate > 0:
         raise ArgumentError("rate", f"{rate:g} is not above 0")
     return Poisson(rate).times(DURATION_S, seed)
+
+
+def _as_table(arrivals: Any) -> Any:
+    """Instants in an array as a table, which says what is wrong with them."""
+    import pandas as pd
+
+    from slotool.workloads import ArrivalTable
+
+    return ArrivalTable(pd.DataFrame({"arrival_s": arrivals})) if hasattr(arrivals, "dtype") else arrivals
 
 
 def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
@@ -382,6 +427,7 @@ def _write_service(
     if remark := cluster_remark(fleet):
         reporter.warn(remark)
     limits = _scaling_limits(search, fleet)
+    fleet = with_raised_tables(search, fleet, out)
     terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
     with whole_file(out) as file:
         file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))
@@ -389,12 +435,14 @@ def _write_service(
 
 
 def _draw(
-    search: FleetSearch, around_it: Fleet, chosen_cost: float, policies: Sequence[str], folder: Path, reporter: Reporter
+    search: FleetSearch, found: Sequence[Found], policies: Sequence[str], folder: Path, reporter: Reporter
 ) -> list[Path]:
+    """Fleets around the best of one kind of workers, and those of two kinds that hold; and the promise."""
     from slotool.planning.fleet import around
     from slotool.reports.plots import save_plots
     from slotool.reports.series.fleets import fleet_figures
 
+    around_it = next(each.tried for each in found if len(each.tried.pools) == 1)
     pool: Pool = around_it.pools[0]
     others = [name for name in search.policies(pool.worker, policies) if not name.startswith("fixed")]
     tried = list(dict.fromkeys([pool.policy, *others]))
@@ -404,4 +452,12 @@ def _draw(
             figures = asdict(fleet.verdict)
             rows.append({"policy": fleet.pools[0].policy, "cost": fleet.cost, **figures})
             steps.advance()
-    return save_plots(fleet_figures(pool.worker.profile.subject, rows, chosen_cost), folder)
+    for each in sorted(
+        (each for each in found if len(each.tried.pools) > 1 and each.holds), key=lambda f: f.tried.cost
+    ):
+        rows.append({"policy": "two kinds of workers", "cost": each.tried.cost, **asdict(each.tried.verdict)})
+    promise = search.promise
+    # Of answers in time at least so many are right.
+    promised = {"attainment": promise.attainment, "effective_accuracy": promise.attainment * promise.accuracy}
+    name, cost = pool.worker.profile.subject, found[0].tried.cost
+    return save_plots(fleet_figures(name, rows, cost, promised), folder)

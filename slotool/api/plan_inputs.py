@@ -10,7 +10,7 @@ from slotool.api.progress import Reporter
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
-    from slotool.planning.fleet import WorkerType
+    from slotool.planning.worker import WorkerType
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
 

@@ -17,8 +17,9 @@ from slotool.errors import ArgumentError, InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from slotool.planning.fleet import Found, WorkerType
+    from slotool.planning.fleet import Found
     from slotool.planning.shared import Demand, SharedFleetSearch, SharedFound
+    from slotool.planning.worker import WorkerType
     from slotool.tables import OutcomeTable
 
 

@@ -26,7 +26,8 @@ class Plan(Result):
     ``explanation``: why not one worker fewer. ``out``: the service file written;
     ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked; ``kept``: whether
     the promise was kept then, None where that is not decided, and ``verdict`` says by how much. ``scaling``: limits of
-    workers that come with the load, where the service file has them."""
+    workers that come with the load, where the service file has them. ``reasons``: with ``explain``, why not fewer or
+    other workers, and what would have to change; its ``sentences`` are what is shown."""
 
     rows: Sequence[Mapping[str, Any]]
     facts: Mapping[str, Any]
@@ -37,6 +38,7 @@ class Plan(Result):
     kept: bool | None = None
     verdict: str = ""
     scaling: Mapping[str, Any] | None = None
+    reasons: Mapping[str, Any] | None = None
 
     schema = "plan"
     rows_key = "fleets"
@@ -61,7 +63,7 @@ class Plan(Result):
             "explanation": self.explanation,
             "verified": list(self.verified),
         }
-        found |= {"kept": self.kept, "verdict": self.verdict, "scaling": self.scaling}
+        found |= {"kept": self.kept, "verdict": self.verdict, "scaling": self.scaling, "reasons": self.reasons}
         return {**self.facts, **found, "out": out, "plots": plots}
 
     def shown(self) -> list[Part]:
@@ -81,6 +83,7 @@ class Plan(Result):
             *([table(title, _columns(holding), map(_cells, holding[: RUNNERS_UP + 1]))] if holding else []),
             *more,
             self.explanation,
+            *(self.reasons["sentences"] if self.reasons else []),
             *(tier_lines(self.rows[0], facts) if self.holds and self.rows[0]["tiers"] else []),
             *([_limits(self.rows[0])] if self.holds else []),
             *([self.scaling["sentence"]] if self.scaling else []),

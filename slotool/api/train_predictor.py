@@ -25,6 +25,7 @@ from slotool.api.predictor_scores import (
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
+from slotool.printable import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,8 @@ class PredictorTraining(Result):
 
         predictors, rows = self.scores["predictors"], self.scores["rows"]
         kinds = ", ".join(f"{kind['n']} {name}" for name, kind in predictors[self.kept]["by_kind"].items())
-        title = f"On {rows['test']} held-out networks ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
+        tested = counted(rows["test"], "held-out network")
+        title = f"On {tested} ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
         chosen = self.model == "auto" or "," in self.model
         why = "it has the lowest MAE on the dev set" if chosen else "as asked"
         seconds = [[name, *in_seconds(each), f"{each['dev_mae_s']:.3g}"] for name, each in predictors.items()]

@@ -68,6 +68,13 @@ def plan(
     quantile: Annotated[
         float, _fleet("--quantile", min=0.0, max=1.0, help="Of latencies, that policies plan with.")
     ] = 0.95,
+    interference: Annotated[
+        Path | None, _fleet("--interference", help="Co-located latencies, or their predictor.", show_default="none")
+    ] = None,
+    machine_cores: Annotated[
+        int | None, _fleet("--machine-cores", min=1, help="That workers share.", show_default="this one's")
+    ] = None,
+    explain: Annotated[bool, _result("--explain", help="Say why not fewer or other workers, and what limits.")] = False,
     artifact: Annotated[Path | None, _result("--artifact", help="What --out is to serve.", show_default=False)] = None,
     out: Annotated[Path | None, _result("--out", "-o", help="Write a service file here.", show_default=False)] = None,
     plots: Annotated[
@@ -75,7 +82,7 @@ def plan(
     ] = None,
     verify: Annotated[
         str | None,
-        _result("--verify", help="Serve the busiest so long of the traffic here, and compare.", show_default=False),
+        _result("--verify", help="Serve the busiest so long here, and compare.", show_default=False),
     ] = None,
     models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
     data: DataName = "auto",
@@ -84,10 +91,9 @@ def plan(
     json: Json = False,
 ) -> None:
     """Find the cheapest workers and policy that keep a promise.
-    Simulates them. Ends with 1 when no fleet, or what --verify serves, holds it.
+    Simulates them under the traffic. Ends with 1 when no fleet, or --verify, holds it.
 
-    Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50
-    --min-accuracy 0.9 --artifact family -o service.toml
+    Example: slotool plan latency.parquet --rate 200 --deadline-ms 50
     """
     from slotool.cli.output import Output
     from slotool.cli.plan_models import models_of, refuse_with_models
@@ -126,6 +132,9 @@ def plan(
         reserve_ms=reserve_ms,
         max_workers=max_workers,
         quantile=quantile,
+        interference=interference,
+        machine_cores=machine_cores,
+        explain=explain,
         artifact=artifact,
         out=out,
         plots=plots,

@@ -22,6 +22,7 @@ def refuse_with_models() -> None:
     refuse_without_effect(
         ("rules", "tolerance", "objective", "mixed", "plots"), "with [[models]], which are planned under policies"
     )
+    refuse_without_effect(("interference", "machine_cores", "explain"), "with [[models]]")
 
 
 def models_of(given: Sequence[Any], of_all: Mapping[str, Any]) -> list[dict[str, Any]]:

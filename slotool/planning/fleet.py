@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from slotool import devices
 from slotool.errors import InputError
 from slotool.planning.promise import Judge, Part, Promise, Reach, Verdict
 from slotool.planning.traffic import Traffic
+from slotool.planning.worker import SamplesUs, WorkerType
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
 from slotool.scheduling.shares import dealt_out
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
 from slotool.simulation.result import Points
 from slotool.tables import OutcomeTable
+
+if TYPE_CHECKING:
+    from slotool.planning.interference import Placement
 
 # Of longer traffic a search looks at so many requests, and confirms on so many.
 MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
@@ -31,19 +35,6 @@ SIZES = 8
 # Requests that one server reads per second, at most; 30,000 were the most that one was seen to answer. More can never
 # wait at the same time than come within a deadline.
 MAX_READ_PER_S = 50_000
-
-
-@dataclass(frozen=True)
-class WorkerType:
-    """``profile``: latencies of the operating points on one worker of ``threads`` threads; ``price``: of one, per
-    hour or in any other unit. ``source``: the file of the latencies, or the table itself; ``device``: of its rows."""
-
-    name: str
-    profile: Profile
-    threads: int
-    price: float
-    source: Any = None
-    device: str = devices.CPU
 
 
 class Overhead(NamedTuple):
@@ -70,18 +61,21 @@ class Service(Protocol):
 
 
 class BatchingService:
-    """Batches under a policy that chooses points; calls take what the profile's samples say."""
+    """Batches under a policy that chooses points; calls take what the profile's samples say, or where there are some,
+    those ``beside`` as many workers of the machine as are busy."""
 
-    def __init__(self, policy: BatchingPolicy, profile: Profile):
+    def __init__(self, policy: BatchingPolicy, profile: Profile, beside: Sequence[SamplesUs] = ()):
         self.policy = policy
-        self._times = ServiceTimes.sampled(policy.grid, profile.samples_us)
+        self._times = ServiceTimes.colocated(
+            [ServiceTimes.sampled(policy.grid, each) for each in beside or (profile.samples_us,)]
+        )
         self.fastest_us = policy.grid.fastest_us
         self.points: Points = policy.grid
 
     def times(self, seed: int, overhead: Overhead) -> ServiceTimes:
         """How long its calls take."""
         took_us = (1 + overhead.slower) * self._times.values + overhead.call_us
-        return ServiceTimes(took_us, self._times.starts, seed)
+        return ServiceTimes(took_us, self._times.starts, seed, self._times.per_machine)
 
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
         return simulate(self.policy, scenario, self.times(seed, overhead))
@@ -174,6 +168,8 @@ class FleetSearch:
             )
         self.promise, self.max_workers, self.seed = promise, max_workers, seed
         self._arrival_s = np.asarray(arrival_s, dtype=np.float64)
+        # Where workers share machines, and what they do to each other there; None: each is as if alone.
+        self.placement: Placement | None = None
         self._made: dict[tuple[str, str], Service] = {}
         self._deadline_us = promise.deadline_us - reserve_us
 
@@ -192,6 +188,33 @@ class FleetSearch:
         """At which they arrive on average."""
         return Traffic.whole(self._arrival_s).rate_per_s
 
+    @property
+    def confirming(self) -> Traffic:
+        """What a fleet is confirmed on."""
+        return self._confirming
+
+    @property
+    def searched(self) -> Traffic:
+        """What a fleet is looked for on."""
+        return self._searched
+
+    @property
+    def judge(self) -> Judge:
+        return self._judge
+
+    @property
+    def computing_us(self) -> float:
+        """What is left of a deadline for waiting and computing."""
+        return self._deadline_us
+
+    def with_deadline(self, deadline_us: float) -> Self:
+        """The same search under another deadline."""
+        other = copy(self)
+        other.promise = replace(self.promise, deadline_us=deadline_us)
+        other._deadline_us = self._deadline_us - self.promise.deadline_us + deadline_us
+        other._made = {}
+        return other
+
     @cached_property
     def _searched(self) -> Traffic:
         return Traffic.sampled(self._arrival_s, MAX_SEARCHED, self._deadline_us / 1e6)
@@ -204,6 +227,14 @@ class FleetSearch:
     def remarks(self) -> Sequence[str]:
         """What is to be known before the search."""
         return ()
+
+    def placed(self, worker: WorkerType, replicas: int) -> WorkerType:
+        """``worker`` as one of so many, which may share its machine."""
+        return worker if self.placement is None else self.placement.placed(worker, replicas)
+
+    def fits(self, pool: Pool) -> bool:
+        """Whether a call may begin that is over within a deadline."""
+        return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self._deadline_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         """``names``, of which ``fixed`` stands for each point that is accurate enough; none where no call of the worker
@@ -321,7 +352,7 @@ class FleetSearch:
         overheads = overheads or [Overhead(kept_us)] * len(pools)
         shares = self.shared_out(pools, traffic)
         for pool, at, overhead in zip(pools, shares, overheads, strict=True):
-            service = self._service(pool.worker, pool.policy)
+            service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
             deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
             scenario = Scenario.of(traffic.arrival_s[at], deadline_us / 1e6, pool.replicas)
             parts.append(Part(service.run(scenario, self.seed + draw, overhead), at, pool.replicas))
@@ -351,11 +382,13 @@ class FleetSearch:
 
     def _make(self, worker: WorkerType, policy: str) -> Service:
         grid = worker.profile.grid
-        grid.require_deadline(self._deadline_us)
-        return BatchingService(make_policy(policy, grid, self._deadline_us), worker.profile)
+        # Next to others a call may not fit any more; what is simulated of it then holds nothing (``_holds``).
+        deadline_us = max(self._deadline_us, grid.fastest_us) if worker.beside else self._deadline_us
+        grid.require_deadline(deadline_us)
+        return BatchingService(make_policy(policy, grid, deadline_us), worker.profile, worker.beside)
 
     def _holds(self, fleet: Fleet) -> bool:
-        return not fleet.verdict.misses(self.promise)
+        return all(map(self.fits, fleet.pools)) and not fleet.verdict.misses(self.promise)
 
     def _enough(self, fleet: Fleet) -> bool:
         """Whether more workers would not help: what a search grows a fleet to."""

@@ -70,10 +70,11 @@ class FrontEnd:
 
     def __str__(self) -> str:
         outside_ms = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3
-        slower = f" and {self.slower:.0%} of its latency" if self.slower >= 0.005 else ""
+        slower = f", and {1 + self.slower:.3g} times what the table says" if self.slower >= 0.005 else ""
+        call = f"{self.call_us / 1e3:.2g} ms more than the latency table says{slower}"
         return (
             f"{outside_ms[0]:.2g} ms a request (p99 {outside_ms[1]:.2g}), {self.each_us / 1e3:.2g} ms for each one "
-            f"before it and {self.call_us / 1e3:.2g} ms a call{slower}, as probed at the server's start"
+            f"before it; a call takes {call}, as probed at the server's start"
         )
 
 

@@ -128,13 +128,13 @@ class Judge:
     def __init__(self, promise: Promise, outcomes: OutcomeTable | None = None):
         self.promise, self._outcomes = promise, outcomes
         # Of each bound that is stated, also of one that nothing is promised of: it is read as one.
-        self._significance = promise.significance(1 if outcomes is None else 2)
+        self.significance = promise.significance(1 if outcomes is None else 2)
         self._known: dict[tuple[OperatingPoint, ...], np.ndarray] = {}
 
     def require_enough(self, requests: int) -> None:
         """Raises ``InputError`` where not even traffic without a miss would show the attainment."""
         promise = self.promise
-        least = math.ceil(math.log(self._significance) / math.log(promise.attainment))
+        least = math.ceil(math.log(self.significance) / math.log(promise.attainment))
         if requests < least:
             raise InputError(
                 f"{requests:,} arrivals cannot show an attainment of {promise.attainment:g} at confidence "
@@ -163,7 +163,7 @@ class Judge:
         served = sum(int((part.result.batch > 0).sum()) for part in parts)
         return Verdict(
             float(in_time[counted].mean()),
-            attainment_at_least(in_time[counted], self._significance),
+            attainment_at_least(in_time[counted], self.significance),
             accuracy,
             self._accuracy_at_least(mixes, accuracy),
             float(right[counted].mean()),
@@ -190,7 +190,7 @@ class Judge:
         if not any(mix.any() for _, mix in mixes):
             return 0.0
         each = np.sum([self._correct(grid, self._outcomes) @ mix for grid, mix in mixes], axis=0)
-        return mean_at_least(each, self._significance, min(float(each.mean()), accuracy))
+        return mean_at_least(each, self.significance, min(float(each.mean()), accuracy))
 
     def _correct(self, grid: Points, outcomes: OutcomeTable) -> np.ndarray:
         """float64 [examples, points]."""
@@ -212,20 +212,29 @@ def _tiers(parts: Sequence[Part]) -> tuple[dict[str, float], float]:
 
 
 def attainment_at_least(in_time: np.ndarray, significance: float) -> float:
-    """Lower bound of the share of requests in time, from bool ``in_time`` [n] in order of arrival.
+    """Lower bound of the share of requests in time, from bool ``in_time`` [n] in order of arrival: the lesser of
+    ``attainment_bounds``."""
+    return min(attainment_bounds(in_time, significance).values())
 
-    The lesser of two, 0 at least: Student's of the means of consecutive blocks, as misses come in bursts (batch means),
-    and Clopper and Pearson's, which also bounds a share of 1.
+
+EXACT, BATCH_MEANS = "Clopper-Pearson", "batch means"
+
+
+def attainment_bounds(in_time: np.ndarray, significance: float) -> dict[str, float]:
+    """By name two lower bounds of the share of requests in time, each 0 at least, from bool ``in_time`` [n] in order of
+    arrival; of fewer than 40 requests the exact one alone.
+
+    Student's of the means of consecutive blocks, as misses come in bursts (batch means), and Clopper and Pearson's,
+    which also bounds a share of 1.
     """
     count, met = len(in_time), int(in_time.sum())
     if not met:
-        return 0.0
+        return {EXACT: 0.0}
     exact = float(betaincinv(met, count - met + 1, significance))
     if count < 2 * BLOCKS:
-        return exact
+        return {EXACT: exact}
     means = np.array([block.mean() for block in np.array_split(in_time, BLOCKS)])
-    margin = _margin(means, significance)
-    return max(0.0, min(exact, float(in_time.mean()) - margin))
+    return {EXACT: exact, BATCH_MEANS: max(0.0, float(in_time.mean()) - _margin(means, significance))}
 
 
 def mean_at_least(values: np.ndarray, significance: float, mean: float) -> float:

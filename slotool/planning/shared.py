@@ -23,11 +23,11 @@ from slotool.planning.fleet import (
     Found,
     Overhead,
     Pool,
-    WorkerType,
     confirm,
 )
 from slotool.planning.promise import Part, Promise, Verdict
 from slotool.planning.traffic import COUNTED, STRETCHES, WARM_UP, Traffic
+from slotool.planning.worker import WorkerType
 from slotool.simulation import Scenario, SimulationResult
 from slotool.simulation.together import MAX_MODELS, simulate_together
 from slotool.tables import OutcomeTable
@@ -314,5 +314,5 @@ def sampled_together(arrival_s: Mapping[str, np.ndarray], most: int, deadline_s:
         parts = [_within(own, begin_s, begin_s + length_s) - begin_s for begin_s in begins_s]
         counted = [(part >= WARM_UP * deadline_s) & (part <= length_s - deadline_s) for part in parts]
         moved = [part + at * (length_s + 2 * deadline_s) for at, part in enumerate(parts)]
-        found[name] = Traffic(np.concatenate(moved), np.concatenate(counted), whole[name].rate_per_s)
+        found[name] = Traffic(np.concatenate(moved), np.concatenate(counted), whole[name].rate_per_s, own)
     return found

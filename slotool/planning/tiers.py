@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.planning.fleet import Fleet, Found, Overhead, Pool, WorkerType
+from slotool.planning.fleet import Fleet, Found, Overhead, Pool
 from slotool.planning.mixed import MixedFleetSearch
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
+from slotool.planning.worker import WorkerType
 from slotool.rules.points import from_point, in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.batching import ControlGrid, Profile, read_samples
@@ -205,6 +206,15 @@ class TierFleetSearch(MixedFleetSearch):
                 )
         return list(found.values())
 
+    def with_deadline(self, deadline_us: float) -> Self:
+        other = super().with_deadline(deadline_us)
+        other._tried = {}
+        return other
+
+    def fits(self, pool: Pool) -> bool:
+        worker = self.placed(pool.worker, pool.replicas)
+        return self._service(worker, pool.policy).fastest_us <= self._deadline_us
+
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         return [name for name in self.mixes if self._service(worker, name).fastest_us <= self._deadline_us]
 
@@ -243,10 +253,11 @@ class TierFleetSearch(MixedFleetSearch):
 
     def _enough(self, fleet: Fleet) -> bool:
         """More workers than keep the deadline do not make answers more accurate: every request gets its own tier."""
-        return "attainment" not in fleet.verdict.misses(self.promise)
+        return all(map(self.fits, fleet.pools)) and "attainment" not in fleet.verdict.misses(self.promise)
 
     def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
-        key = worker.name, self._service(worker, policy).offered, draw, id(traffic), replicas
+        placed = self.placed(worker, replicas)
+        key = placed.name, self._service(placed, policy).offered, draw, id(traffic), replicas
         if key not in self._tried:
             self._tried[key] = traffic, super()._alike(worker, policy, draw, traffic, replicas)
         return replace(self._tried[key][1], pools=(Pool(worker, policy, replicas),))

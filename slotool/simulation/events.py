@@ -25,14 +25,14 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
     """``policy`` on a virtual clock, called whenever a worker is idle and a query waits (superserve, §5).
 
     A worker that dies gives the batch it works on back to the queue. ``times``: how long calls take; as planned
-    where left out. Raises ``InputError`` when every deadline is shorter than the fastest call, and for times of another
-    grid.
+    where left out; some are of workers that share a machine (``ServiceTimes.colocated``).
+    Raises ``InputError`` when every deadline is shorter than the fastest call, and for times of another grid.
     """
     grid = policy.grid
     if len(scenario):
         grid.require_deadline(float((scenario.deadline_us - scenario.arrival_us).max()))
     times = times or ServiceTimes.planned(grid)
-    if len(times.starts) != grid.latency_us.size + 1:
+    if len(times.starts) - 1 != times.per_machine * grid.latency_us.size:
         raise InputError(f"service times of {len(times.starts) - 1} cells for a grid of {grid.latency_us.size}")
     count, workers = len(scenario), len(scenario.death_us)
     least: np.ndarray = np.zeros(0, dtype=np.int16)
@@ -57,7 +57,7 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
         policy.plan,
         _Grid(grid.latency_us, grid.accuracy, grid.sizes, grid.quickest_us),
         _Queries(arrival_us, deadline_us, scenario.order, least, levels),
-        _Service(death_us, times.values, times.starts, times.seed),
+        _Service(death_us, times.values, times.starts, times.seed, times.per_machine),
         _Queue(np.empty(room), np.empty(room, dtype=np.int32)),
         found,
     )
@@ -85,12 +85,14 @@ class _Queries(NamedTuple):
 
 
 class _Service(NamedTuple):
-    """Workers' deaths, and the latencies of calls as in ``ServiceTimes``."""
+    """Workers' deaths, and the latencies of calls as in ``ServiceTimes``; ``per_machine``: how many workers, in their
+    order, share a machine: one block of cells for each number of others that are busy there."""
 
     death_us: Any
     values: Any
     starts: Any
     seed: Any
+    per_machine: Any
 
 
 class _Queue(NamedTuple):
@@ -116,7 +118,7 @@ _RUN = types.Tuple((types.float64, types.int64))(
     typeof(_F),
     typeof(_Grid(np.empty((0, 0)), _F, _I, _F)),
     typeof(_Queries(_F, _F, _I, _S, _F)),
-    typeof(_Service(_F, _F, _I, 0)),
+    typeof(_Service(_F, _F, _I, 0, 0)),
     typeof(_Queue(_F, np.empty(0, dtype=np.int32))),
     typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S)),
 )
@@ -200,13 +202,22 @@ def _record(found: _Results, queue: _Queue, head: int, size: int, now: float, do
         found.row[query], found.batch[query] = row, size
 
 
+@njit(cache=True)
+def _busy_others(worker: int, now: float, free_us: Any, per_machine: int) -> int:
+    """Workers that compute on the machine of ``worker`` besides it."""
+    busy, first = 0, worker - worker % per_machine
+    for other in range(first, min(first + per_machine, len(free_us))):
+        busy += other != worker and now < free_us[other] < np.inf
+    return busy
+
+
 @njit(_RUN, cache=True)
 def _run(
     choose: Any, plan: Any, grid: _Grid, queries: _Queries, service: _Service, queue: _Queue, found: _Results
 ) -> tuple[float, int]:
     latency_us, accuracy, sizes, quickest_us = grid
     arrival_us, deadline_us, order, least, levels = queries
-    death_us, values, starts, seed = service
+    death_us, values, starts, seed, per_machine = service
     queued_us, queued = queue
     status = found.status
     waiting, columns, free_us = (queued_us, queued, order), len(sizes), np.zeros(len(death_us))
@@ -245,9 +256,9 @@ def _run(
         row = cell // columns
         size = _batch(queued, head, min(sizes[cell % columns], tail - head), least, row)
         cell = row * columns + int(np.searchsorted(sizes, size))
+        cell += latency_us.size * _busy_others(int(worker), now, free_us, per_machine)
         done = now + draw_us(values, starts, cell, seed, calls)
-        calls += 1
-        busy_us += min(done, death_us[worker]) - now
+        calls, busy_us = calls + 1, busy_us + min(done, death_us[worker]) - now
         free_us[worker] = done if death_us[worker] >= done else np.inf
         if death_us[worker] < done:
             lost[0][worker], lost[1][worker], lost[2][worker] = death_us[worker], head, size

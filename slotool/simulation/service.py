@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,14 +15,16 @@ from slotool.tables import OperatingPoint
 class ServiceTimes:
     """µs of every cell of a grid: float64 ``values``, those of cell c at ``starts[c]:starts[c + 1]``.
 
+    Workers that share a machine slow each other down: where ``per_machine`` is b, there are b times the cells, those of
+    block j for calls that begin while j other workers of the machine are busy.
     A call draws one of its cell's values by the number of the call alone, so that two simulators draw alike.
     Raises ``InputError`` for values that are not positive and finite, and starts that do not ascend through them all.
     """
 
-    def __init__(self, values: np.ndarray, starts: np.ndarray, seed: int = 0):
+    def __init__(self, values: np.ndarray, starts: np.ndarray, seed: int = 0, per_machine: int = 1):
         self.values = np.ascontiguousarray(values, dtype=np.float64)
         self.starts = np.ascontiguousarray(starts, dtype=np.int64)
-        self.seed = seed
+        self.seed, self.per_machine = seed, per_machine
         # By these the compiled draw goes into the values, and divides.
         if self.values.ndim != 1 or not (self.values > 0).all() or not np.isfinite(self.values).all():
             raise InputError("service times must be positive and finite")
@@ -52,6 +54,14 @@ class ServiceTimes:
                     raise InputError(f"no latency sample of {point} at batch size {size}")
                 cells.append(np.asarray(samples_us[point, found], dtype=np.float64))
         return cls(np.concatenate(cells), np.cumsum([0, *map(len, cells)]), seed)
+
+    @classmethod
+    def colocated(cls, each: Sequence[ServiceTimes]) -> ServiceTimes:
+        """Of workers that share a machine: ``each`` by how many of the others are busy when a call begins, 0, 1, …"""
+        ends = np.cumsum([0, *(len(times.values) for times in each)])
+        starts = [times.starts[:-1] + end for times, end in zip(each, ends, strict=False)]
+        values = np.concatenate([times.values for times in each])
+        return cls(values, np.concatenate([*starts, ends[-1:]]), each[0].seed, len(each))
 
     @property
     def min_us(self) -> np.ndarray:

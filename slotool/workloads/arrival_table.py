@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Self
+
 import numpy as np
 import pandas as pd
 
 from slotool.errors import TableError
 from slotool.tables import Column, Schema, Table
 from slotool.tables.schema import NOT_NEGATIVE
+from slotool.workloads.traces import read_trace
 
 ARRIVALS_SCHEMA = Schema(
     "arrivals", 1, (Column("arrival_s", "number", "when the request arrives, since the start", rule=NOT_NEGATIVE),)
@@ -22,6 +26,19 @@ class ArrivalTable(Table):
 
     schema = ARRIVALS_SCHEMA
 
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read Parquet or CSV. Raises ``TableError``; of a recorded trace with the command that reads one."""
+        try:
+            return super().load(path)
+        except TableError as error:
+            if not _is_trace(Path(path)):
+                raise
+            raise TableError(
+                f"{path} is a recorded trace, not an arrival table ({error}); "
+                f"slotool generate arrivals --trace {path} -o arrivals.parquet makes one"
+            ) from None
+
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
         wrong = np.flatnonzero(np.diff(rows["arrival_s"].to_numpy()) < 0)
         if len(wrong):
@@ -32,3 +49,13 @@ class ArrivalTable(Table):
     def times_s(self) -> np.ndarray:
         """float64 [n], ascending seconds."""
         return self.rows["arrival_s"].to_numpy()
+
+
+def _is_trace(path: Path) -> bool:
+    if path.suffix != ".csv":
+        return False
+    try:
+        read_trace(path)
+    except TableError:
+        return False
+    return True

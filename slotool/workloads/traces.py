@@ -96,7 +96,7 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
     sense.
     """
     try:
-        frame = pd.read_csv(path)
+        frame = _rows_of(path)
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise TableError(f"{path}: not a readable CSV trace ({' '.join(str(error).split())[:120]})") from error
     if frame.empty:
@@ -120,11 +120,21 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
     )
 
 
+def _rows_of(path: Path) -> pd.DataFrame:
+    """The rows of a CSV file that are not blank; the index says in which line of the file each is."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        above = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    frame = pd.read_csv(path, skip_blank_lines=False, skiprows=above)
+    return frame.set_index(pd.RangeIndex(above + 2, above + 2 + len(frame))).dropna(how="all")
+
+
 def _numbers(values: pd.Series) -> np.ndarray:
     numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
     if len(wrong):
-        raise InputError(f"row {wrong[0] + 2}, column {values.name}: '{values.iloc[wrong[0]]}' is no rate or count")
+        raise InputError(
+            f"row {values.index[wrong[0]]}, column {values.name}: '{values.iloc[wrong[0]]}' is no rate or count"
+        )
     return numbers
 
 
@@ -132,12 +142,15 @@ def _seconds(values: pd.Series) -> np.ndarray:
     numbers = pd.to_numeric(values, errors="coerce")
     if numbers.isna().any():
         dates = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)  # offsets change in summer
-        wrong = np.flatnonzero(dates.isna())
+        neither = dates.isna() & numbers.isna()
+        wrong = np.flatnonzero(neither if neither.any() else dates.isna())
         if len(wrong):
-            raise InputError(f"row {wrong[0] + 2}, column TIMESTAMP: {values.iloc[wrong[0]]!r} is no instant")
+            raise InputError(f"row {values.index[wrong[0]]}, column TIMESTAMP: {values.iloc[wrong[0]]!r} is no instant")
         numbers = (dates - dates.iloc[0]).dt.total_seconds()
     seconds = numbers.to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(seconds < 0)
     if len(wrong):
-        raise InputError(f"row {wrong[0] + 2}, column TIMESTAMP: lies before the first instant, or is negative")
+        raise InputError(
+            f"row {values.index[wrong[0]]}, column TIMESTAMP: lies before the first instant, or is negative"
+        )
     return seconds

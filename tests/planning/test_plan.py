@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from scipy.stats import binomtest
 
 import slotool as api
-from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning
-from slotool.planning.fleet import MAX_READ_PER_S, FleetSearch, Pool, WorkerType
+from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning, TableError
+from slotool.planning.fleet import MAX_READ_PER_S, FleetSearch, Pool
 from slotool.planning.promise import Promise, attainment_at_least, attainment_at_most, mean_at_least
 from slotool.planning.traffic import Traffic
+from slotool.planning.worker import WorkerType
+from slotool.reports.figure import Figure
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import LatencyTable, OutcomeTable
@@ -447,3 +450,31 @@ def test_outcomes_may_name_versions_instead_of_points() -> None:
     found = api.plan(LatencyTable.of(rows), outcomes=outcomes, rate=500.0, deadline_ms=20, min_accuracy=0.95)
     assert found.holds
     assert found.rows[0]["accuracy_at_least"] >= 0.95
+
+
+def test_plots_of_a_mixed_plan_show_it_and_the_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+
+    def kept(figures: Iterator[Figure], folder: Path) -> list[Path]:
+        drawn.extend(figures)
+        return [folder / f"{figure.id}.png" for figure in drawn]
+
+    monkeypatch.setattr("slotool.reports.plots.save_plots", kept)
+    files, prices, _ = _kinds_and_files(tmp_path, 1.7)
+    found = api.plan(
+        files, rate=900.0, deadline_ms=40, min_accuracy=0.84, policies="slackfit", mixed=True, prices=prices,
+        plots=tmp_path / "plots", progress=None,
+    )  # fmt: skip
+    assert len(found.rows[0]["pools"]) == 2
+    for figure, least in zip(drawn, (0.99, 0.99 * 0.84), strict=True):
+        curves = {curve.name: curve for curve in figure.curves}
+        assert found.rows[0]["cost"] in curves["two kinds of workers"].x
+        assert set(curves["promised"].y) == {least}
+
+
+def test_instants_may_be_an_array(traffic: ArrivalTable) -> None:
+    given = {"deadline_ms": 20, "attainment": 0.9, "policies": "slackfit", "outcomes": OUTCOMES, "progress": None}
+    by_array, by_table = (api.plan(LATENCY, arrivals=each, **given) for each in (traffic.times_s, traffic))
+    assert by_array.rows == by_table.rows
+    with pytest.raises(TableError, match="row 2, column arrival_s"):
+        api.plan(LATENCY, arrivals=np.array([1.0, 0.5]), **given)

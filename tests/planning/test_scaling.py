@@ -23,7 +23,7 @@ LOW_PER_S, HIGH_PER_S = 60.0, 600.0
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(service_text, "_cores", lambda: 8)
+    monkeypatch.setattr(service_text, "cores_here", lambda: 8)
     generator = np.random.default_rng(5)
     rows = LatencyTable.of(
         {

@@ -15,9 +15,10 @@ import torch
 
 from slotool import devices
 from slotool.elastic.family import Family, Version
-from slotool.planning.fleet import Fleet, Pool, WorkerType
+from slotool.planning.fleet import Fleet, Pool
 from slotool.planning.promise import Promise
 from slotool.planning.service_text import service_text
+from slotool.planning.worker import WorkerType
 from slotool.serving import Router
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, worker
 from slotool.serving.engines.protocol import CALL, FAILED, READY, REPLY

@@ -93,6 +93,8 @@ def test_the_public_traces_are_read() -> None:
     ("text", "sentence"),
     [
         ("TIMESTAMP\n2.0\n1.0\n", "instant 2 of the recording lies before"),
+        ("\nTIMESTAMP\n1.5\n\n\nsoon\n", "row 6, column TIMESTAMP: 'soon' is no instant"),
+        ("rate_per_s\n1\n\n-2\n", "row 4, column rate_per_s: '-2.0' is no rate or count"),
         ("TIMESTAMP\n2023-01-01 00:00:02\n2023-01-01 00:00:01\n", "row 3, column TIMESTAMP: lies before the first"),
         ("TIMESTAMP\n1.0\nnoon\n", "column TIMESTAMP: .* is no instant"),
         ("TIMESTAMP\n-1.0\n1.0\n", "row 2, column TIMESTAMP: lies before"),
@@ -170,3 +172,13 @@ def test_an_option_of_another_arrival_process_is_rejected(
     run = slotool("generate", "arrivals", "-o", tmp_path / "a.parquet", *found)
     assert run.exit_code == 2
     assert sentence in " ".join(run.stderr.split())
+
+
+def test_a_trace_in_place_of_arrivals_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "day.csv").write_text("rate_per_s\n10\n20\n")
+    with pytest.raises(TableError, match=r"generate arrivals --trace .*day\.csv"):
+        ArrivalTable.load(tmp_path / "day.csv")
+    (tmp_path / "other.csv").write_text("instant\n10\n")
+    with pytest.raises(TableError) as caught:
+        ArrivalTable.load(tmp_path / "other.csv")
+    assert "--trace" not in str(caught.value)

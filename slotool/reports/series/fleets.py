@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,21 +18,33 @@ _SHOWN = (
 )
 
 
-def fleet_figures(name: str, rows: Sequence[Mapping[str, float | str]], chosen_cost: float) -> Iterator[Figure]:
-    """Share in time, and share correct in time, by cost: a curve per policy of ``rows``.
+def fleet_figures(
+    name: str,
+    rows: Sequence[Mapping[str, float | str]],
+    chosen_cost: float,
+    promised: Mapping[str, float] = MappingProxyType({}),
+) -> Iterator[Figure]:
+    """Share in time, and share correct in time, by cost: a curve per policy of ``rows``, and a dashed line at what is
+    promised of it.
 
-    ``rows``: of each fleet ``policy``, ``cost``, ``attainment`` and ``effective_accuracy``.
+    ``rows``: of each fleet ``policy``, ``cost``, ``attainment`` and ``effective_accuracy``. ``promised``: by the same
+    names; where one is missing or 0 no line is drawn.
     """
     policies = list(dict.fromkeys(str(row["policy"]) for row in rows))
     for key, short, title, figure_id in _SHOWN:
         curves = tuple(_curve(policy, at, key, rows) for at, policy in enumerate(policies))
-        values = np.array([float(row[key]) for row in rows])
+        least = promised.get(key, 0.0)
+        costs = np.array([float(row["cost"]) for row in rows])
+        if least:
+            ends = np.array([costs.min(), costs.max()])
+            curves += (Curve("promised", ends, np.full(2, least), "dashes", len(policies)),)
+        values = np.array([float(row[key]) for row in rows] + [least] * bool(least))
         yield Figure(
             id=figure_id,
             title=f"{name}: {short} by cost",
             caption=f"The plan costs {chosen_cost:g}. Each dot is a fleet on the simulated traffic.",
             source=name,
-            x=linear_axis("cost of the fleet", np.array([float(row["cost"]) for row in rows])),
+            x=linear_axis("cost of the fleet", costs),
             y=share_axis(f"requests {title}", values),
             curves=curves,
             table=Rows(

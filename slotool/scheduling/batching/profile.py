@@ -26,6 +26,19 @@ class Profile:
     grid: ControlGrid
     samples_us: dict[tuple[OperatingPoint, int], np.ndarray]
 
+    def up_to(self, max_batch: int) -> Profile:
+        """The same points in batches of at most ``max_batch``."""
+        grid = self.grid
+        known = {
+            (point, int(size)): float(grid.latency_us[row, column])
+            for row, point in enumerate(grid.points)
+            for column, size in enumerate(grid.sizes)
+            if size <= max_batch
+        }
+        space = ControlSpace(grid.points, known, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
+        samples_us = {cell: own for cell, own in self.samples_us.items() if cell[1] <= max_batch}
+        return Profile(self.subject, ControlGrid(space, all_points=True), samples_us)
+
 
 def read_profile(
     latency: LatencyTable,

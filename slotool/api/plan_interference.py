@@ -1,0 +1,153 @@
+"""Of ``slotool.plan``: workers that share a machine, and what is known of how they slow each other down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotool.api.inputs import FilePath, loaded
+from slotool.api.progress import Reporter
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.planning.fleet import Fleet, FleetSearch
+    from slotool.planning.interference import Placement
+    from slotool.planning.worker import WorkerType
+    from slotool.tables import LatencyTable, OperatingPoint
+
+
+def placement_of(
+    interference: FilePath | LatencyTable | float | None,
+    machine_cores: int | None,
+    workers: Sequence[WorkerType],
+    quantile: float,
+    artifact: FilePath | None = None,
+) -> Placement | None:
+    """Of machines of ``machine_cores``, None: as many as this one has. None where nothing is known of interference.
+
+    Raises ``ArgumentError`` for a ratio below 1 and for cores without effect, ``InputError`` for a table without rows
+    of the workers.
+    """
+    from slotool.planning.interference import Interference, Placement
+    from slotool.planning.service_text import cores_here
+    from slotool.predictors.colocation import PredictorArtifact
+    from slotool.tables import LatencyTable
+
+    if machine_cores is not None and machine_cores < 1:
+        raise ArgumentError("machine_cores", f"{machine_cores} is not 1 or more")
+    if interference is None:
+        if machine_cores is not None:
+            raise ArgumentError("machine_cores", "it has no effect without interference")
+        return None
+    found: dict[str, Interference] = {}
+    for worker in workers:
+        if isinstance(interference, int | float):
+            if not interference >= 1:
+                raise ArgumentError("interference", f"a ratio of {interference:g} is not 1 or more")
+            found[worker.name] = Interference.constant(float(interference), quantile)
+            continue
+        if isinstance(interference, str | Path) and Path(interference).is_dir():
+            found[worker.name] = Interference.of_predictor(
+                PredictorArtifact.load(str(interference)),
+                graphs_of(artifact),
+                threads=worker.threads,
+                quantile=quantile,
+            )
+            continue
+        table = loaded(LatencyTable, interference)
+        found[worker.name] = Interference.of_table(
+            table, worker.profile.subject, threads=worker.threads, quantile=quantile
+        )
+    return Placement(machine_cores or cores_here(), found)
+
+
+def graphs_of(artifact: FilePath | None) -> dict[OperatingPoint, OperatorGraph]:
+    """The operator graphs of what is to be served, by point: of slotool's families, and of families of ONNX files.
+
+    Raises ``ArgumentError`` without an artifact, or for one of another kind.
+    """
+    from slotool.api.networks import Networks
+    from slotool.artifacts import open_artifact
+    from slotool.elastic import load_served
+    from slotool.elastic.family import Family
+    from slotool.elastic.model_family_files import VERSIONS_FILE
+
+    if artifact is None:
+        raise ArgumentError("interference", "a predictor needs the graphs of what is served: give its artifact too")
+    model = load_served(str(artifact), mapped=True)
+    if isinstance(model, Family):
+        return dict(zip(model.points, (version.graph for version in model.versions), strict=True))
+    names = Path(str(artifact)) / VERSIONS_FILE
+    entries = open_artifact(str(artifact)).json(VERSIONS_FILE)["versions"] if names.is_file() else []
+    files = {entry["name"]: str(entry["stored"] or entry["location"]) for entry in entries}
+    if not files or not all(file.endswith(".onnx") for file in files.values()):
+        raise ArgumentError(
+            "interference",
+            f"a predictor needs operator graphs, and {artifact} is no family of ONNX files: measure a table by "
+            "profile points --co-runners 0,1 --placement split",
+        )
+    found = {}
+    for point in model.points:
+        file = Path(files[str(point.get("version"))])
+        at = file if file.is_absolute() else Path(str(artifact)) / file
+        (found[point],) = Networks.of([str(at)]).graphs()
+    return found
+
+
+def note_sharing(search: FleetSearch, fleet: Fleet, reporter: Reporter) -> None:
+    """Says what is not known, or only by extrapolation, of the workers of ``fleet`` that share a machine."""
+    from slotool.planning.interference import Placement
+    from slotool.planning.service_text import cores_here, is_gpu
+
+    for pool in fleet.pools:
+        if is_gpu(pool.worker):
+            continue
+        placement = search.placement or Placement(cores_here(), {})
+        together = placement.per_machine(pool.worker, pool.replicas)
+        known = placement.interference.get(pool.worker.name)
+        if together == 1:
+            continue
+        if known is None:
+            reporter.note(
+                f"{together} workers share a machine, and are planned with the latency of one alone; --interference "
+                "says what they do to each other"
+            )
+        elif together - 1 > known.max_co_runners:
+            reporter.warn(
+                f"{together} workers share a machine, and interference is known next to {known.max_co_runners} at "
+                "most: next to more it counts in proportion"
+            )
+
+
+def with_raised_tables(search: FleetSearch, fleet: Fleet, out: Path) -> Fleet:
+    """``fleet`` with latency tables beside ``out`` where its workers share machines: a server then plans with what the
+    plan did."""
+    pools = []
+    for number, pool in enumerate(fleet.pools):
+        placed = search.placed(pool.worker, pool.replicas)
+        if placed is pool.worker:
+            pools.append(pool)
+            continue
+        path = out.with_name(f"{out.stem}-latency{number or ''}.parquet")
+        _raised_table(pool.worker, placed).save(path)
+        pools.append(replace(pool, worker=replace(pool.worker, source=path)))
+    return replace(fleet, pools=tuple(pools))
+
+
+def _raised_table(worker: WorkerType, placed: WorkerType) -> LatencyTable:
+    """The rows of ``worker``, with the latencies of ``placed``."""
+    from slotool.tables import LatencyTable, OperatingPoint
+
+    table = loaded(LatencyTable, worker.source)
+    kept = table.where(status="ok", co_runners="", threads=worker.threads, subject=placed.profile.subject)
+    rows = kept.rows[kept.rows["device"] == worker.device] if worker.device in set(kept.rows["device"]) else kept.rows
+    cells = zip(map(OperatingPoint.parse, rows["point"]), rows["batch_size"].astype(int), strict=True)
+    # Points that no policy would choose are served too where a request names them.
+    raised = [
+        placed.profile.samples_us.get(cell, 1e6 * own) for cell, own in zip(cells, rows["samples_s"], strict=True)
+    ]
+    rows = rows.drop(columns=["samples_per_round"]).assign(samples_s=[1e-6 * each for each in raised])
+    return LatencyTable(rows.reset_index(drop=True), {**table.provenance, "co_located": placed.name})

@@ -1,0 +1,264 @@
+"""Why a plan is as it is: what fails with one worker fewer, with other workers and policies that cost less, and how
+far what it depends on may change."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool
+from slotool.planning.lateness import Lateness, lateness
+from slotool.planning.promise import Part, Promise, Verdict, attainment_bounds
+from slotool.planning.traffic import Traffic
+from slotool.scheduling.batching import FixedBatching
+from slotool.simulation.result import IN_TIME
+
+# Which draw of the latencies: the one that confirmed the plan.
+CONFIRMED = 1
+# Halvings of the ranges in which limits are looked for, and how far these reach: times the deadline or the rate.
+HALVINGS, MAX_TIMES = 7, 8.0
+# Other workers and policies that are tried at less cost, the cheapest that hold first.
+MAX_ALTERNATIVES = 8
+# What changes: the words a reader tells them by.
+WORKERS, WORKER_TYPE, POLICY, POINT, BATCH_LIMIT = "workers", "worker type", "policy", "point", "batch limit"
+ATTAINMENT = "attainment"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A fleet that the plan is not. ``change``: what it differs in; ``verdict``: what the simulation shows of it, on
+    the traffic and with the latencies that confirmed the plan; ``misses``: of the promise."""
+
+    change: str
+    worker: str
+    policy: str
+    replicas: int
+    cost: float
+    max_batch: int
+    verdict: Verdict
+    misses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How far something may change until the promise breaks: ``value``, None where nothing that was tried holds, and
+    what then is missed (``breaks``; empty where all that was tried holds)."""
+
+    value: float | None
+    breaks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fewer:
+    """One worker fewer. ``bounds``: of its attainment, by name; the lesser counts. ``deadline_us``: the shortest at
+    which that many hold the promise; ``traffic``: the greatest share of the rate at which they do."""
+
+    tried: Tried
+    lateness: Lateness
+    bounds: dict[str, float]
+    deadline_us: Limit
+    traffic: Limit
+
+
+@dataclass(frozen=True)
+class Margins:
+    """How far the plan itself holds.
+
+    ``deadline_us``: the shortest deadline; ``traffic``: the greatest rate, times that of the traffic;
+    ``accurate_per_s``: what its workers answer in their best batches at the fastest point that is accurate enough, 0
+    without one, and ``fastest_per_s`` at the fastest of all; ``fastest_us``: the fastest call, as policies plan it;
+    ``may_wait_us``: what a deadline leaves besides it and what is kept for the front end; ``point_shares``: of the
+    requests that were in time, by the point that answered; ``max_queue``: as served.
+    """
+
+    lateness: Lateness
+    verdict: Verdict
+    deadline_us: Limit
+    traffic: Limit
+    accurate_per_s: float
+    fastest_per_s: float
+    fastest_us: float
+    may_wait_us: float
+    point_shares: dict[str, float]
+    max_queue: int
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """``fewer``: None where one worker is all there is; ``alternatives``: that would cost less, and do not hold;
+    ``as_cheap``: the first that holds at the same cost."""
+
+    fewer: Fewer | None
+    alternatives: tuple[Tried, ...]
+    as_cheap: Tried | None
+    margins: Margins
+
+
+def reasons(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> Reasons:
+    """Of the first of ``found``, which holds. ``advance`` is called for each fleet that is simulated for it."""
+    best = found[0]
+    why = _Why(search, best.tried, advance)
+    return Reasons(
+        None if best.fewer is None else why.fewer(best.fewer),
+        tuple(why.cheaper(found)),
+        why.as_cheap(found),
+        why.margins(),
+    )
+
+
+class _Why:
+    def __init__(self, search: FleetSearch, chosen: Fleet, advance: Callable[[], None]):
+        self._search, self._chosen, self._advance = search, chosen, advance
+        self._promise: Promise = search.promise
+
+    def fewer(self, fleet: Fleet) -> Fewer:
+        traffic = self._search.confirming
+        parts = self._search.parts(fleet.pools, CONFIRMED, traffic)
+        in_time = np.zeros(len(traffic.arrival_s), dtype=bool)
+        for part in parts:
+            in_time[part.at] = part.result.status == IN_TIME
+        return Fewer(
+            self._tried(WORKERS, fleet.pools),
+            lateness(parts, traffic, self._promise.deadline_us),
+            attainment_bounds(in_time[traffic.counted], self._search.judge.significance),
+            self._shortest_deadline_us(fleet.pools, 1.0, MAX_TIMES),
+            self._greatest_traffic(fleet.pools, 1 / MAX_TIMES, 1.0),
+        )
+
+    def cheaper(self, found: Sequence[Found]) -> Iterator[Tried]:
+        """Each other worker type and policy with as many workers as cost less than the plan; one worker fewer at the
+        next faster point; the plan with smaller batches."""
+        own = self._chosen.pools[0]
+        for each in [each for each in found[1:] if len(each.tried.pools) == 1][:MAX_ALTERNATIVES]:
+            (pool,) = each.tried.pools
+            replicas = math.ceil(self._chosen.cost / pool.worker.price - 1e-9) - 1
+            if 1 <= replicas < each.tried.replicas or not each.holds:
+                yield self._tried(self._change(pool), [replace(pool, replicas=max(1, replicas))])
+        if len(self._chosen.pools) > 1:
+            return
+        if own.replicas > 1 and (policy := self._faster_point(own)) is not None:
+            yield self._tried(POINT, [replace(own, policy=policy, replicas=own.replicas - 1)])
+        if (smaller := _smaller_batches(own)) is not None and self._search.fits(smaller):
+            yield replace(self._tried(BATCH_LIMIT, [smaller]), worker=own.worker.name)
+
+    def as_cheap(self, found: Sequence[Found]) -> Tried | None:
+        """The first other that holds at the same cost."""
+        for each in found[1:]:
+            if each.holds and each.tried.cost == self._chosen.cost and len(each.tried.pools) == 1:
+                return self._tried(self._change(each.tried.pools[0]), each.tried.pools)
+        return None
+
+    def margins(self) -> Margins:
+        pools, traffic = self._chosen.pools, self._search.confirming
+        parts = self._search.parts(pools, CONFIRMED, traffic)
+        self._advance()
+        grids = [self._search.placed(pool.worker, pool.replicas).profile.grid for pool in pools]
+        fastest_us = min(grid.fastest_us for grid in grids)
+        enough = [grid.best_rate_per_s[grid.accuracy >= self._promise.accuracy].max(initial=0.0) for grid in grids]
+        fastest = [grid.best_rate_per_s.max() for grid in grids]
+        return Margins(
+            lateness(parts, traffic, self._promise.deadline_us),
+            self._search.judged(parts, traffic),
+            self._shortest_deadline_us(pools, 1 / MAX_TIMES, 1.0),
+            self._greatest_traffic(pools, 1.0, MAX_TIMES),
+            sum(pool.replicas * float(rate) for pool, rate in zip(pools, enough, strict=True)),
+            sum(pool.replicas * float(rate) for pool, rate in zip(pools, fastest, strict=True)),
+            fastest_us,
+            self._search.computing_us - fastest_us,
+            _point_shares(parts),
+            sum(self._search.max_queue(pool) for pool in pools),
+        )
+
+    def _change(self, pool: Pool) -> str:
+        return POLICY if pool.worker.name == self._chosen.pools[0].worker.name else WORKER_TYPE
+
+    def _faster_point(self, pool: Pool) -> str | None:
+        """The policy of always the next faster point than those that are accurate enough; None where all are, or
+        requests choose by their tolerance."""
+        grid = pool.worker.profile.grid
+        enough = grid.accuracy >= self._promise.accuracy
+        if self._search.terms(pool) or enough.all() or not enough.any():
+            return None
+        slowest_allowed = grid.best_rate_per_s[enough].max()
+        faster = [row for row in np.flatnonzero(~enough) if grid.best_rate_per_s[row] > slowest_allowed]
+        if not faster:
+            return None
+        return f"{FixedBatching.name}@{grid.points[min(faster, key=lambda row: grid.best_rate_per_s[row])].key}"
+
+    def _tried(self, change: str, pools: Sequence[Pool]) -> Tried:
+        fleet = self._search.served(pools, CONFIRMED, self._search.confirming)
+        self._advance()
+        return Tried(
+            change,
+            " + ".join(pool.worker.name for pool in pools),
+            " + ".join(pool.policy for pool in pools),
+            fleet.replicas,
+            fleet.cost,
+            max(pool.max_batch for pool in pools),
+            fleet.verdict,
+            tuple(fleet.verdict.misses(self._promise)),
+        )
+
+    def _shortest_deadline_us(self, pools: Sequence[Pool], low: float, high: float) -> Limit:
+        """Of ``low`` to ``high`` times the promise's."""
+
+        def missed(times: float) -> tuple[str, ...]:
+            search = self._search.with_deadline(times * self._promise.deadline_us)
+            return self._missed(search, pools, search.searched)
+
+        least = _least(low, high, missed)
+        return least if least.value is None else replace(least, value=least.value * self._promise.deadline_us)
+
+    def _greatest_traffic(self, pools: Sequence[Pool], low: float, high: float) -> Limit:
+        """Of ``low`` to ``high`` times the rate."""
+        search = self._search
+        least = _least(
+            1 / high, 1 / low, lambda slower: self._missed(search, pools, search.searched.faster(1 / slower))
+        )
+        return least if least.value is None else replace(least, value=1 / least.value)
+
+    def _missed(self, search: FleetSearch, pools: Sequence[Pool], traffic: Traffic) -> tuple[str, ...]:
+        self._advance()
+        if not all(map(search.fits, pools)):
+            return (ATTAINMENT,)
+        return tuple(search.served(pools, CONFIRMED, traffic).verdict.misses(search.promise))
+
+
+def _smaller_batches(pool: Pool) -> Pool | None:
+    """The same workers with batches up to the next smaller size; None where there is none."""
+    sizes = pool.worker.profile.grid.sizes
+    if len(sizes) < 2:
+        return None
+    limit = int(sizes[-2])
+    name = f"{pool.worker.name}, batches of up to {limit}"  # services are kept by the name of their workers
+    return replace(pool, worker=replace(pool.worker, name=name, profile=pool.worker.profile.up_to(limit)))
+
+
+def _point_shares(parts: Sequence[Part]) -> dict[str, float]:
+    counts: Counter[str] = Counter()
+    for part in parts:
+        rows = part.result.row[part.result.status == IN_TIME]
+        for row, count in zip(*np.unique(rows, return_counts=True), strict=True):
+            counts[part.result.grid.points[row].key] += int(count)
+    return {key: count / counts.total() for key, count in counts.most_common()}
+
+
+def _least(low: float, high: float, missed: Callable[[float], tuple[str, ...]]) -> Limit:
+    """The least of ``low`` to ``high`` with nothing ``missed``, as all above it; to 2 % of a range of 8 times."""
+    if breaks := missed(high):
+        return Limit(None, breaks)
+    if not missed(low):
+        return Limit(low, ())
+    below, above = math.log(low), math.log(high)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (below + above)
+        found = missed(math.exp(middle))
+        if found:
+            below, breaks = middle, found
+        else:
+            above = middle
+    return Limit(math.exp(above), breaks)

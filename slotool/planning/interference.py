@@ -1,0 +1,202 @@
+"""Workers that share a machine: by how much the calls of one are longer while others compute.
+
+Each worker has cores of its own, but caches, memory and the clock are shared. What co-runners cost is a ratio of
+latencies, co-located over alone, at the same point, batch size and quantile: measured by ``profile points --placement
+split``, or predicted. The latencies that a fleet is planned with are raised by it.
+Source: T(k, β) of slo-aware-neural-networks, section 2.3; β here is how many other workers are busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.planning.worker import WorkerType
+from slotool.predictors.colocation import PredictorArtifact
+from slotool.scheduling.batching import ControlGrid, Profile
+from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
+from slotool.tables import LatencyTable, OperatingPoint
+from slotool.tables.latency import copies_in
+
+# Quantiles at which latencies are compared: beyond them a table of some hundred samples says nothing.
+QUANTILES = np.linspace(0.05, 0.95, 10)
+SPLIT = "split"
+# Copies next to which a predictor is asked; it has learnt of one or two, as a rule.
+MAX_PREDICTED = 2
+
+
+@dataclass(frozen=True)
+class Interference:
+    """``ratios``: by number of busy co-runners, point key and batch size, float64 [QUANTILES], co-located over alone.
+    ``quantile``: of the latencies, that policies plan with."""
+
+    ratios: Mapping[int, Mapping[tuple[str, int], np.ndarray]]
+    quantile: float = PLANNING_QUANTILE
+
+    @classmethod
+    def of_table(
+        cls, table: LatencyTable, subject: str, *, threads: int = 1, quantile: float = PLANNING_QUANTILE
+    ) -> Interference:
+        """From rows of ``subject`` alone and co-located with copies of itself, measured or predicted.
+
+        Raises ``InputError`` without co-located rows of so many threads, for rows whose co-runners had the same cores,
+        and for a co-located row whose latency alone is not known.
+        """
+        rows = table.where(subject=subject, status="ok", threads=threads).rows
+        copies = [copies_in(subject, text) for text in rows["co_runners"]]
+        rows = rows.assign(copies=np.array([-1 if count is None else count for count in copies], dtype=np.int64))
+        colocated = rows[rows["copies"] > 0]
+        if colocated.empty:
+            raise InputError(
+                f"{table.source}: no row of {subject} with {threads} thread{'s' if threads > 1 else ''} is co-located "
+                "with copies of it: slotool profile points ARTIFACT --co-runners 0,1 --placement split"
+            )
+        if "placement" in colocated:
+            colocated = colocated[colocated["placement"].isin((SPLIT, "", None))]
+            if colocated.empty:
+                raise InputError(
+                    f"{table.source}: its co-runners had the same cores, and workers have cores of their own: measure "
+                    "with --placement split"
+                )
+        alone = {(row["point"], row["batch_size"]): row["samples_s"] for row in _records(rows[rows["copies"] == 0])}
+        ratios: dict[int, dict[tuple[str, int], np.ndarray]] = {}
+        for row in _records(colocated):
+            cell = str(row["point"]), int(row["batch_size"])
+            own = row.get("solo_s")
+            alone_s = alone.get(cell) if own is None or not len(own) else own
+            if alone_s is None:
+                raise InputError(f"{table.source}: {subject} at {cell[0]}, batch size {cell[1]}, has no row alone")
+            ratios.setdefault(int(row["copies"]), {})[cell] = _ratio(row["samples_s"], alone_s)
+        return cls(ratios, quantile)
+
+    @classmethod
+    def of_predictor(
+        cls,
+        artifact: PredictorArtifact,
+        graphs: Mapping[OperatingPoint, OperatorGraph],
+        *,
+        threads: int = 1,
+        quantile: float = PLANNING_QUANTILE,
+    ) -> Interference:
+        """As predicted of each point next to up to ``MAX_PREDICTED`` copies of itself, at the batch size of the labels.
+
+        Raises ``InputError`` for a predictor of solo latencies only, of another number of threads, or of co-runners on
+        the same cores, and for a point whose latency alone it cannot say.
+        """
+        setting = artifact.require_colocated().setting
+        if setting.placement != SPLIT:
+            raise InputError(
+                f"{artifact.path}: it learnt from co-runners on the same cores, and workers have cores of their own: "
+                "train it on rows of profile colocated --placement split"
+            )
+        if setting.threads != threads:
+            raise InputError(f"{artifact.path}: it is for {setting.threads} threads, and the workers have {threads}")
+        ratios: dict[int, dict[tuple[str, int], np.ndarray]] = {}
+        for count in range(1, MAX_PREDICTED + 1):
+            for point, graph in graphs.items():
+                (alone,), _, found = artifact.predict_colocated([graph], [graph] * count)
+                ratio = float(found.latency_s[0]) / alone.latency_s
+                ratios.setdefault(count, {})[point.key, setting.batch_size] = np.full(len(QUANTILES), ratio)
+        return cls(ratios, quantile)
+
+    @classmethod
+    def constant(cls, ratio: float, quantile: float = PLANNING_QUANTILE) -> Interference:
+        """All calls take ``ratio`` times as long next to one busy worker, and so much longer for each other one."""
+        return cls({1: {("", 1): np.full(len(QUANTILES), ratio)}}, quantile)
+
+    @property
+    def max_co_runners(self) -> int:
+        """Beyond which it is in proportion."""
+        return max(self.ratios)
+
+    def ratio(self, point: OperatingPoint, batch_size: int, co_runners: int) -> np.ndarray:
+        """float64 [QUANTILES], 1 at least: how many times as long a call takes next to so many busy workers.
+
+        Between numbers of co-runners that are known, and beyond them, it grows in proportion. A point or batch size
+        that is not known takes the ratio of the nearest batch size of the point, else the mean of all.
+        """
+        if not co_runners:
+            return np.ones(len(QUANTILES))
+        known = {0: np.ones(len(QUANTILES))}
+        known |= {count: self._at(count, point.key, batch_size) for count in sorted(self.ratios)}
+        counts = list(known)
+        if co_runners >= counts[-1]:
+            found = 1 + (known[counts[-1]] - 1) * co_runners / counts[-1]
+        else:
+            above = next(count for count in counts if count >= co_runners)
+            below = max(count for count in counts if count < co_runners)
+            share = (co_runners - below) / (above - below)
+            found = (1 - share) * known[below] + share * known[above]
+        least: np.ndarray = np.maximum(found, 1.0)
+        return least
+
+    def raised(self, profile: Profile, co_runners: int) -> Profile:
+        """``profile`` next to so many busy workers."""
+        grid, at = profile.grid, float(self.quantile)
+        known = {
+            (point, int(size)): float(grid.latency_us[row, column])
+            * float(np.interp(at, QUANTILES, self.ratio(point, int(size), co_runners)))
+            for row, point in enumerate(grid.points)
+            for column, size in enumerate(grid.sizes)
+        }
+        space = ControlSpace(grid.points, known, dict(zip(grid.points, grid.accuracy.tolist(), strict=True)))
+        samples_us = {cell: self.longer(*cell, own, co_runners) for cell, own in profile.samples_us.items()}
+        return Profile(profile.subject, ControlGrid(space, all_points=True), samples_us)
+
+    def longer(self, point: OperatingPoint, batch_size: int, samples: np.ndarray, co_runners: int) -> np.ndarray:
+        """``samples`` of calls alone, each longer by the ratio at its own quantile."""
+        samples = np.asarray(samples, dtype=np.float64)
+        ranks = np.full(1, 0.5) if len(samples) == 1 else np.argsort(np.argsort(samples)) / (len(samples) - 1)
+        longer: np.ndarray = samples * np.interp(ranks, QUANTILES, self.ratio(point, batch_size, co_runners))
+        return longer
+
+    def _at(self, count: int, key: str, batch_size: int) -> np.ndarray:
+        cells = self.ratios[count]
+        own = [size for point, size in cells if point == key]
+        if own:
+            return cells[key, min(own, key=lambda size: abs(np.log(size / batch_size)))]
+        mean: np.ndarray = np.exp(np.mean([np.log(ratio) for ratio in cells.values()], axis=0))
+        return mean
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Workers of a fleet on machines of ``cores`` each, filled one after the other; ``interference``: by name of their
+    type, what they do to each other."""
+
+    cores: int
+    interference: Mapping[str, Interference]
+
+    def per_machine(self, worker: WorkerType, replicas: int) -> int:
+        """Workers of a machine that is full, or of the only one."""
+        return min(replicas, max(1, self.cores // worker.threads))
+
+    def placed(self, worker: WorkerType, replicas: int) -> WorkerType:
+        """``worker`` as one of so many: policies plan with the latencies next to all others of its machine busy, and
+        calls take those next to the ones that are."""
+        found, together = self.interference.get(worker.name), self.per_machine(worker, replicas)
+        if found is None or together == 1:
+            return worker
+        profiles = [found.raised(worker.profile, count) for count in range(together)]
+        return WorkerType(
+            f"{worker.name}, {together} to a machine", profiles[-1], worker.threads, worker.price, worker.source,
+            worker.device, tuple(each.samples_us for each in profiles),
+        )  # fmt: skip
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
+
+
+def _ratio(colocated_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
+    """Of one estimate on either side the same at every quantile."""
+    if min(len(colocated_s), len(alone_s)) == 1:
+        return np.full(len(QUANTILES), float(np.median(colocated_s)) / float(np.median(alone_s)))
+    ratio: np.ndarray = np.quantile(colocated_s, QUANTILES) / np.quantile(alone_s, QUANTILES)
+    return ratio

@@ -1,0 +1,103 @@
+"""``slotool plan --explain``: why not one worker fewer, and what would have to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import slotool as api
+from slotool.tables import LatencyTable
+from slotool.workloads import ArrivalTable, Poisson
+from tests.conftest import Slotool
+
+CALM_PER_S, BURST_AT_S, BURST = 40.0, 2.2, 60
+
+
+@pytest.fixture
+def latency() -> LatencyTable:
+    """Two versions, 4 and 10 ms for one request."""
+    points = {"version=small": (4e-3, 0.8), "version=large": (10e-3, 0.95)}
+    rows = LatencyTable.of(
+        {"subject": "net", "point": point, "batch_size": size, "samples_s": [one_s * (0.4 + 0.6 * size)] * 3}
+        for point, (one_s, _) in points.items()
+        for size in (1, 2, 4)
+    ).rows
+    return LatencyTable(rows.assign(accuracy=[points[point][1] for point in rows["point"]]))
+
+
+@pytest.fixture
+def traffic() -> ArrivalTable:
+    """Few requests for four seconds, and a burst within a tenth of one."""
+    calm_s = Poisson(CALM_PER_S).times(4.0, seed=1)
+    burst_s = np.linspace(BURST_AT_S, BURST_AT_S + 0.1, BURST)
+    return ArrivalTable(pd.DataFrame({"arrival_s": np.sort(np.concatenate([calm_s, burst_s]))}))
+
+
+def _plan(latency: LatencyTable, traffic: ArrivalTable, **other: Any) -> Any:
+    promise: dict[str, Any] = {"deadline_ms": 60, "attainment": 0.9, "min_accuracy": 0.85, **other}
+    return api.plan(latency, arrivals=traffic, policies="maxacc", reserve_ms=0, progress=None, **promise)
+
+
+def test_one_worker_fewer_fails_where_the_burst_is(latency: LatencyTable, traffic: ArrivalTable) -> None:
+    found = _plan(latency, traffic, explain=True)
+    fewer = found.reasons["fewer"]
+    assert fewer["tried"]["replicas"] == found.rows[0]["replicas"] - 1
+    assert fewer["tried"]["verdict"]["attainment"] == found.rows[0]["fewer"]["attainment"]
+    assert min(fewer["bounds"].values()) == found.rows[0]["fewer"]["attainment_at_least"] < 0.9
+    late = sum(fewer["lateness"]["not_in_time"].values())
+    assert late == round((1 - fewer["tried"]["verdict"]["attainment"]) * len(traffic.times_s)) > 0
+    worst = fewer["lateness"]["worst"]
+    assert BURST_AT_S - 0.2 < worst["start_s"] < worst["end_s"] < BURST_AT_S + 0.4
+    assert worst["late_share"] > 1 - fewer["tried"]["verdict"]["attainment"]
+    assert fewer["lateness"]["half_within"] <= 2
+
+
+def test_what_would_allow_one_worker_fewer_does(latency: LatencyTable, traffic: ArrivalTable) -> None:
+    found = _plan(latency, traffic, explain=True)
+    fewer = found.reasons["fewer"]
+    few = {"max_workers": fewer["tried"]["replicas"]}
+    longer_ms = fewer["deadline_us"]["value"] / 1e3
+    assert longer_ms > 60
+    assert _plan(latency, traffic, deadline_ms=1.001 * longer_ms, **few).holds
+    assert not _plan(latency, traffic, deadline_ms=0.9 * longer_ms, **few).holds
+    share = fewer["traffic"]["value"]
+    slower = ArrivalTable(pd.DataFrame({"arrival_s": traffic.times_s / share}))
+    assert share < 1
+    assert _plan(latency, slower, **few).holds
+    shown = fewer["tried"]["verdict"]
+    assert _plan(latency, traffic, attainment=shown["attainment_at_least"] - 1e-9, **few).holds
+
+
+def test_the_plan_holds_as_far_as_its_margins_say(latency: LatencyTable, traffic: ArrivalTable) -> None:
+    found = _plan(latency, traffic, explain=True)
+    replicas, margins = {"max_workers": found.rows[0]["replicas"]}, found.reasons["margins"]
+    shorter_ms = margins["deadline_us"]["value"] / 1e3
+    assert shorter_ms < 60
+    assert _plan(latency, traffic, deadline_ms=1.001 * shorter_ms, **replicas).holds
+    times = margins["traffic"]["value"]
+    faster = ArrivalTable(pd.DataFrame({"arrival_s": traffic.times_s / (0.999 * times)}))
+    assert _plan(latency, faster, **replicas).holds
+    assert sum(margins["point_shares"].values()) == pytest.approx(1.0)
+
+
+def test_the_command_says_why_in_sentences(
+    slotool: Slotool, tmp_path: Path, latency: LatencyTable, traffic: ArrivalTable
+) -> None:
+    latency.save(tmp_path / "latency.parquet")
+    traffic.save(tmp_path / "arrivals.parquet")
+    command = (
+        "plan", tmp_path / "latency.parquet", "--arrivals", tmp_path / "arrivals.parquet", "--deadline-ms", 60,
+        "--attainment", 0.9, "--min-accuracy", 0.85, "--policies", "maxacc,slackfit,fixed", "--explain",
+    )  # fmt: skip
+    document = slotool(*command, "--json").document
+    shown = slotool(*command).stdout
+    for sentence in document["reasons"]["sentences"]:
+        assert sentence in shown
+    changes = {tried["change"] for tried in document["reasons"]["alternatives"]}
+    assert {"point", "batch limit"} <= changes
+    assert all(tried["misses"] for tried in document["reasons"]["alternatives"] if tried["change"] == "policy")
+    assert slotool(*command[:-1], "--json").document["reasons"] is None
