@@ -16,11 +16,19 @@ from slotool.predictors.adapted import MIN_LABELS
 from slotool.predictors.base import Examples
 from slotool.predictors.bounds import Bounds
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
-from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
+from slotool.predictors.contenders import (
+    AS_IS,
+    MAX_LEFT_OUT_ALONE,
+    SCRATCH,
+    THREE_TERM,
+    HeldOut,
+    fitted,
+    hold_out,
+)
 from slotool.predictors.domain import Domain
 from slotool.predictors.floor import Floor
 from slotool.predictors.labels import Labelled, Setting, facts_of
-from slotool.predictors.odd_labels import OddLabel, mixed_units, odd_labels
+from slotool.predictors.odd_labels import OddLabel, doubtful_label, furthest, mixed_units, odd_labels
 from slotool.predictors.sampling import propose
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import KIND, SCORES, TrainedPredictor
@@ -127,8 +135,7 @@ class AdaptationRun:
     @property
     def odd_in_words(self) -> list[str]:
         """A sentence for each of ``odd``."""
-        rest = len(self.labelled) - 1
-        return [each.sentence(self.name(each.row), float(self.labelled.latency_s[each.row]), rest) for each in self.odd]
+        return [each.sentence(self.name(each.row), float(self.labelled.latency_s[each.row])) for each in self.odd]
 
     def name(self, row: int) -> str:
         """What a network is called."""
@@ -237,7 +244,8 @@ def adapt_and_score(
     advance: Callable[[], object] = lambda: None,
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all. The choice of contender is by labels
-    held out among these; the rest only scores. Labels that cannot be right (``odd_labels``) are left out of both.
+    held out among these; the rest only scores. Labels that cannot be right (``odd_labels``) are left out of both, and
+    so is one of up to 30 chosen ones that the others contradict while each is held out (``doubtful_label``).
     ``by_kind``: networks of a kind are held out together, of at least ``MIN_KINDS`` kinds. ``advance``: as for
     ``hold_out``.
 
@@ -257,20 +265,48 @@ def adapt_and_score(
         chosen = usable[propose(base.predictor, [labelled.items[i] for i in usable], samples, seed)]
     own, others = labelled.only(chosen), np.setdiff1d(usable, chosen)
     groups = own.kinds if by_kind and len(set(own.kinds)) >= MIN_KINDS else None
-    adapted, held_out, best = adapt(base, own, seed, groups, advance)
-    mape: dict[str, float] = {}
-    coverage = None
-    if len(others):
-        labels = Examples(own.items, own.latency_s)
-        start, settings = sources_of(base, labels, labelled.setting)
-        graphs, measured_s = labelled.take(others)
-        for name in held_out.log_errors:
-            as_it_is = start.predictor if name == AS_IS else None
-            predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
-            predicted_s = adapted.raised(graphs, predictor.predict(graphs))[0]
-            mape[name] = float(np.mean(np.abs(predicted_s / measured_s - 1)))
-        coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
+    result = adapt(base, own, seed, groups, advance)
+    if groups is None and (found := _doubtful(base, own, result[1], seed)) is not None:
+        label, without = found
+        odd = [*(each for each in odd if each.row != chosen[label.row]), replace(label, row=int(chosen[label.row]))]
+        if label.is_clear:
+            chosen, result = np.delete(chosen, label.row), without
+    adapted, held_out, best = result
+    mape, coverage = _on_others(base, labelled, chosen, others, adapted, held_out) if len(others) else ({}, None)
     return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage, tuple(odd), units)
+
+
+def _doubtful(
+    base: TrainedPredictor[OperatorGraph], own: Labelled[OperatorGraph], held_out: HeldOut, seed: int
+) -> tuple[OddLabel, tuple[TrainedPredictor[OperatorGraph], HeldOut, str]] | None:
+    """The label that the others contradict, by ``held_out`` of all, and what adapting leaves without it."""
+    row = furthest(held_out) if len(own) <= MAX_LEFT_OUT_ALONE else None
+    if row is None:
+        return None
+    without = adapt(base, own.only(np.delete(np.arange(len(own)), row)), seed)
+    found = doubtful_label(row, held_out, without[1])
+    return None if found is None else (found, without)
+
+
+def _on_others(
+    base: TrainedPredictor[OperatorGraph],
+    labelled: Labelled[OperatorGraph],
+    chosen: np.ndarray,
+    others: np.ndarray,
+    adapted: TrainedPredictor[OperatorGraph],
+    held_out: HeldOut,
+) -> tuple[dict[str, float], float | None]:
+    """MAPE of each contender on rows that were not chosen, and which share of them the kept one's interval covers."""
+    labels = Examples(*labelled.take(chosen))
+    start, settings = sources_of(base, labels, labelled.setting)
+    graphs, measured_s = labelled.take(others)
+    mape = {}
+    for name in held_out.log_errors:
+        as_it_is = start.predictor if name == AS_IS else None
+        predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
+        predicted_s = adapted.raised(graphs, predictor.predict(graphs))[0]
+        mape[name] = float(np.mean(np.abs(predicted_s / measured_s - 1)))
+    return mape, adapted.held_out(labelled, others).scores()["interval_coverage"]
 
 
 def _calibration(

@@ -10,8 +10,9 @@ import numpy as np
 
 from slotool import strict_json
 from slotool.errors import InputError
-from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import lane_padding
+from slotool.graphs.operator_arrays import OperatorArrays
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
 # Weight bytes are priced in tiers, as they come from ever slower memory: 1 MiB, 32 MiB, beyond.
@@ -74,28 +75,36 @@ class AdditivePredictor(Predictor[OperatorGraph]):
 
     def _terms(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         """float64 [n, 1 + types × terms]: the constant, then each operator type's terms summed over the graph."""
-        column = {op: 1 + i * len(TERMS) for i, op in enumerate(self._types)}
-        terms = np.zeros((len(graphs), 1 + len(column) * len(TERMS)))
-        terms[:, 0] = 1.0
-        for row, graph in zip(terms, graphs, strict=True):
-            shapes = {operator.name: operator.shape for operator in graph.operators}
-            for operator in graph.operators:
-                if operator.op in column:
-                    at = column[operator.op]
-                    row[at : at + len(TERMS)] += _costs(operator, [shapes[name] for name in operator.inputs])
-        return terms
+        operators = OperatorArrays.of(graphs)
+        at = {op: i for i, op in enumerate(self._types)}
+        kinds = operators.each([at.get(operator.op, -1) for operator in operators.distinct])
+        known, width = kinds >= 0, len(self._types)
+        cells = (operators.owners * width + kinds)[known]
+        sums = [np.bincount(cells, term[known], len(graphs) * width) for term in _costs(operators)]
+        return np.column_stack([np.ones(len(graphs)), np.stack(sums, axis=1).reshape(len(graphs), -1)])
 
 
-def _costs(operator: Operator, inputs: Sequence[tuple[int, ...]]) -> tuple[float, ...]:
-    """One operator's ``TERMS``, for one example."""
-    padded = float(operator.flops)
-    if operator.weights and inputs:
-        padded *= lane_padding(inputs[0][0]) * lane_padding(operator.shape[0])
-    moved = 4.0 * sum(math.prod(shape) for shape in inputs) + operator.output_bytes
-    return (1.0, float(operator.flops), padded, moved, *_tiers(operator.weight_bytes))
-
-
-def _tiers(weight_bytes: int) -> tuple[float, float, float]:
+def _costs(operators: OperatorArrays) -> tuple[np.ndarray, ...]:
+    """``TERMS`` of each operator for one example, float64 [n] each."""
+    own = operators.distinct
+    flops, weights, weight_bytes, put_out, values, channels = (
+        operators.each(numbers)
+        for numbers in (
+            [operator.flops for operator in own],
+            [operator.weights for operator in own],
+            [operator.weight_bytes for operator in own],
+            [operator.output_bytes for operator in own],
+            [math.prod(operator.shape) for operator in own],
+            [operator.shape[0] if operator.shape else 1 for operator in own],
+        )
+    )
+    source, target = operators.edges
+    # Edges of an operator stand side by side, in the order in which it takes them.
+    firsts = np.flatnonzero(np.diff(target, prepend=-1))
+    padding = np.ones(len(flops))
+    padding[target[firsts]] = lane_padding(channels[source[firsts]]) * lane_padding(channels[target[firsts]])
+    moved = 4.0 * np.bincount(target, values[source], len(flops)) + put_out
     first, second = CACHE_TIERS
-    low, middle = min(weight_bytes, first), min(max(weight_bytes - first, 0), second - first)
-    return float(low), float(middle), float(weight_bytes - low - middle)
+    tiers = np.minimum(weight_bytes, first), np.clip(weight_bytes - first, 0, second - first)
+    padded = np.where(weights > 0, padding, 1.0) * flops
+    return np.ones(len(flops)), flops, padded, moved, *tiers, weight_bytes - tiers[0] - tiers[1]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
-from slotool.graphs.encodings import MEASURES, operator_measures
+from slotool.graphs.encodings import MEASURES
+from slotool.graphs.operator_arrays import Batch, OperatorArrays
 from slotool.predictors.typecosts import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_CALL
 
 # What an operator does: the first category one of whose words is in its name, in lower case, without its library.
@@ -75,7 +77,18 @@ def roofline_s(graphs: Sequence[OperatorGraph]) -> np.ndarray:
 def network_features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
     """float64 [n, ``FEATURES``]. Names of operators matter for their category only, so a network has nearly the same
     numbers from whatever library it was captured."""
-    return np.array([_of(graph) for graph in graphs], dtype=np.float64).reshape(-1, len(FEATURES))
+    if not graphs:
+        return np.empty((0, len(FEATURES)))
+    if not isinstance(graphs, Batch):
+        return _of(OperatorArrays.of(graphs))
+    # As functools.cached_property keeps its value: several predictors of an ensemble ask for the same ones.
+    kept: np.ndarray | None = vars(graphs).get(_KEPT)
+    if kept is None:
+        kept = vars(graphs)[_KEPT] = _of(graphs.operators)
+    return kept
+
+
+_KEPT = "network_features"
 
 
 def _of_weights(operator: Operator) -> str:
@@ -89,46 +102,60 @@ def _of_weights(operator: Operator) -> str:
     return "pointwise" if operator.attributes["kernel"] in (1, (1,), (1, 1), [1], [1, 1]) else "window"
 
 
-def _of(graph: OperatorGraph) -> list[float]:
-    measures = operator_measures(graph)
+def _of(operators: OperatorArrays) -> np.ndarray:
+    """``FEATURES`` of each network, float64 [n, ``FEATURES``]."""
+    measures = operators.measures
     flops, padded, weights, read, written = measures[:, :5].T
-    moved = weights + read + written
-    categories = np.array([CATEGORIES.index(category(operator)) for operator in graph.operators])
+    categories = operators.each([CATEGORIES.index(category(operator)) for operator in operators.distinct])
     # A view moves nothing, whatever its shape.
-    moved = np.where(categories == CATEGORIES.index("view"), 0.0, moved)
-    calls = np.array([operator.calls for operator in graph.operators])
+    moved = np.where(categories == CATEGORIES.index("view"), 0.0, weights + read + written)
+    calls = operators.each([operator.calls for operator in operators.distinct])
     cost_s = SECONDS_PER_CALL * calls + np.maximum(flops / FLOPS_PER_SECOND, moved / BYTES_PER_SECOND)
-    all_flops, all_moved, all_cost = max(flops.sum(), 1.0), max(moved.sum(), 1.0), cost_s.sum()
-    depth, matrix_depth = _depths(graph, categories < len(MATRIX))
+    summed = partial(_summed, operators)
+    all_flops, all_moved = (np.maximum(summed(some), 1.0) for some in (flops, moved))
+    all_cost = summed(cost_s)
+    begins = np.cumsum(operators.sizes) - operators.sizes
     channels_in, channels_out, positions = (measures[:, _AT[k]] for k in ("channels_in", "channels_out", "positions"))
     totals = (
-        *(all_flops, max(padded.sum(), 1.0), len(flops), written.sum(), weights.sum(), all_moved, all_cost),
-        *(depth, 1 + matrix_depth, written.max(), float(np.median(channels_in))),
+        *(all_flops, np.maximum(summed(padded), 1.0), operators.sizes, summed(written), summed(weights)),
+        *(all_moved, all_cost, *_depths(operators, categories < len(MATRIX))),
+        *(np.maximum.reduceat(written, begins), _medians(operators, channels_in)),
     )
-    found = np.log(np.maximum(np.array(totals, dtype=np.float64), 1e-12)).tolist()
-    for i in range(len(CATEGORIES)):
-        own = categories == i
-        share = moved[own].sum() / all_moved
-        found += [np.log1p(own.sum()), cost_s[own].sum() / all_cost, np.log1p(100.0 * share)]
     aligned = (channels_in % TENSOR_LANES == 0) & (channels_out % TENSOR_LANES == 0)
     bound = flops > BALANCE * np.maximum(moved, 1.0)
-    return [
-        *found,
-        *(float(flops[some].sum() / all_flops) for some in (aligned, channels_in < NARROW, positions < SMALL)),
-        float(cost_s[bound].sum() / all_cost),
-        *(_mean_log(measures[:, _AT["kernel"]], cost_s, categories == CATEGORIES.index(kind)) for kind in KERNELS),
-    ]
+    columns = [np.log(np.maximum(total, 1e-12)) for total in totals]
+    for i in range(len(CATEGORIES)):
+        own = categories == i
+        columns += [np.log1p(summed(own)), summed(cost_s * own) / all_cost]
+        columns.append(np.log1p(100.0 * summed(moved * own) / all_moved))
+    columns += [summed(flops * some) / all_flops for some in (aligned, channels_in < NARROW, positions < SMALL)]
+    columns.append(summed(cost_s * bound) / all_cost)
+    logs = np.log(np.maximum(measures[:, _AT["kernel"]], 1e-300))
+    for kind in KERNELS:
+        own_s = cost_s * (categories == CATEGORIES.index(kind))
+        columns.append(summed(logs * own_s) / np.maximum(summed(own_s), 1e-300))
+    return np.column_stack(columns)
 
 
-def _mean_log(values: np.ndarray, weights: np.ndarray, own: np.ndarray) -> float:
-    return float(np.log(values[own]) @ weights[own] / weights[own].sum()) if own.any() else 0.0
+def _summed(operators: OperatorArrays, numbers: np.ndarray) -> np.ndarray:
+    """float64 [n]: the sum over the operators of each network."""
+    return np.bincount(operators.owners, numbers, len(operators.sizes))
 
 
-def _depths(graph: OperatorGraph, counted: np.ndarray) -> tuple[int, int]:
-    """Operators on the longest path, and most ``counted`` ones on one path."""
-    every: dict[str, int] = {}
-    some: dict[str, int] = {}
-    for operator, counts in zip(graph.operators, counted.tolist(), strict=True):
-        every[operator.name] = 1 + max((every[name] for name in operator.inputs), default=0)
-        some[operator.name] = counts + max((some[name] for name in operator.inputs), default=0)
-    return max(every.values()), max(some.values())
+def _medians(operators: OperatorArrays, numbers: np.ndarray) -> np.ndarray:
+    """float64 [n]: the median over the operators of each network."""
+    ordered = numbers[np.lexsort((numbers, operators.owners))]
+    begins = np.cumsum(operators.sizes) - operators.sizes
+    return np.asarray((ordered[begins + (operators.sizes - 1) // 2] + ordered[begins + operators.sizes // 2]) / 2)
+
+
+def _depths(operators: OperatorArrays, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each network the operators on the longest path, and 1 + the most ``counted`` ones on one path, int64 [n]."""
+    every, some = [1] * len(operators.rows), counted.astype(np.int64).tolist()
+    own = list(some)
+    # Targets ascend, and no operator stands before what it takes.
+    for source, target in zip(*(ends.tolist() for ends in operators.edges), strict=True):
+        every[target] = max(every[target], every[source] + 1)
+        some[target] = max(some[target], some[source] + own[target])
+    begins = np.cumsum(operators.sizes) - operators.sizes
+    return np.maximum.reduceat(every, begins), 1 + np.maximum.reduceat(some, begins)

@@ -98,6 +98,17 @@ class SequenceFirst(nn.Module):
         return self.layer(x.transpose(0, 1)).transpose(0, 1)
 
 
+class Translator(nn.Module):
+    """An encoder and a decoder whose mask torch compares with the causal one, value by value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Transformer(32, 4, 1, 1, 64, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.both(x, x, tgt_mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))
+
+
 class Language(nn.Module):
     """A small causal language model with its weights transposed and its batch folded into the steps, as GPT-2's are."""
 
@@ -132,6 +143,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype]
     "windows": (Windows, (3, 16, 16), torch.float32),
     "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (9, 32), torch.float32),
     "sequence first": (SequenceFirst, (9, 32), torch.float32),
+    "translator": (Translator, (9, 32), torch.float32),
     "language": (Language, (12,), torch.int64),
     "lines": (Lines, (8, 10), torch.float32),
 }

@@ -33,7 +33,7 @@ from slotool.predictors.contenders import (
     hold_out,
 )
 from slotool.predictors.labels import join_labels
-from slotool.predictors.odd_labels import odd_labels
+from slotool.predictors.odd_labels import doubtful_label, furthest, odd_labels
 from slotool.predictors.registry import predictor_class
 from slotool.predictors.sampling import propose
 from slotool.predictors.splits import paper_split
@@ -336,21 +336,23 @@ def test_fewer_than_three_labels_are_refused(slotool, folder: Path, tmp_path: Pa
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("times", [100.0, 0.01])
-def test_a_label_that_cannot_be_right_is_named_and_set_aside(slotool, folder: Path, tmp_path, times: float) -> None:
+@pytest.mark.parametrize(("row", "times"), [(60, 100.0), (60, 0.01), (60, 3.0), (50, 1 / 3)])
+def test_a_label_that_cannot_be_right_is_named_and_set_aside(
+    slotool, folder: Path, tmp_path, row: int, times: float
+) -> None:
     rows = [*range(50, 55), *range(60, 65)]
     table = LatencyTable.load(folder / "there.parquet")
     frame = table.rows[table.rows["subject"].isin([GRAPHS[i].id for i in rows])].copy()
-    wrong = frame["subject"] == GRAPHS[60].id
+    wrong = frame["subject"] == GRAPHS[row].id
     frame.loc[wrong, "samples_s"] = frame.loc[wrong, "samples_s"].map(lambda samples: np.asarray(samples) * times)
     LatencyTable(frame.reset_index(drop=True), table.provenance).save(tmp_path / "few.parquet")
     inputs = [folder / "base", tmp_path / "few.parquet", "-g", folder / "graphs.parquet"]
     done = slotool("adapt-predictor", *inputs, "-o", tmp_path / "a", "--json")
     assert done.exit_code == 0, done.stderr
     (aside,) = done.document["set_aside"]
-    assert aside["graph_id"] == GRAPHS[60].id
+    assert aside["graph_id"] == GRAPHS[row].id
     assert abs(np.log(aside["times"] / times)) < np.log(4)
-    assert GRAPHS[60].id not in done.document["adapted_to"]
+    assert GRAPHS[row].id not in done.document["adapted_to"]
     assert "it is set aside; measure that network again" in done.stderr
     asked = [i for i in range(len(GRAPHS)) if i not in rows]
     predictions = TrainedPredictor.load(str(tmp_path / "a")).predict([GRAPHS[i] for i in asked])
@@ -392,7 +394,23 @@ def test_a_label_that_may_be_wrong_is_named_and_kept() -> None:
     latency_s[0] *= 6.5
     (found,) = odd_labels(BASE.predict(graphs), graphs, latency_s)
     assert (found.row, found.is_clear) == (0, False)
-    assert "it is learnt from" in found.sentence("net", 1.0, 11)
+    assert "it is learnt from" in found.sentence("net", 1.0)
+
+
+@pytest.mark.parametrize(("times_better", "is_clear"), [(1.0, False), (2.0, True)])
+def test_a_label_is_set_aside_only_where_the_others_agree_better_without_it(
+    times_better: float, is_clear: bool
+) -> None:
+    errors = np.array([0.1, -0.1] * 4 + [-np.log(3), 0.1])
+    with_it = HeldOut(dict.fromkeys((AS_IS, SCALED, COMPOSITION, ENSEMBLE), errors))
+    rest = np.delete(errors, 8) / times_better
+    found = doubtful_label(8, with_it, HeldOut(dict.fromkeys(with_it.log_errors, rest)))
+    assert furthest(with_it) == 8
+    assert found is not None
+    assert (found.row, found.is_clear, round(found.times, 6)) == (8, is_clear, 3.0)
+    assert ("it is learnt from" in found.sentence("net", 1.0)) is not is_clear
+    apart = HeldOut(dict.fromkeys(with_it.log_errors, 6 * np.delete(errors, 8)))
+    assert doubtful_label(8, with_it, apart) is None
 
 
 def test_labels_that_differ_as_networks_do_are_all_kept() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.nn.modules import transformer
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
@@ -175,13 +176,21 @@ def _attention_flops(query: Shape, key: Shape, value: Shape, *_: object, **__: o
 
 @contextmanager
 def without_fast_paths() -> Iterator[None]:
-    """torch replaces a transformer's layer in inference by one fused call; without that its parts are seen."""
-    before = torch.backends.mha.get_fastpath_enabled()
+    """torch replaces a transformer's layer in inference by one fused call; without that its parts are seen. Nor does
+    it then compare a mask with the causal one, which takes values where tracing has shapes."""
+    before, detect = torch.backends.mha.get_fastpath_enabled(), transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
+    transformer._detect_is_causal_mask = _as_said
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+        transformer._detect_is_causal_mask = detect
+
+
+def _as_said(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Whether a mask is causal by what the caller says: its products are the same either way."""
+    return is_causal is True
 
 
 def _shapes(value: Any) -> Any:
