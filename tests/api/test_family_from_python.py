@@ -64,7 +64,7 @@ def signed(answer: Any) -> Any:
 def raising(features: np.ndarray) -> np.ndarray:
     if (features == X[7]).all():
         raise ValueError("x too large")
-    return np.zeros((1, 2))
+    return np.zeros((len(features), 2))
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def raising(features: np.ndarray) -> np.ndarray:
     [
         (raising, "version bad, row 7 of the data: bad failed: ValueError: x too large"),
         (
-            lambda features: np.zeros((2, 2)),
+            lambda features: np.zeros((2, 2)),  # of one example or two
             r"bad, row \d+ of the data: output logits has shape \[2, 2\], expected one row for the one example",
         ),
-        (lambda features: np.full((1, 2), np.nan), r"bad, row \d+ of the data: its confidence is nan"),
+        (lambda features: np.full((len(features), 2), np.nan), r"bad, row \d+ of the data: its confidence is nan"),
     ],
 )
 def test_a_model_that_fails_is_named_with_the_example(data: str, answer: Any, sentence: str) -> None:
-    models = {"good": signed(lambda features: np.zeros((1, 2))), "bad": signed(answer)}
+    models = {"good": signed(lambda features: np.zeros((len(features), 2))), "bad": signed(answer)}
     with pytest.raises(RunError, match=sentence):
         slotool.family(models, data, repeats=1)
 
@@ -169,4 +169,5 @@ def test_versions_of_long_calls_alternate_and_are_asked_once_for_each_example(
     monkeypatch.setattr(family_evaluation, "time", machine)
     made = slotool.family(versions, data, repeats=1).frame().set_index("version")
     assert (1e6 * made["mean_latency_s"]).to_dict() == pytest.approx({"a": 2_010, "b": 3_020})
-    assert machine.calls == dict.fromkeys("ab", evaluation.WARM_UP_CALLS + len(X))
+    # One call more, of two examples, says whether a version answers a row for each.
+    assert machine.calls == dict.fromkeys("ab", 1 + evaluation.WARM_UP_CALLS + len(X))

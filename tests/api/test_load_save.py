@@ -81,7 +81,7 @@ def test_anything_else_is_refused(tmp_path: Path) -> None:
             slotool.load(tmp_path / name)
     with pytest.raises(TableError, match="not a readable Parquet file"):
         slotool.load(tmp_path / "torn.parquet")
-    with pytest.raises(InputError, match="a int cannot be saved"):
+    with pytest.raises(InputError, match="an int cannot be saved"):
         slotool.save(3, tmp_path / "x.json", force=True)
 
 

@@ -75,7 +75,7 @@ def test_graphs_and_files_of_them_keep_their_order_and_a_table_is_written(tmp_pa
     ("arguments", "argument", "said"),
     [
         ({"networks": []}, "networks", "at least one"),
-        ({"networks": 3}, "networks", "a int is neither a network"),
+        ({"networks": 3}, "networks", "an int is neither a network"),
         ({"networks": "nets:tiny"}, "input_shape", "needs the shape of one example"),
         ({"networks": ["a:b", "c:d"], "input_shape": [(1,), (2,), (3,)]}, "input_shape", "3 shapes for 2"),
         ({"networks": "a:b", "input_shape": (0,)}, "input_shape", "not a list of sizes"),
