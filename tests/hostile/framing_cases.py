@@ -111,7 +111,15 @@ class Servers:
             app.state.front.admission.rejection = lambda: OVERLOADED
         own = Server(app, lambda: None, drain_s=1).config
         own.load()
-        plain = Config(app, log_level="critical", lifespan="off", ws="none", date_header=False, server_header=False)
+        plain = Config(
+            app,
+            log_config=None,
+            log_level="critical",
+            lifespan="off",
+            ws="none",
+            date_header=False,
+            server_header=False,
+        )
         plain.load()
         return own, plain
 
