@@ -183,7 +183,7 @@ def plan(
     make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
     cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
     search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
-    search.placement = placement_of(interference, machine_cores, workers, quantile, artifact)
+    search.placement = placement_of(interference, machine_cores, workers, quantile, artifact, reporter)
     for remark in search.remarks:
         reporter.warn(remark)
     names = list(dict.fromkeys(as_list(policies)))
