@@ -2,8 +2,8 @@
 
 For a type and a policy the least number of workers is searched by growing steps and bisection, as more workers never
 serve less, unless they share a machine: then more may do worse until one is full, and where the search fails, sizes up
-to that are tried by smaller steps. What is found is confirmed with latencies drawn anew, since the search took the least
-that did well once.
+to that are tried by smaller steps. What is found is confirmed with latencies drawn anew, since the search took the
+least that did well once.
 """
 
 from __future__ import annotations
