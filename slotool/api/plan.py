@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
 from slotool.api.outputs import writes
-from slotool.api.plan_explained import reasons_of
+from slotool.api.plan_explained import reasons_of, what_would_hold
 from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
 from slotool.api.plan_interference import note_sharing, placement_of, with_raised_tables
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
@@ -183,7 +183,7 @@ def plan(
     make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
     cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
     search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
-    search.placement = placement_of(interference, machine_cores, workers, quantile, artifact)
+    search.placement = placement_of(interference, machine_cores, workers, quantile, artifact, reporter)
     for remark in search.remarks:
         reporter.warn(remark)
     names = list(dict.fromkeys(as_list(policies)))
@@ -208,12 +208,15 @@ def plan(
     }
     found = _found(search, workers, names, mixed, reporter)
     if not found:
-        return Plan([], facts, f"no fleet keeps the promise: {search.why_nothing_fits(workers)}")
+        cause = search.why_nothing_fits(workers)
+        why = {"sentences": [f"nothing to explain: no fleet holds, because {cause}"]} if explain else None
+        return Plan([], facts, f"no fleet keeps the promise: {cause}", reasons=why)
     best = found[0]
     fleets = [fleet_row(each, promise, search) for each in found]
     explanation = explained(best, promise, found, mixed)
     if not best.holds:
-        return Plan(fleets, facts, explanation)
+        why = what_would_hold(search, found, reporter) if explain else None
+        return Plan(fleets, facts, explanation, reasons=why)
     note_sharing(search, best.tried, reporter)
     why = reasons_of(search, found, reporter) if explain else None
     drawn = [] if plots is None else _draw(search, found, names, Path(plots), reporter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ _BOUNDS = {
 }
 # Shown of what costs less; ``--json`` has all.
 SHOWN = 4
+NONE_HOLDS = "no change of it that was tried holds"
 
 
 def reasons_of(search: FleetSearch, found: Sequence[Found], reporter: Reporter) -> dict[str, Any]:
@@ -33,6 +35,15 @@ def reasons_of(search: FleetSearch, found: Sequence[Found], reporter: Reporter) 
     with reporter.progress("fleets to explain the plan") as steps:
         document = asdict(reasons(search, found, steps.advance))
     return {**document, "sentences": list(_sentences(document, search))}
+
+
+def what_would_hold(search: FleetSearch, found: Sequence[Found], reporter: Reporter) -> dict[str, Any]:
+    """Where no fleet holds: ``sentences`` alone, that say with what the one that comes closest would."""
+    from slotool.planning.explain import closest
+
+    with reporter.progress("fleets to explain the plan") as steps:
+        document = asdict(closest(search, found, steps.advance))
+    return {"sentences": [f"no fleet holds, but {_what_would_allow(document, search)}"]}
 
 
 def _sentences(document: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:
@@ -53,13 +64,16 @@ def _why_not_fewer(fewer: Mapping[str, Any], search: FleetSearch) -> Iterator[st
     late = {name: count for name, count in found["not_in_time"].items() if count}
     if not late:
         return
-    total = sum(late.values())
+    total, is_divided = sum(late.values()), found["windows"] > 1
     causes = ", ".join(f"{count / total:.0%} {_CAUSES[name]}" for name, count in late.items())
     worst, busiest = found["worst"], found["busiest"]
-    yield (
-        f"{replicas} {total:,} requests are not in time: {causes}; half of them come in {found['half_within']} of "
-        f"{found['windows']} windows of {duration(worst['end_s'] - worst['start_s'])}"
+    where = (
+        f"; half of them come in {found['half_within']} of {found['windows']} windows of "
+        f"{duration(worst['end_s'] - worst['start_s'])}"
     )
+    yield f"{replicas} {total:,} requests are not in time: {causes}{where if is_divided else ''}"
+    if not is_divided:
+        return
     same = busiest == worst
     yield f"worst {'and busiest ' if same else ''}window, {_window(worst, search)}"
     if not same:
@@ -84,10 +98,11 @@ def _shown_by(what: str, fewer: Mapping[str, Any]) -> str:
 
 
 def _window(window: Mapping[str, Any], search: FleetSearch) -> str:
-    times = window["rate_per_s"] / search.rate_per_s
+    times, share = window["rate_per_s"] / search.rate_per_s, window["late_share"]
+    late = "none of them simulated" if share is None else f"{share:.1%} of them not in time"
     return (
         f"{window['start_s']:.4g} s to {window['end_s']:.4g} s: {window['requests']:,} requests at "
-        f"{window['rate_per_s']:,.0f}/s, {times:.2g} times the mean, {window['late_share']:.1%} of them not in time"
+        f"{window['rate_per_s']:,.0f}/s, {times:.2g} times the mean, {late}"
     )
 
 
@@ -103,8 +118,10 @@ def _alternatives(document: Mapping[str, Any], search: FleetSearch) -> Iterator[
     if other is not None:
         own = document["margins"]["verdict"]
         named = f"{_workers(other['replicas'])} of {other['worker']} under {other['policy']}"
-        right = f"{other['verdict']['effective_accuracy']:.4f} of the requests right and in time"
-        yield f"{other['change']}: {named} costs the same and holds, with {right} for {own['effective_accuracy']:.4f}"
+        theirs, right = (f"{verdict['effective_accuracy']:.4f}" for verdict in (other["verdict"], own))
+        as_many = f"as many of the requests right and in time as the plan, {right}"
+        fewer = f"{theirs} of the requests right and in time; with the plan it is {right}"
+        yield f"{other['change']}: {named} costs the same and holds, with {as_many if theirs == right else fewer}"
 
 
 def _kept(verdict: Mapping[str, Any]) -> str:
@@ -113,46 +130,61 @@ def _kept(verdict: Mapping[str, Any]) -> str:
 
 def _limits(margins: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:
     promise, verdict = search.promise, margins["verdict"]
-    busiest, queue = margins["lateness"]["busiest"], margins["lateness"]["longest_queue"]
+    found, queue = margins["lateness"], margins["lateness"]["longest_queue"]
     accurate = margins["accurate_per_s"]
-    capacity = f"the workers answer {margins['fastest_per_s']:,.0f}/s at their fastest point"
+    capacity = f"in batches that fit into the deadline the workers answer {margins['fastest_per_s']:,.0f}/s at their "
+    capacity += "fastest point"
     if promise.accuracy and 0 < accurate < margins["fastest_per_s"]:
         capacity += f" and {accurate:,.0f}/s at the fastest that is accurate enough"
-    yield (
-        f"capacity: {capacity}; {search.rate_per_s:,.0f}/s come on average and {busiest['rate_per_s']:,.0f}/s in the "
-        f"busiest window; busy {verdict['utilisation']:.0%} of the time; "
-        f"{_until(margins['traffic'], 'at up to {:.2f} times the traffic', 'above')}"
-    )
+    come = f"{search.rate_per_s:,.0f}/s come on average"
+    if found["windows"] > 1:
+        come += f" and {found['busiest']['rate_per_s']:,.0f}/s in the busiest window"
+    faster = "" if margins["traffic"] is None else f"; {_faster(margins['traffic'])}"
+    yield f"capacity: {capacity}; {come}; busy {verdict['utilisation']:.0%} of the time{faster}"
     fastest_ms, may_wait_ms = margins["fastest_us"] / 1e3, max(0.0, margins["may_wait_us"]) / 1e3
+    kept = f"{margins['reserve_us'] / 1e3:.3g} are kept for the front end, " if margins["reserve_us"] else ""
     yield (
-        f"deadline: of {promise.deadline_us / 1e3:g} ms the fastest call takes {fastest_ms:.3g}, so that a request may "
-        f"wait {may_wait_ms:.3g}; 99 % are answered within {_p99(verdict)}; "
-        f"{_until(margins['deadline_us'], 'down to {}', 'below')}"
+        f"deadline: of {promise.deadline_us / 1e3:g} ms {kept}the fastest call takes {fastest_ms:.3g}, so that a "
+        f"request may wait {may_wait_ms:.3g}; 99 % are answered within {_p99(verdict)}; "
+        f"{_shorter(margins['deadline_us'])}"
     )
     shares = list(margins["point_shares"].items())
     points = ", ".join(f"{share:.0%} by {key}" for key, share in shares[:3])
     more = f" and {len(shares) - 3} more points" if len(shares) > 3 else ""
     shown = verdict["accuracy"] if verdict["accuracy_at_least"] is None else verdict["accuracy_at_least"]
-    yield f"accuracy: at least {shown:.4f} for {promise.accuracy:g}; answered {points}{more}"
+    promised = f"{promise.accuracy:g} is promised" if promise.accuracy else "none is promised"
+    least = "" if verdict["accuracy_at_least"] is None else "at least "
+    yield f"accuracy: {least}{shown:.4f}, {promised}; answered {points}{more}"
     yield f"queue: at most {queue:,} requests wait at the same time, of {margins['max_queue']:,} that may"
     yield f"what gives way first: {_first(margins, promise.deadline_us)}"
 
 
-def _until(limit: Mapping[str, Any], words: str, side: str) -> str:
-    value = limit["value"]
-    if value is None:
-        return "no change of it that was tried holds"
-    shown = words.format(f"{value / 1e3:.3g} ms") if "{}" in words else words.format(value)
-    beyond = f", {side} which {' and '.join(limit['breaks'])} breaks" if limit["breaks"] else ""
-    return f"the promise holds {shown}{beyond}"
+def _faster(limit: Mapping[str, Any]) -> str:
+    if limit["value"] is None:
+        return NONE_HOLDS
+    times = f"the promise holds when the same requests come {limit['value']:.2f} times as fast"
+    return f"{times}{_broken(limit, 'above')}" if limit["breaks"] else f"{times} or faster, the most that is tried"
+
+
+def _shorter(limit: Mapping[str, Any]) -> str:
+    if limit["value"] is None:
+        return NONE_HOLDS
+    least = f"the promise holds down to {limit['value'] / 1e3:.3g} ms"
+    return f"{least}{_broken(limit, 'below')}" if limit["breaks"] else f"{least} or less, the shortest that is tried"
+
+
+def _broken(limit: Mapping[str, Any], side: str) -> str:
+    return f", {side} which {' and '.join(limit['breaks'])} breaks"
 
 
 def _first(margins: Mapping[str, Any], deadline_us: float) -> str:
     """Which of a busier traffic and a shorter deadline breaks the promise by the lesser change."""
     traffic, deadline = margins["traffic"], margins["deadline_us"]
-    more = (traffic["value"] or 1.0) - 1
+    more = math.inf if traffic is None else (traffic["value"] or 1.0) - 1
     shorter = 1 - (deadline["value"] or deadline_us) / deadline_us
     what, limit = ("capacity", traffic) if more <= shorter else ("the deadline", deadline)
+    if not limit["breaks"]:
+        return "nothing, as far as is tried"
     if "accuracy" in limit["breaks"] and "attainment" not in limit["breaks"]:
         what = f"accuracy, as {what} leaves less time for accurate points"
     return f"{what} ({min(more, shorter):.0%} to spare)"
@@ -163,15 +195,16 @@ def _what_would_allow(fewer: Mapping[str, Any], search: FleetSearch) -> str:
     allow = []
     if fewer["deadline_us"]["value"] is not None:
         allow.append(f"a deadline of {fewer['deadline_us']['value'] / 1e3:.3g} ms for {promise.deadline_us / 1e3:g}")
-    if fewer["traffic"]["value"] is not None:
-        allow.append(f"{fewer['traffic']['value']:.0%} of the traffic")
+    if fewer["traffic"] is not None and fewer["traffic"]["value"] is not None:
+        allow.append(f"the same requests at {fewer['traffic']['value']:.0%} of the rate")
     promises = []
     for what in fewer["tried"]["misses"]:
         shown = verdict[f"{what}_at_least"]
         promises.append(f"{what} {_down(verdict[what] if shown is None else shown)} for {getattr(promise, what):g}")
     if promises:
         allow.append(f"a promise of {' and '.join(promises)}")
-    return f"{_workers(fewer['tried']['replicas'])} would do with {', or '.join(allow)}"
+    workers = _workers(fewer["tried"]["replicas"])
+    return f"{workers} would do with {', or '.join(allow)}" if allow else f"nothing that is tried allows {workers}"
 
 
 def _down(share: float) -> str:

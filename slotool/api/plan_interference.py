@@ -24,9 +24,11 @@ def placement_of(
     machine_cores: int | None,
     workers: Sequence[WorkerType],
     quantile: float,
-    artifact: FilePath | None = None,
+    artifact: FilePath | None,
+    reporter: Reporter,
 ) -> Placement | None:
     """Of machines of ``machine_cores``, None: as many as this one has. None where nothing is known of interference.
+    Warns of points and batch sizes for which others stand in.
 
     Raises ``ArgumentError`` for a ratio below 1 and for cores without effect, ``InputError`` for a table without rows
     of the workers.
@@ -61,6 +63,9 @@ def placement_of(
         found[worker.name] = Interference.of_table(
             table, worker.profile.subject, threads=worker.threads, quantile=quantile
         )
+    for worker in workers:
+        for remark in found[worker.name].remarks(worker.profile):
+            reporter.warn(f"{worker.name}: {remark}" if len(workers) > 1 else remark)
     return Placement(machine_cores or cores_here(), found)
 
 

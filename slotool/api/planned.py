@@ -27,7 +27,8 @@ class Plan(Result):
     ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked; ``kept``: whether
     the promise was kept then, None where that is not decided, and ``verdict`` says by how much. ``scaling``: limits of
     workers that come with the load, where the service file has them. ``reasons``: with ``explain``, why not fewer or
-    other workers, and what would have to change; its ``sentences`` are what is shown."""
+    other workers, and what would have to change; its ``sentences`` are what is shown, and all there is of it where no
+    fleet holds."""
 
     rows: Sequence[Mapping[str, Any]]
     facts: Mapping[str, Any]
@@ -54,6 +55,10 @@ class Plan(Result):
             raise PromiseBroken(self.explanation)
         if self.kept is False:
             raise PromiseBroken(self.verdict)
+
+    def _read(self) -> list[Part]:
+        """As a notebook shows it, which hears of no error."""
+        return super()._read() if self.holds else [*super()._read(), self.explanation]
 
     def findings(self) -> Mapping[str, Any]:
         out = None if self.out is None else str(self.out)
@@ -82,7 +87,7 @@ class Plan(Result):
         shown: list[Part] = [
             *([table(title, _columns(holding), map(_cells, holding[: RUNNERS_UP + 1]))] if holding else []),
             *more,
-            self.explanation,
+            *([self.explanation] if self.holds else []),  # else it is the error's sentence
             *(self.reasons["sentences"] if self.reasons else []),
             *(tier_lines(self.rows[0], facts) if self.holds and self.rows[0]["tiers"] else []),
             *([_limits(self.rows[0])] if self.holds else []),

@@ -12,14 +12,15 @@ import numpy as np
 
 from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool
 from slotool.planning.lateness import Lateness, lateness
-from slotool.planning.promise import Part, Promise, Verdict, attainment_bounds
+from slotool.planning.promise import Part, Promise, Verdict, attainment_bounds, words_of
 from slotool.planning.traffic import Traffic
-from slotool.scheduling.batching import FixedBatching
+from slotool.scheduling.batching import ControlGrid, FixedBatching
 from slotool.simulation.result import IN_TIME
 
 # Which draw of the latencies: the one that confirmed the plan.
 CONFIRMED = 1
-# Halvings of the ranges in which limits are looked for, and how far these reach: times the deadline or the rate.
+# Halvings of the ranges in which limits are looked for, and how far these reach: times the deadline or the rate. Where
+# all that was tried holds, a limit is what the range ends with.
 HALVINGS, MAX_TIMES = 7, 8.0
 # Other workers and policies that are tried at less cost, the cheapest that hold first.
 MAX_ALTERNATIVES = 8
@@ -55,33 +56,36 @@ class Limit:
 @dataclass(frozen=True)
 class Fewer:
     """One worker fewer. ``bounds``: of its attainment, by name; the lesser counts. ``deadline_us``: the shortest at
-    which that many hold the promise; ``traffic``: the greatest share of the rate at which they do."""
+    which that many hold the promise; ``traffic``: the greatest share of the rate at which they do, None of requests
+    that all come at one instant."""
 
     tried: Tried
     lateness: Lateness
     bounds: dict[str, float]
     deadline_us: Limit
-    traffic: Limit
+    traffic: Limit | None
 
 
 @dataclass(frozen=True)
 class Margins:
     """How far the plan itself holds.
 
-    ``deadline_us``: the shortest deadline; ``traffic``: the greatest rate, times that of the traffic;
-    ``accurate_per_s``: what its workers answer in their best batches at the fastest point that is accurate enough, 0
-    without one, and ``fastest_per_s`` at the fastest of all; ``fastest_us``: the fastest call, as policies plan it;
-    ``may_wait_us``: what a deadline leaves besides it and what is kept for the front end; ``point_shares``: of the
-    requests that were in time, by the point that answered; ``max_queue``: as served.
+    ``deadline_us``: the shortest deadline; ``traffic``: the greatest rate, times that of the traffic, at which the same
+    requests may come, None where all come at one instant; ``accurate_per_s``: what its workers answer at the fastest
+    point that is accurate enough in their best batches of those whose calls fit into the deadline, 0 without one, and
+    ``fastest_per_s`` at the fastest of all; ``fastest_us``: the fastest call, as policies plan it; ``reserve_us``: what
+    is kept for the front end; ``may_wait_us``: what a deadline leaves besides both; ``point_shares``: of the requests
+    that were in time, by the point that answered; ``max_queue``: as served.
     """
 
     lateness: Lateness
     verdict: Verdict
     deadline_us: Limit
-    traffic: Limit
+    traffic: Limit | None
     accurate_per_s: float
     fastest_per_s: float
     fastest_us: float
+    reserve_us: float
     may_wait_us: float
     point_shares: dict[str, float]
     max_queue: int
@@ -110,6 +114,11 @@ def reasons(search: FleetSearch, found: Sequence[Found], advance: Callable[[], N
     )
 
 
+def closest(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> Fewer:
+    """Of the first of ``found``, which comes closest where none holds: what it lacks, and with what it would hold."""
+    return _Why(search, found[0].tried, advance).fewer(found[0].tried)
+
+
 class _Why:
     def __init__(self, search: FleetSearch, chosen: Fleet, advance: Callable[[], None]):
         self._search, self._chosen, self._advance = search, chosen, advance
@@ -123,7 +132,7 @@ class _Why:
             in_time[part.at] = part.result.status == IN_TIME
         return Fewer(
             self._tried(WORKERS, fleet.pools),
-            lateness(parts, traffic, self._promise.deadline_us),
+            lateness(parts, traffic, self._search.whole, self._promise.deadline_us),
             attainment_bounds(in_time[traffic.counted], self._search.judge.significance),
             self._shortest_deadline_us(fleet.pools, 1.0, MAX_TIMES),
             self._greatest_traffic(fleet.pools, 1 / MAX_TIMES, 1.0),
@@ -158,20 +167,31 @@ class _Why:
         self._advance()
         grids = [self._search.placed(pool.worker, pool.replicas).profile.grid for pool in pools]
         fastest_us = min(grid.fastest_us for grid in grids)
-        enough = [grid.best_rate_per_s[grid.accuracy >= self._promise.accuracy].max(initial=0.0) for grid in grids]
-        fastest = [grid.best_rate_per_s.max() for grid in grids]
+        rates_per_s = [self._rates_per_s(grid) for grid in grids]
+        enough = [
+            rates[grid.accuracy >= self._promise.accuracy].max(initial=0.0)
+            for grid, rates in zip(grids, rates_per_s, strict=True)
+        ]
+        fastest = [rates.max() for rates in rates_per_s]
         return Margins(
-            lateness(parts, traffic, self._promise.deadline_us),
+            lateness(parts, traffic, self._search.whole, self._promise.deadline_us),
             self._search.judged(parts, traffic),
             self._shortest_deadline_us(pools, 1 / MAX_TIMES, 1.0),
             self._greatest_traffic(pools, 1.0, MAX_TIMES),
             sum(pool.replicas * float(rate) for pool, rate in zip(pools, enough, strict=True)),
             sum(pool.replicas * float(rate) for pool, rate in zip(pools, fastest, strict=True)),
             fastest_us,
+            self._promise.deadline_us - self._search.computing_us,
             self._search.computing_us - fastest_us,
             _point_shares(parts),
             sum(self._search.max_queue(pool) for pool in pools),
         )
+
+    def _rates_per_s(self, grid: ControlGrid) -> np.ndarray:
+        """What one worker answers at each point in the best batches that fit into the deadline: float64 [points]."""
+        fits = grid.latency_us <= self._search.computing_us
+        rates: np.ndarray = np.where(fits, 1e6 * grid.sizes / grid.latency_us, 0.0).max(axis=1)
+        return rates
 
     def _change(self, pool: Pool) -> str:
         return POLICY if pool.worker.name == self._chosen.pools[0].worker.name else WORKER_TYPE
@@ -213,9 +233,11 @@ class _Why:
         least = _least(low, high, missed)
         return least if least.value is None else replace(least, value=least.value * self._promise.deadline_us)
 
-    def _greatest_traffic(self, pools: Sequence[Pool], low: float, high: float) -> Limit:
-        """Of ``low`` to ``high`` times the rate."""
+    def _greatest_traffic(self, pools: Sequence[Pool], low: float, high: float) -> Limit | None:
+        """Of ``low`` to ``high`` times the rate: the same requests, closer to each other or further apart."""
         search = self._search
+        if not np.ptp(search.searched.arrival_s):
+            return None
         least = _least(
             1 / high, 1 / low, lambda slower: self._missed(search, pools, search.searched.faster(1 / slower))
         )
@@ -243,7 +265,7 @@ def _point_shares(parts: Sequence[Part]) -> dict[str, float]:
     for part in parts:
         rows = part.result.row[part.result.status == IN_TIME]
         for row, count in zip(*np.unique(rows, return_counts=True), strict=True):
-            counts[part.result.grid.points[row].key] += int(count)
+            counts[words_of(part.result.grid.points[row])] += int(count)
     return {key: count / counts.total() for key, count in counts.most_common()}
 
 

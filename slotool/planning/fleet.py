@@ -1,7 +1,9 @@
 """The cheapest fleet that holds a promise: workers of each type, under each policy, on a virtual clock.
 
 For a type and a policy the least number of workers is searched by growing steps and bisection, as more workers never
-serve less. What is found is confirmed with latencies drawn anew, since the search took the least that did well once.
+serve less, unless they share a machine: then more may do worse until one is full, and where the search fails, sizes up
+to that are tried by smaller steps. What is found is confirmed with latencies drawn anew, since the search took the
+least that did well once.
 """
 
 from __future__ import annotations
@@ -285,7 +287,8 @@ class FleetSearch:
         most = self._judge.most_accurate(self._service(worker, policy).points)
         if most.shown < self.promise.accuracy:  # more workers do not make points more accurate
             return Found(first, holds=False, most=most, limited=True)
-        if policy.startswith(FixedBatching.name) and "accuracy" in first.verdict.misses(self.promise):
+        missed = first.verdict.attainment > 0 and "accuracy" in first.verdict.misses(self.promise)
+        if policy.startswith(FixedBatching.name) and missed:
             return Found(first, holds=False, limited=True)
         return self._smallest(run, first)
 
@@ -298,6 +301,23 @@ class FleetSearch:
         return replace(self._smallest(run, run(pool.replicas)), confirmed=True, rank=found.rank)
 
     def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
+        """By growing steps from ``first``; where those fail, by lesser ones up to workers that fill a machine."""
+        found = self._grown(run, first)
+        if self.placement is None or found.holds or self._enough(found.tried):
+            return found
+        fewer, nearest = first, found.tried
+        for replicas in self.placement.sizes(first.pools[0].worker, first.replicas, self.max_workers):
+            tried = run(replicas)
+            if self._enough(tried):
+                return self._bisected(run, fewer, tried)
+            fewer, nearest = tried, min(nearest, tried, key=self._distance)
+        return Found(nearest, holds=False)
+
+    def _distance(self, fleet: Fleet) -> tuple[bool, float]:
+        """Of what does not hold, from the promise: what is simulated of calls that do not fit says nothing."""
+        return not all(map(self.fits, fleet.pools)), fleet.verdict.shortfall(self.promise)
+
+    def _grown(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
         """By steps of 1, 2, 4 … from ``first`` to where the promise begins to hold, and bisection of the last step."""
         holds, step = self._enough(first), 1
         fewer, enough = (None, first) if holds else (first, None)
@@ -312,6 +332,9 @@ class FleetSearch:
         while fewer is None and enough.replicas > 1:
             tried = run(max(1, enough.replicas - step))
             fewer, enough, step = (None, tried, 2 * step) if self._enough(tried) else (tried, enough, step)
+        return self._bisected(run, fewer, enough)
+
+    def _bisected(self, run: Callable[[int], Fleet], fewer: Fleet | None, enough: Fleet) -> Found:
         while fewer is not None and enough.replicas - fewer.replicas > 1:
             tried = run((fewer.replicas + enough.replicas) // 2)
             fewer, enough = (fewer, tried) if self._enough(tried) else (tried, enough)

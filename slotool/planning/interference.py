@@ -8,7 +8,8 @@ Source: T(k, β) of slo-aware-neural-networks, section 2.3; β here is how many 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +120,7 @@ class Interference:
         """float64 [QUANTILES], 1 at least: how many times as long a call takes next to so many busy workers.
 
         Between numbers of co-runners that are known, and beyond them, it grows in proportion. A point or batch size
-        that is not known takes the ratio of the nearest batch size of the point, else the mean of all.
+        that is not known takes the ratio of the nearest batch size of the point, else the mean of all (``remarks``).
         """
         if not co_runners:
             return np.ones(len(QUANTILES))
@@ -135,6 +136,39 @@ class Interference:
             found = (1 - share) * known[below] + share * known[above]
         least: np.ndarray = np.maximum(found, 1.0)
         return least
+
+    def remarks(self, profile: Profile) -> Iterator[str]:
+        """What stands in for points and batch sizes of ``profile`` that are not known, and which ratios count as 1."""
+        grid = profile.grid
+        for count, cells in sorted(self.ratios.items()):
+            if any(not key for key, _ in cells):  # one ratio for all
+                continue
+            beside = f"next to {count} co-runner{'s' if count > 1 else ''}"
+            other: dict[tuple[int, ...], list[str]] = defaultdict(list)
+            for point in grid.points:
+                other[tuple(sorted(size for key, size in cells if key == point.key))].append(str(point))
+            for sizes, points in other.items():
+                lacking = [str(size) for size in grid.sizes.tolist() if size not in sizes]
+                if not sizes:
+                    known = ", ".join(dict.fromkeys(key for key, _ in cells))
+                    yield f"no interference is known of {', '.join(points)} {beside}: the mean of {known} stands in"
+                elif lacking:
+                    yield (
+                        f"interference on {', '.join(points)} {beside} is known at batch size "
+                        f"{', '.join(map(str, sizes))}, not at {', '.join(lacking)}: the nearest stands in"
+                    )
+        below = {
+            f"{key}, batch size {size}, next to {count}": float(np.median(ratio))
+            for count, cells in self.ratios.items()
+            for (key, size), ratio in cells.items()
+            if np.median(ratio) < 1
+        }
+        if below:
+            least = min(below, key=lambda each: below[each])
+            yield (
+                f"{len(below)} of {sum(map(len, self.ratios.values()))} ratios of interference are below 1 (the least "
+                f"{below[least]:.3g}, of {least}) and count as 1"
+            )
 
     def raised(self, profile: Profile, co_runners: int) -> Profile:
         """``profile`` next to so many busy workers."""
@@ -176,6 +210,14 @@ class Placement:
     def per_machine(self, worker: WorkerType, replicas: int) -> int:
         """Workers of a machine that is full, or of the only one."""
         return min(replicas, max(1, self.cores // worker.threads))
+
+    def sizes(self, worker: WorkerType, fewest: int, most: int) -> Iterator[int]:
+        """Above ``fewest``, by steps of an eighth, up to as many workers as fill a machine: until then each further one
+        makes all others slower."""
+        replicas, full = fewest, self.per_machine(worker, most)
+        while replicas < full:
+            replicas = min(full, replicas + max(1, replicas // 8))
+            yield replicas
 
     def placed(self, worker: WorkerType, replicas: int) -> WorkerType:
         """``worker`` as one of so many: policies plan with the latencies next to all others of its machine busy, and

@@ -91,6 +91,12 @@ class Verdict:
         return max(0.0, in_time) + max(0.0, right)
 
 
+def words_of(point: OperatingPoint) -> str:
+    """What a reader knows ``point`` by: its key, or of one that names a routing policy what that does."""
+    is_ensemble = any(point.get(name) is not None for name in ("policy", "tree"))
+    return from_point(point).words if is_ensemble else str(point)
+
+
 @dataclass(frozen=True)
 class Reach:
     """The most accurate of some points: its mean, and its bound as of ``Verdict``."""
@@ -106,8 +112,7 @@ class Reach:
 
     def short_of(self, promise: Promise) -> str:
         """That the promised accuracy is out of reach."""
-        is_ensemble = any(self.point.get(name) is not None for name in ("policy", "tree"))
-        name = from_point(self.point).words if is_ensemble else str(self.point)
+        name = words_of(self.point)
         bound = "" if self.at_least is None else f", at least {self.at_least:.4f} at this confidence"
         return f"nothing reaches an accuracy of {promise.accuracy:g}; the best, {name}, has {self.accuracy:.4f}{bound}"
 

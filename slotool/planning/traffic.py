@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.workloads.traces import BURST_S
+
 # Of long traffic at most so many stretches at even distances.
 STRETCHES = 40
 # Of a stretch, in deadlines: until queues are as they would be, and at least counted behind that.
@@ -25,8 +27,8 @@ class Traffic:
 
     @classmethod
     def whole(cls, arrival_s: np.ndarray) -> Traffic:
-        span_s = float(arrival_s[-1] - arrival_s[0])
-        return cls(arrival_s, np.ones(len(arrival_s), dtype=bool), len(arrival_s) / max(span_s, 1e-9), arrival_s)
+        span_s = float(np.ptp(arrival_s)) or BURST_S
+        return cls(arrival_s, np.ones(len(arrival_s), dtype=bool), len(arrival_s) / span_s, arrival_s)
 
     @classmethod
     def sampled(cls, arrival_s: np.ndarray, most: int, deadline_s: float) -> Traffic:
@@ -37,7 +39,7 @@ class Traffic:
         """
         whole = cls.whole(arrival_s)
         least = math.ceil(whole.rate_per_s * (WARM_UP + COUNTED + 1) * deadline_s)
-        if len(arrival_s) <= max(most, least):
+        if len(arrival_s) <= max(most, least) or not np.ptp(arrival_s):
             return whole
         count = min(STRETCHES, max(1, most // least))
         size = max(most // count, least)

@@ -54,6 +54,50 @@ def test_one_worker_fewer_fails_where_the_burst_is(latency: LatencyTable, traffi
     assert BURST_AT_S - 0.2 < worst["start_s"] < worst["end_s"] < BURST_AT_S + 0.4
     assert worst["late_share"] > 1 - fewer["tried"]["verdict"]["attainment"]
     assert fewer["lateness"]["half_within"] <= 2
+    windows = np.histogram(traffic.times_s, fewer["lateness"]["windows"])[0]
+    for window in (worst, fewer["lateness"]["busiest"]):
+        assert window["rate_per_s"] == pytest.approx(window["requests"] / (window["end_s"] - window["start_s"]))
+    assert fewer["lateness"]["busiest"]["requests"] == max(windows)
+
+
+def test_requests_at_one_instant_have_no_windows(latency: LatencyTable) -> None:
+    found = _plan(latency, ArrivalTable(pd.DataFrame({"arrival_s": np.zeros(60)})), explain=True)
+    shown = " ".join(found.reasons["sentences"])
+    assert found.holds
+    assert found.facts["rate_per_s"] == 60
+    assert "60/s come on average" in shown
+    assert found.reasons["margins"]["traffic"] is None
+    assert "window" not in shown
+
+
+def test_limits_count_what_fits_and_say_where_the_trials_end(latency: LatencyTable) -> None:
+    seldom = ArrivalTable(pd.DataFrame({"arrival_s": np.arange(60.0)}))
+    margins = (found := _plan(latency, seldom, deadline_ms=6, min_accuracy=0, explain=True)).reasons["margins"]
+    assert found.rows[0]["replicas"] == 1
+    # The call of two takes 6.4 ms.
+    assert margins["fastest_per_s"] == pytest.approx(1 / 4e-3)
+    assert margins["traffic"] == {"value": 8.0, "breaks": ()}
+    shown = " ".join(found.reasons["sentences"])
+    assert "the same requests come 8.00 times as fast or faster, the most that is tried" in shown
+    assert "none is promised" in shown
+
+
+def test_where_no_fleet_holds_it_says_what_would(
+    slotool: Slotool, tmp_path: Path, latency: LatencyTable, traffic: ArrivalTable
+) -> None:
+    latency.save(tmp_path / "latency.parquet")
+    traffic.save(tmp_path / "arrivals.parquet")
+    command = (
+        "plan", tmp_path / "latency.parquet", "--arrivals", tmp_path / "arrivals.parquet", "--policies", "maxacc",
+        "--attainment", 0.9, "--explain",
+    )  # fmt: skip
+    few = slotool(*command, "--deadline-ms", 60, "--max-workers", 1, "--min-accuracy", 0.85)
+    assert few.exit_code == 1
+    assert "no fleet holds, but 1 worker would do with a deadline of" in few.stdout
+    assert "no fleet keeps the promise" not in few.stdout
+    assert few.stderr.count("no fleet keeps the promise") == 1
+    none = slotool(*command, "--deadline-ms", 3).stdout
+    assert "nothing to explain: no fleet holds, because of 1 ms left for computing" in none
 
 
 def test_what_would_allow_one_worker_fewer_does(latency: LatencyTable, traffic: ArrivalTable) -> None:

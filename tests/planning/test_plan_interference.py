@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 import slotool as api
 from slotool.elastic.family import Family, Version
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError, InputError, SlotoolWarning
 from slotool.graphs import OperatorGraph
 from slotool.predictors.colocation import PredictorArtifact, SoloLatency
 from slotool.predictors.labels import Setting
@@ -65,6 +67,38 @@ def test_workers_that_share_a_machine_are_more_than_workers_that_do_not(traffic:
     # Two to a machine disturb each other less than all on one.
     pairs = _plan(traffic, interference=_table(1), machine_cores=2)
     assert alone.rows[0]["replicas"] <= pairs.rows[0]["replicas"] <= shared.rows[0]["replicas"]
+
+
+def test_a_small_fleet_that_holds_is_found_where_larger_ones_do_worse() -> None:
+    """Steps of 1, 2, 4 … lead past it, to sizes at which no call ends in time."""
+    busy = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(400.0).times(3.0, seed=2)}))
+    given = {"interference": _table(1, 1.3), "machine_cores": 32, "deadline_ms": 16, "attainment": 0.9}
+    found = _plan(busy, **given)
+    assert found.holds
+    assert found.rows[0]["replicas"] < 16
+    assert not _plan(busy, max_workers=found.rows[0]["replicas"] - 1, **given).holds
+    none = _plan(busy, **{**given, "deadline_ms": 12})
+    assert not none.holds
+    assert none.rows[0]["replicas"] < 16
+    assert "more workers would not" not in none.explanation
+
+
+@pytest.mark.parametrize(
+    ("colocated", "says"),
+    [
+        (lambda rows: rows["batch_size"] == 1, "next to 1 co-runner is known at batch size 1, not at 2: the nearest"),
+        (lambda rows: rows["point"] == "other", "known of full next to 1 co-runner: the mean of other stands in"),
+        (lambda rows: rows["point"] == "full", "2 of 2 ratios of interference are below 1 (the least 0.7, of full"),
+    ],
+)
+def test_what_stands_in_for_ratios_that_are_not_known_is_said(
+    traffic: ArrivalTable, colocated: Callable[[pd.DataFrame], pd.Series], says: str
+) -> None:
+    own = _table(1, 0.7 if "below" in says else LONGER).rows
+    rows = pd.concat([own, own.assign(point="other")])
+    kept = rows[(rows["co_runners"] == "") | colocated(rows)]
+    with pytest.warns(SlotoolWarning, match=re.escape(says)):
+        _plan(traffic, interference=LatencyTable(kept.reset_index(drop=True)), machine_cores=4)
 
 
 def test_one_ratio_is_the_table_of_that_ratio(traffic: ArrivalTable) -> None:
