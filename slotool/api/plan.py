@@ -106,7 +106,7 @@ def plan(
         mixed: Also try fleets of two types, pools of one service with a fixed share of the requests each; needs
             several types.
         reserve_ms: Kept of each deadline for the network and the front end.
-        max_workers: Of a fleet.
+        max_workers: Of a fleet; of ``models``, of all their workers, be they shared or apart.
         quantile: Quantile of the latencies that policies plan with.
         interference: How much longer calls take while other workers of the same machine compute: a latency table with
             rows co-located with copies of the subject on cores of their own, measured or predicted, or its file, or a

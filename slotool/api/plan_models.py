@@ -16,7 +16,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """One of the ``models``: the keys of a service file's ``[[models]]``, and what is promised under which traffic.
 
-    ``latency``: its latency table, or several in the same order for all models, one per kind of worker; ``rate``: of
+    ``latency``: its latency table, or several, one per kind of worker; ``rate``: of
     Poisson arrivals, 0 for a model that is served without being planned for. The rest is as of ``slotool.plan``.
     """
 
@@ -42,9 +42,9 @@ def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, A
     found: dict[str, PlannedModel] = {}
     for number, model in enumerate(models):
         own = {key.replace("_", "-"): value for key, value in model.items()}
-        if "arrivals" in own or "rate" in own:  # its own traffic, in place of all that the plan says
-            left_out = {key: value for key, value in left_out.items() if key not in ("arrivals", "rate")}
         stated = {key.replace("_", "-"): value for key, value in left_out.items() if value is not None}
+        if "arrivals" in own or "rate" in own:  # its own traffic, in place of all that the plan says
+            stated = {key: value for key, value in stated.items() if key not in ("arrivals", "rate")}
         where = f"models[{number}]"
         try:
             entry = msgspec.convert({**stated, **own}, PlannedModel)
@@ -59,7 +59,8 @@ def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, A
             raise ArgumentError("models", f"{where}.name: {name!r} is the name of another model; give each its own")
         found[name] = entry
     if len(found) < 2:
-        raise ArgumentError("models", "two models at least are expected; one is planned for without this")
+        there = "there is one" if found else "there is none"
+        raise ArgumentError("models", f"two models at least are expected, and {there}; one is planned for without this")
     return found
 
 

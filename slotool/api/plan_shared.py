@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotool.api.inputs import as_list, devices_of, loaded, name_of
 from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slotool.planning.fleet import Found
     from slotool.planning.shared import Demand, SharedFleetSearch, SharedFound
     from slotool.planning.worker import WorkerType
+    from slotool.planning.worker_types import Named
     from slotool.tables import OutcomeTable
 
 
@@ -56,15 +57,13 @@ def shared_plan(
     if verify_s is not None:
         require_any_here(list(demands[0].workers.values()), reporter)
     if not search.worker_types:
-        there = "; ".join(f"{demand.name}: {', '.join(demand.workers)}" for demand in demands)
-        raise InputError(
-            f"no worker serves all of the models, as their latency tables have no number of threads in common ({there})"
-        )
+        raise InputError(f"no worker serves all of the models, as their latency tables {_why_none(demands)}")
     apart = _apart(search, reporter)
     found = _shared(search, apart, reporter)
     facts = _facts(search, entries, apart, confidence, reserve_ms, seed, verify_s)
     rows = [shared_row(each, search) for each in found]
     rows.append(apart_row(apart, search))
+    # Of equal cost the shared one: one service in place of several.
     rows.sort(key=lambda row: (not row["holds"], row["cost"], row["kind"] == "apart"))
     plan = SharedPlan(rows, facts, why_shared(found, apart, search))
     if not plan.holds or out is None:
@@ -92,20 +91,25 @@ def _demands(
     reporter: Reporter,
     **conditions: Any,
 ) -> list[Demand]:
-    from slotool.planning.promise import Promise
+    from slotool.planning.promise import Judge, Promise
     from slotool.planning.shared import Demand
     from slotool.tables import OutcomeTable
 
     arrivals = _arrivals(entries, seed, reporter)
     demands: list[Demand] = []
+    kinds: dict[_Kind, str] = {}
     for name, entry in entries.items():
         outcomes = None if entry.outcomes is None else of_shares(loaded(OutcomeTable, entry.outcomes), None, reporter)
-        first = demands[0].workers if demands else {}
-        workers = _workers(name, entry, outcomes, first, reporter, **conditions)
+        workers = _workers(name, entry, outcomes, kinds, reporter, **conditions)
         try:
             promise = Promise(entry.deadline_ms * 1e3, entry.attainment, entry.min_accuracy, confidence)
         except ArgumentError as error:
             raise ArgumentError("models", f"{name}: {error.argument.replace('_', '-')}: {error.problem}") from None
+        if entry.rate != 0:  # asked for, so that too few are no reason to leave its promise out
+            try:
+                Judge(promise, outcomes).require_enough(len(arrivals[name]))
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
         demands.append(Demand(name, arrivals[name], promise, workers, as_list(entry.policies), outcomes))
     return _priced(demands, prices)
 
@@ -114,11 +118,12 @@ def _workers(
     name: str,
     entry: PlannedModel,
     outcomes: OutcomeTable | None,
-    first: Mapping[str, WorkerType],
+    kinds: dict[_Kind, str],
     reporter: Reporter,
     **conditions: Any,
 ) -> dict[str, WorkerType]:
-    """Types of workers with this model's latencies, by name: that of the ``first`` model's where they are the same."""
+    """Types of workers with this model's latencies, by name. ``kinds``: names by kind of the first model's, which this
+    fills; other models' workers of the same kind are called alike."""
     from slotool.planning.worker_types import Named, worker_types
     from slotool.tables import LatencyTable
 
@@ -130,13 +135,70 @@ def _workers(
         raise InputError(f"{name}: {error}") from error
     for remark in remarks:
         reporter.warn(f"{name}: {remark}")
-    names = {_kind(worker, place): worker.name for place, worker in _placed(first.values())}
+    own = _kinds(workers, tables)
+    if not kinds:
+        kinds.update(own)
+        return {worker.name: worker for worker in workers}
+    same = _paired(own, kinds)
     found = {}
-    for place, worker in _placed(workers):
-        own = f"{worker.name} of {name}" if worker.name in first else worker.name
-        called = names.get(_kind(worker, place), own)
+    for worker in workers:
+        called = f"{worker.name} of {name}" if worker.name in kinds.values() else worker.name
+        called = same.get(worker.name, called)
         found[called] = replace(worker, name=called)
     return found
+
+
+class _Kind(NamedTuple):
+    """What workers are: of which device, with how many threads, and on which machines their latencies were measured;
+    ``place``: among those of a model that are alike in all of this."""
+
+    device: str
+    threads: int
+    machines: tuple[str, ...]
+    place: int
+
+
+def _kinds(workers: Sequence[WorkerType], tables: Sequence[Named]) -> dict[_Kind, str]:
+    """Names of a model's workers by kind."""
+    machines = {id(source): tuple(sorted(set(table.rows["machine"]))) for table, source in tables}
+    found: dict[_Kind, str] = {}
+    for worker in workers:
+        alike = worker.device, worker.threads, machines[id(worker.source)]
+        found[_Kind(*alike, sum(kind[:3] == alike for kind in found))] = worker.name
+    return found
+
+
+def _paired(own: Mapping[_Kind, str], others: Mapping[_Kind, str]) -> dict[str, str]:
+    """By name of one's ``own`` workers those of the ``others`` that are the same: of the same machine first, then, as
+    each model may have been measured on a machine of its own, those left of the same device and threads in order."""
+    found = {name: others[kind] for kind, name in own.items() if kind in others}
+    left = [(kind, name) for kind, name in others.items() if name not in found.values()]
+    for kind, name in own.items():
+        if name not in found and (same := [each for each in left if each[0][:2] == kind[:2]]):
+            found[name] = same[0][1]
+            left.remove(same[0])
+    return found
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _why_none(demands: Sequence[Demand]) -> str:
+    """What keeps latency tables from being of the same workers."""
+    devices = {demand.name: {worker.device for worker in demand.workers.values()} for demand in demands}
+    threads = {demand.name: {worker.threads for worker in demand.workers.values()} for demand in demands}
+    if not set.intersection(*devices.values()):
+        of = "; ".join(f"{name}: {', '.join(sorted(own))}" for name, own in devices.items())
+        return f"are of different devices ({of})"
+    if not set.intersection(*threads.values()):
+        of = "; ".join(f"{name}: {', '.join(map(_threads, sorted(own)))}" for name, own in threads.items())
+        return f"have no number of threads in common ({of})"
+    of = "; ".join(
+        f"{demand.name}: {', '.join(f'{_threads(each.threads)} on {each.device}' for each in demand.workers.values())}"
+        for demand in demands
+    )
+    return f"have no number of threads of the same device in common ({of})"
 
 
 def _priced(demands: Sequence[Demand], prices: Mapping[str, float]) -> list[Demand]:
@@ -156,18 +218,6 @@ def _priced(demands: Sequence[Demand], prices: Mapping[str, float]) -> list[Dema
         )
         for demand in demands
     ]
-
-
-def _kind(worker: WorkerType, place: int) -> tuple[int, int, str]:
-    """What makes types of two models the same workers: which of the latency tables, threads and device."""
-    return place, worker.threads, worker.device
-
-
-def _placed(workers: Any) -> list[tuple[int, WorkerType]]:
-    """Each with the place of its latency table."""
-    workers = list(workers)
-    sources = list({id(worker.source): None for worker in workers})
-    return [(sources.index(id(worker.source)), worker) for worker in workers]
 
 
 def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter) -> dict[str, np.ndarray]:
@@ -206,7 +256,8 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
 def _apart(search: SharedFleetSearch, reporter: Reporter) -> dict[str, list[Found]]:
     """Fleets of each model by itself."""
     found = {}
-    with reporter.progress(f"a fleet for each of {len(search.alone)} models") as steps:
+    whose = f"each of {len(search.alone)} models" if len(search.alone) > 1 else next(iter(search.alone))
+    with reporter.progress(f"a fleet for {whose}") as steps:
         for name in search.alone:
             found[name] = search.apart(name, steps.advance)
     return found

@@ -70,7 +70,11 @@ class SharedPlan(Plan):
 
 
 def _workers(row: Mapping[str, Any]) -> str:
-    return f"{row['replicas']:,} worker{'s' if row['replicas'] > 1 else ''} of {row['worker']}"
+    return f"{_counted(row['replicas'])} of {row['worker']}"
+
+
+def _counted(workers: int) -> str:
+    return f"{workers:,} worker{'s' if workers > 1 else ''}"
 
 
 def _batches(row: Mapping[str, Any]) -> str:
@@ -143,7 +147,7 @@ def apart_row(apart: Mapping[str, Sequence[Found]], search: SharedFleetSearch) -
         "threads": next(iter(workers.values())) if len(workers) == 1 else None,
         "replicas": replicas,
         "cost": sum(fleet.cost for fleet in fleets.values()),
-        "holds": all(found[0].holds for found in apart.values()),
+        "holds": all(found[0].holds for found in apart.values()) and replicas <= search.max_workers,
         "utilisation": busy / replicas,
         "max_queue": None,
         "models": [
@@ -169,17 +173,45 @@ def why_shared(found: Sequence[SharedFound], apart: Mapping[str, Sequence[Found]
     if failing:
         return "; ".join(f"{name}: {explained(apart[name][0], search.promises[name], apart[name])}" for name in failing)
     fleets = [each[0].tried for each in apart.values()]
-    said = f"apart {_together(fleets)} (cost {sum(fleet.cost for fleet in fleets):g}), together"
     best = found[0] if found else None
-    if best is None:
-        return f"{said} no fewer: no type of workers serves all of the models in time"
-    fleet = f"{best.tried.replicas:,} of {best.tried.worker.name}"
-    if not best.holds:
-        return f"{said} no fewer: sharing does not pay, as {fleet} would leave {_left(best.tried, search)}"
-    fewer = "there is no smaller fleet"
-    if best.fewer is not None:
-        fewer = f"not with {best.fewer.replicas:,}, which would leave {_left(best.fewer, search)}"
-    return f"{said} {fleet} (cost {best.tried.cost:g}), busy {best.tried.utilisation:.0%} of the time; {fewer}"
+    if search.is_of_one and best is not None and best.holds and best.tried.cost == fleets[0].cost:
+        (name,) = search.alone
+        return f"only {name} has requests that are planned for, so that nothing is shared: {_fleet(best, search)}"
+    return _compared(best, fleets, search)
+
+
+def _compared(best: SharedFound | None, fleets: Sequence[Fleet], search: SharedFleetSearch) -> str:
+    """The ``best`` shared fleet beside the ``fleets`` of each model."""
+    cost, limit = sum(fleet.cost for fleet in fleets), search.max_workers
+    over = sum(fleet.replicas for fleet in fleets) > limit
+    said = f"apart {_together(fleets)} (cost {cost:g}{', more than the limit' if over else ''}), together"
+    if best is None or not best.holds:
+        why = "no type of workers serves all of the models in time"
+        if best is not None:
+            why = f"{best.tried.replicas:,} of {best.tried.worker.name} would leave {_left(best.tried, search)}"
+        if over:
+            return f"no plan within the limit, {_counted(limit)} of all models: {said} more too: {why}"
+        limited = best is not None and best.tried.replicas == limit and best.tried.cost < cost
+        none = f"none within the limit, {_counted(limit)} of all models" if limited else "no fewer"
+        return f"{said} {none}: {why if limited or best is None else f'sharing does not pay, as {why}'}"
+    said = f"{said} {_fleet(best, search)}"
+    if over or best.tried.cost < cost:
+        return said
+    if best.tried.cost > cost:
+        return f"{said}; sharing does not pay, as this costs more"
+    return (
+        f"{said}; sharing saves nothing: of equal cost the shared fleet is the plan, as one service in place of "
+        f"{len(fleets)}"
+    )
+
+
+def _fleet(found: SharedFound, search: SharedFleetSearch) -> str:
+    """Of one that holds, and why not with one worker fewer."""
+    tried, fewer = found.tried, "there is no smaller fleet"
+    if found.fewer is not None:
+        fewer = f"not with {found.fewer.replicas:,}, which would leave {_left(found.fewer, search)}"
+    fleet = f"{tried.replicas:,} of {tried.worker.name} (cost {tried.cost:g})"
+    return f"{fleet}, busy {tried.utilisation:.0%} of the time; {fewer}"
 
 
 def _together(fleets: Sequence[Fleet]) -> str:
@@ -187,7 +219,8 @@ def _together(fleets: Sequence[Fleet]) -> str:
     types = {fleet.pools[0].worker.name for fleet in fleets}
     if len(types) > 1:
         return " + ".join(f"{fleet.replicas:,} of {fleet.pools[0].worker.name}" for fleet in fleets) + " workers"
-    return f"{' + '.join(f'{fleet.replicas:,}' for fleet in fleets)} workers of {min(types)}"
+    replicas = " + ".join(f"{fleet.replicas:,}" for fleet in fleets)
+    return f"{replicas} worker{'' if replicas == '1' else 's'} of {min(types)}"
 
 
 def _left(fleet: SharedFleet, search: SharedFleetSearch) -> str:

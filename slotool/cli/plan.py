@@ -9,7 +9,7 @@ import typer
 
 import slotool
 from slotool.api.plan import POLICIES
-from slotool.cli.commands import refuse_without_effect
+from slotool.cli.commands import refuse_without_effect, stated_in
 from slotool.cli.options import DataName, Force, Json, Seed, panel, parse_duration, parse_tolerance, plots_folder
 
 _promise, _traffic, _fleet, _result = map(panel, ("Promise", "Traffic", "Fleet", "Result"))
@@ -64,7 +64,7 @@ def plan(
     reserve_ms: Annotated[
         float, _fleet("--reserve-ms", min=0.0, help="Of each deadline, for network and front end.")
     ] = 2.0,
-    max_workers: Annotated[int, _fleet("--max-workers", min=1, help="Of a fleet.")] = 1_000,
+    max_workers: Annotated[int, _fleet("--max-workers", min=1, help="Of a fleet; of all models.")] = 1_000,
     quantile: Annotated[
         float, _fleet("--quantile", min=0.0, max=1.0, help="Of latencies, that policies plan with.")
     ] = 0.95,
@@ -99,7 +99,8 @@ def plan(
     from slotool.cli.plan_models import models_of, refuse_with_models
     from slotool.cli.serve_sources import beside_config
 
-    if models:
+    models = [] if models is None and stated_in("models") == "DEFAULT_MAP" else models  # of `models = []`
+    if models is not None:
         refuse_with_models()
         arrivals = beside_config(arrivals, "arrivals")
     elif deadline_ms is None:
@@ -113,7 +114,7 @@ def plan(
     }  # fmt: skip
     found = slotool.plan(
         latency or None,
-        models=models_of(models, of_all) if models else None,
+        models=None if models is None else models_of(models, of_all),
         deadline_ms=deadline_ms,
         attainment=attainment,
         min_accuracy=min_accuracy,

@@ -26,7 +26,7 @@ from slotool.planning.fleet import (
     confirm,
 )
 from slotool.planning.promise import Part, Promise, Verdict
-from slotool.planning.traffic import COUNTED, STRETCHES, WARM_UP, Traffic
+from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.simulation import Scenario, SimulationResult
 from slotool.simulation.together import MAX_MODELS, simulate_together
@@ -97,7 +97,8 @@ class SharedFound:
 
 
 class SharedFleetSearch:
-    """Of models that share workers. ``reserve_us``, ``max_workers`` and ``seed``: as of ``FleetSearch``.
+    """Of models that share workers. ``reserve_us`` and ``seed``: as of ``FleetSearch``;
+    ``max_workers``: of all models, be they shared or not.
 
     Raises ``InputError`` for more models than can be simulated, none that is asked for anything, and traffic that is
     too short to show a promise.
@@ -141,7 +142,7 @@ class SharedFleetSearch:
 
     def _sampled(self, most: int) -> dict[str, Traffic]:
         arrivals = {name: self.demands[name].arrival_s for name in self.alone}
-        deadline_s = max(promise.deadline_us for promise in self.promises.values()) / 1e6
+        deadline_s = max(search.computing_us for search in self.alone.values()) / 1e6
         return sampled_together(arrivals, most, deadline_s)
 
     def apart(self, name: str, advance: Callable[[], None] = lambda: None) -> list[Found]:
@@ -165,7 +166,11 @@ class SharedFleetSearch:
 
     def cheapest(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> SharedFound | None:
         """The least workers of this type that hold all promises, of no more than cost as much as the fleets ``apart``
-        (found by ``apart``, by model), all of which hold. None where a model cannot be served by the type at all."""
+        (found by ``apart``, by model), all of which hold. None where a model cannot be served by the type at all.
+
+        Where one model alone has requests, nothing is shared: what was found of it is the answer."""
+        if self.is_of_one:
+            return self._of_one(worker_type, apart)
         choices = [self._choices(worker_type, found) for found in apart.values()]
         if not all(choices):
             return None
@@ -191,20 +196,44 @@ class SharedFleetSearch:
                 best = replace(best, fewer=fleet)
         return best
 
+    @property
+    def is_of_one(self) -> bool:
+        """Whether one model alone has requests."""
+        return len(self.alone) == 1
+
+    def _of_one(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> SharedFound | None:
+        """The model's own fleet of this type; None without one."""
+        ((name, found),) = apart.items()
+        own = next((each for each in found if each.tried.pools[0].worker.name == worker_type), None)
+        if own is None:
+            return None
+        own = own if own.confirmed else self.alone[name].confirmed(own)
+        tried, fewer = (None if fleet is None else self._shared(name, fleet) for fleet in (own.tried, own.fewer))
+        assert tried is not None
+        return SharedFound(tried, own.holds, fewer)
+
+    def _shared(self, name: str, fleet: Fleet) -> SharedFleet:
+        (pool,) = fleet.pools
+        return SharedFleet(pool.worker, pool.replicas, {name: pool}, {name: fleet.verdict})
+
     def _shortfall(self, found: SharedFound) -> float:
         return found.tried.shortfall(self.promises)
 
     def confirmed(self, found: SharedFound, apart: Mapping[str, Sequence[Found]]) -> SharedFound:
-        """The same with latencies drawn anew, on more of long traffic."""
-        if not found.holds:
+        """The same with latencies drawn anew, on more of long traffic; also of what does not hold, as the verdict on a
+        fleet is to be the same whatever else was tried."""
+        if self.is_of_one:
             return found
         most = max(self._most(found.tried.worker.name, apart), found.tried.replicas)
         return self._smallest(found.tried.pools, found.tried.replicas, most, 1)
 
     def _most(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> int:
-        """Workers that cost no more than a fleet for each model."""
+        """Workers to be tried: that cost no more than a fleet for each model, where these are within the limit."""
+        fleets = [found[0].tried for found in apart.values()]
+        if sum(fleet.replicas for fleet in fleets) > self.max_workers:
+            return self.max_workers
         price = next(iter(self.demands.values())).workers[worker_type].price
-        cost = sum(found[0].tried.cost for found in apart.values())
+        cost = sum(fleet.cost for fleet in fleets)
         return min(self.max_workers, max(1, math.floor(cost / price + 1e-9)))
 
     def _choices(self, worker_type: str, found: Sequence[Found]) -> list[Found]:
@@ -295,24 +324,10 @@ def _within(arrival_s: np.ndarray, begin_s: float, end_s: float) -> np.ndarray:
 
 
 def sampled_together(arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
-    """By model about ``most`` requests of all of them in stretches at even distances; all of traffic that is no longer.
-
-    As ``Traffic.sampled``, but that stretches are as long for all models, and so long that none has less than
-    ``MIN_OF_A_MODEL`` of its requests, or all.
-    """
-    whole = {name: Traffic.whole(own) for name, own in arrival_s.items()}
-    span_s = max(float(own[-1]) for own in arrival_s.values())
-    share = max(most / sum(map(len, arrival_s.values())), *(MIN_OF_A_MODEL / len(own) for own in arrival_s.values()))
-    least_s = (WARM_UP + COUNTED + 1) * deadline_s
-    count = min(STRETCHES, int(share * span_s / least_s))
-    if share >= 1 or count < 2:
-        return whole
-    length_s = share * span_s / count
-    begins_s = np.linspace(0, span_s - length_s, count)
-    found = {}
-    for name, own in arrival_s.items():
-        parts = [_within(own, begin_s, begin_s + length_s) - begin_s for begin_s in begins_s]
-        counted = [(part >= WARM_UP * deadline_s) & (part <= length_s - deadline_s) for part in parts]
-        moved = [part + at * (length_s + 2 * deadline_s) for at, part in enumerate(parts)]
-        found[name] = Traffic(np.concatenate(moved), np.concatenate(counted), whole[name].rate_per_s, own)
+    """By model about ``most`` requests of all of them, as ``Traffic.sampled_together`` has it: more where a model gets
+    few of them, so that ``MIN_OF_A_MODEL`` of its requests are left, or all."""
+    total, fewest = sum(map(len, arrival_s.values())), min(map(len, arrival_s.values()))
+    found = Traffic.sampled_together(arrival_s, max(most, math.ceil(MIN_OF_A_MODEL * total / fewest)), deadline_s)
+    if any(found[name].counted.sum() < min(MIN_OF_A_MODEL, len(own)) / 2 for name, own in arrival_s.items()):
+        return {name: Traffic.whole(own) for name, own in arrival_s.items()}  # of one whose requests come in bursts
     return found

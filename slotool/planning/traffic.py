@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,23 +38,34 @@ class Traffic:
         A stretch begins with idle workers and ends with no request behind it, so its first and last requests, by
         deadlines, are served but not counted.
         """
-        whole = cls.whole(arrival_s)
-        least = math.ceil(whole.rate_per_s * (WARM_UP + COUNTED + 1) * deadline_s)
-        if len(arrival_s) <= max(most, least) or not np.ptp(arrival_s):
+        return cls.sampled_together({"": arrival_s}, most, deadline_s)[""]
+
+    @classmethod
+    def sampled_together(cls, arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
+        """By model the same stretches of all their requests, about ``most`` of them: as ``sampled`` has it of one."""
+        whole = {name: cls.whole(own) for name, own in arrival_s.items()}
+        of = np.repeat(np.arange(len(arrival_s)), [len(own) for own in arrival_s.values()])
+        times_s = np.concatenate(list(arrival_s.values()))
+        order = np.argsort(times_s, kind="stable")
+        of, times_s = of[order], times_s[order]
+        least = math.ceil(cls.whole(times_s).rate_per_s * (WARM_UP + COUNTED + 1) * deadline_s)
+        if len(times_s) <= max(most, least) or not np.ptp(times_s):
             return whole
         count = min(STRETCHES, max(1, most // least))
         size = max(most // count, least)
         # One stretch is the middle one.
-        places = np.linspace(0, len(arrival_s) - size, count + 2)[1:-1].astype(int)
-        sample, counted, recorded, ends_s = [], [], [], 0.0
-        for first in places:
-            stretch = arrival_s[first : first + size] - arrival_s[first]
-            last_s = float(stretch[-1])
-            sample.append(stretch + ends_s)
-            recorded.append(arrival_s[first : first + size])
-            counted.append((stretch >= WARM_UP * deadline_s) & (stretch <= last_s - deadline_s))
-            ends_s += last_s + 2 * deadline_s
-        return cls(np.concatenate(sample), np.concatenate(counted), whole.rate_per_s, np.concatenate(recorded))
+        places = np.linspace(0, len(times_s) - size, count + 2)[1:-1].astype(int)
+        at = (places[:, None] + np.arange(size)).ravel()
+        stretches = times_s[at].reshape(count, size) - times_s[places, None]
+        last_s = stretches[:, -1:]
+        counted = ((stretches >= WARM_UP * deadline_s) & (stretches <= last_s - deadline_s)).ravel()
+        begins_s = np.concatenate([[0.0], np.cumsum(last_s + 2 * deadline_s)[:-1]])
+        sample_s = (stretches + begins_s[:, None]).ravel()
+        found = {}
+        for number, name in enumerate(arrival_s):
+            own = of[at] == number
+            found[name] = cls(sample_s[own], counted[own], whole[name].rate_per_s, times_s[at][own])
+        return found
 
     def faster(self, times: float) -> Traffic:
         """The same requests, so many times as close to each other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import slotool as api
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken
 from slotool.planning import front_end
+from slotool.planning.fleet import Pool
 from slotool.planning.promise import Promise
 from slotool.planning.shared import Demand, SharedFleetSearch, sampled_together
 from slotool.planning.worker_types import Named, worker_types
@@ -121,6 +123,86 @@ def test_a_model_without_requests_changes_no_fleet() -> None:
         assert "idle: served too, without requests" in repr(after)
 
 
+def demand(each: dict[str, Any], arrival_s: np.ndarray) -> Demand:
+    types, _ = worker_types([Named(each["latency"], None)], None, None, prices={})
+    promise = Promise(each["deadline_ms"] * 1e3, 0.95)
+    return Demand(each["name"], arrival_s, promise, {own.name: own for own in types}, ["slackfit", "maxacc"])
+
+
+def test_one_model_planned_jointly_and_alone_gets_one_verdict_on_long_traffic() -> None:
+    """Of 400,000 requests half are searched: the same ones, be the model alone among others or not."""
+    asked = demand(model("only", 2.0, 0.0, 40.0), Poisson(8_000.0).times(50.0, seed=0))
+    search = SharedFleetSearch([asked, demand(model("idle", 8.0, 0.0, 90.0), np.zeros(0))])
+    alone, (worker,) = search.alone["only"], asked.workers.values()
+    assert len(alone.searched.arrival_s) < 0.6 * len(asked.arrival_s)
+    verdicts = []
+    for replicas in (9, 12, 15):
+        pool = Pool(worker, "slackfit", replicas)
+        verdicts.append(search.served({"only": pool}, replicas, 0).verdicts["only"])
+        own = alone.served([pool], 0, alone.searched).verdict
+        assert verdicts[-1].utilisation == pytest.approx(own.utilisation), "summed up in another order"
+        assert replace(verdicts[-1], utilisation=0.0) == replace(own, utilisation=0.0)
+    assert len({verdict.attainment for verdict in verdicts}) > 1, "of fleets that serve differently"
+
+
+def test_a_model_that_alone_has_requests_gets_its_own_fleet() -> None:
+    busy, idle = model("busy", 2.0, 700.0, 40.0), model("idle", 8.0, 0.0, 90.0)
+    found = planned(busy, idle)
+    shared, apart = (fleets(found)[kind] for kind in ("shared", "apart"))
+    assert shared["replicas"] == apart["replicas"] > 1
+    (of_shared,), (of_apart,) = shared["models"], apart["models"]
+    assert {**of_shared, "worker": ""} == {**of_apart, "worker": ""}
+    assert found.explanation.startswith("only busy has requests that are planned for, so that nothing is shared")
+    fewer = api.plan(models=[busy, idle], attainment=0.95, max_workers=apart["replicas"] - 1)
+    assert not fewer.holds
+    assert "busy: no fleet keeps the promise" in fewer.explanation
+
+
+def test_the_limit_counts_workers_of_all_models_and_a_fleet_has_one_verdict() -> None:
+    models = [{**model(name, 2.0, 300.0, 40.0), "policies": "slackfit"} for name in ("first", "other")]
+    best = fleets(planned(*models))["shared"]
+    limited = api.plan(models=models, attainment=0.95, max_workers=best["replicas"] - 1)
+    assert not limited.holds
+    assert limited.explanation.startswith("no plan within the limit, ")
+    same = fleets(limited)["shared"]
+    assert same["replicas"] == best["fewer"]["replicas"]
+    shown = [[each["attainment"] for each in of["models"]] for of in (same, best["fewer"])]
+    assert shown[0] == shown[1], "as the fleet with a worker less, and as the only one allowed"
+    assert best["fewer"]["misses"] == {each["model"]: each["misses"] for each in same["models"] if each["misses"]}
+
+
+def test_sharing_that_saves_nothing_is_called_so() -> None:
+    found = planned(model("first", 2.0, 300.0, 40.0), model("other", 2.0, 300.0, 40.0))
+    assert [row["cost"] for row in found.rows] == [2.0, 2.0]
+    assert found.rows[0]["kind"] == "shared"
+    assert "sharing saves nothing" in found.explanation
+
+
+def test_only_a_rate_of_0_leaves_a_promise_out() -> None:
+    for rate, arrivals in ((0.001, 0), (0.5, r"\d+")):
+        with pytest.raises(InputError, match=rf"^rare: {arrivals} arrivals cannot show an attainment of 0.95"):
+            planned(model("first", 2.0, 200.0, 40.0), model("rare", 2.0, rate, 40.0))
+
+
+def test_workers_are_the_same_by_device_and_machine_whatever_the_order_of_tables(tmp_path: Path) -> None:
+    def on(one_ms: float, device: str, machine: str, name: str) -> Path:
+        made = LatencyTable(table(one_ms).rows.assign(device=device, machine=machine))
+        made.save(tmp_path / f"{name}.parquet")
+        return tmp_path / f"{name}.parquet"
+
+    cpu, gpu = on(4.0, "cpu", "a", "cpu"), on(1.0, "cuda:0", "b", "gpu")
+    others = on(6.0, "cpu", "a", "cpu-other"), on(2.0, "cuda:0", "b", "gpu-other")
+    costs = []
+    for second in (others, others[::-1]):
+        first = model("first", 4.0, 150.0, 40.0, latency=[cpu, gpu])
+        rows = planned(first, model("other", 4.0, 60.0, 60.0, latency=list(second))).rows
+        costs.append({row["worker"]: row["replicas"] for row in rows if row["kind"] == "shared"})
+    assert costs[0] == costs[1]
+    assert set(costs[0]) == {"cpu, 1 thread", "gpu, 1 thread"}
+    with pytest.raises(InputError, match=r"are of different devices \(first: cpu; other: cuda:0\)"):
+        planned(model("first", 4.0, 150.0, 40.0, latency=cpu), model("other", 4.0, 60.0, 60.0, latency=others[1]))
+
+
 def test_the_smallest_shared_fleet_is_found() -> None:
     """Among all numbers of workers and all pairs of policies, each simulated with latencies drawn anew."""
     models = [model("first", 2.0, 600.0, 30.0), model("other", 6.0, 150.0, 90.0)]
@@ -130,10 +212,7 @@ def test_the_smallest_shared_fleet_is_found() -> None:
     assert shared["replicas"] < fleets(found)["apart"]["replicas"]
     demands = []
     for at, each in enumerate(models):
-        types, _ = worker_types([Named(each["latency"], None)], None, None, prices={})
-        promise = Promise(each["deadline_ms"] * 1e3, 0.95)
-        times_s = Poisson(each["rate"]).times(60.0, seed=at)
-        demands.append(Demand(each["name"], times_s, promise, {own.name: own for own in types}, ["slackfit", "maxacc"]))
+        demands.append(demand(each, Poisson(each["rate"]).times(60.0, seed=at)))
     search = SharedFleetSearch(demands, reserve_us=2e3)
     pools = {name: each[0].tried.pools[0] for name in search.alone if (each := search.apart(name))}
     least = next(replicas for replicas in range(1, 10) if not search.served(pools, replicas, 1).misses(search.promises))
@@ -273,6 +352,16 @@ def test_options_without_effect_on_models_are_refused(
     found = slotool("plan", "--config", plan_file, *options)
     assert found.exit_code == 2
     assert problem in " ".join(found.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "there"), [("models = []", "there is none"), (FILE.rpartition("[[models]]")[0], "there is one")]
+)
+def test_fewer_than_two_models_are_refused(slotool: Slotool, plan_file: Path, text: str, there: str) -> None:
+    plan_file.write_text(text)
+    found = slotool("plan", "--config", plan_file)
+    assert found.exit_code == 2
+    assert f"two models at least are expected, and {there}" in " ".join(found.stderr.split())
 
 
 def test_a_plan_of_one_subject_still_needs_its_table_and_deadline(slotool: Slotool) -> None:
