@@ -28,6 +28,11 @@ class DeviceLayer:
         """float32 [units, inputs]; a view."""
         return self._stored.T if self.is_sparse else self._stored
 
+    @property
+    def columns(self) -> Tensor:
+        """float32 [inputs, units], contiguous. Of a layer that is ``sparse``."""
+        return self._stored
+
     def product(self, x: Tensor) -> Tensor:
         """w·x + b of every node: float32 [n, units] from [n, inputs]."""
         return torch.addmm(self.bias, x, self.weights.T)
@@ -40,13 +45,6 @@ class DeviceLayer:
         indices, offsets, values = map(self._link.to_device, parts)
         summed = functional.embedding_bag(indices, self._stored, offsets, mode="sum", per_sample_weights=values)
         return summed + self.bias
-
-    def hidden_of_rows(self, starts: Tensor, features: Tensor, values: Tensor) -> Tensor:
-        """max(0, w·x + b) of a CSR matrix of the device, by the Triton kernel of that name: float32 [n, units]. Of a
-        layer that is ``sparse``."""
-        from slotool.elastic.activators.lookup_kernels import hidden_of_rows
-
-        return hidden_of_rows(starts, features, values, self._stored, self.bias)
 
     def of_nodes(self, x: Tensor, nodes: Tensor) -> Tensor:
         """w·x + b of the same ``nodes``, int64 [k], for all of ``x``: float32 [n, k]."""

@@ -25,7 +25,7 @@ import pandas as pd
 import slotool
 from slotool.errors import SlotoolWarning
 from slotool.workloads import ArrivalTable, Bursty, Poisson, TimeVarying
-from tests.perf.planned_served import GOALS, MIN_DEADLINE_S, Service, services
+from tests.perf.planned_served import GOALS, MIN_DEADLINE_S, Service, off, services
 
 RATES_PER_S = (150.0, 150.0)
 PAIRS = (("shipped family", "three ONNX files"), ("shipped supernet", "three ONNX files"))
@@ -77,7 +77,7 @@ def compared(pair: Mapping[str, Service], case: int, lasts_s: float, folder: Pat
     """By model and row of the plan's own verification: attainment, accuracy and p99."""
     grids = {name: service.grid() for name, service in pair.items()}
     rates = dict(zip(pair, RATES_PER_S, strict=True))
-    # A call of another model may have begun just before.
+    # A call of another model may have started just before.
     longest_s = 1e-6 * max(float(grid.latency_us.max()) for grid in grids.values())
     deadline_ms = 1e3 * max(MIN_DEADLINE_S, 2.4 * longest_s)
     sent = traces(case, rates, lasts_s)
@@ -106,14 +106,6 @@ def compared(pair: Mapping[str, Service], case: int, lasts_s: float, folder: Pat
         }
         rows.append({**facts, "rate_per_s": rates[name], "deadline_ms": deadline_ms, **figures})
     return rows
-
-
-def off(row: Mapping[str, Any], what: str, by: str = ROWS[1]) -> float:
-    """How far what was served lies from a plan; of a latency as a share of the plan's."""
-    planned, served = row[by][what], row["served"][what]
-    if None in (planned, served):
-        return 0.0 if planned is served else math.inf
-    return float((served - planned) / planned if what == "p99_s" else served - planned)
 
 
 def said(row: Mapping[str, Any]) -> str:

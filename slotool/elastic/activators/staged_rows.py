@@ -63,8 +63,10 @@ class StagedRows:
         """float32 [queries, units]: the rows on the device, of CSR behind the ``first`` layer."""
         if not self.sparse:
             return place
+        from slotool.elastic.activators.lookup_kernels import hidden_of_rows
+
         starts, features, values = self._parts(place)
-        return first.hidden_of_rows(starts, features, values.view(torch.float32))
+        return hidden_of_rows(starts, features, values.view(torch.float32), first.columns, first.bias)
 
     def _parts(self, place: Any) -> tuple[Any, Any, Any]:
         begin = self.queries + 1
