@@ -6,16 +6,18 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.models.tasks import confidence
 from slotool.process import collector_off
-from slotool.tables import OperatingPoint, OutcomeTable
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.tables import OutcomeTable
 
 WARM_UP_CALLS = 20
 # Examples that all points answer before the next ones come.
@@ -178,6 +180,10 @@ def _table(
     metric: str,
     provenance: Mapping[str, Any] | None,
 ) -> OutcomeTable:
+    import pandas as pd
+
+    from slotool.tables import OutcomeTable
+
     examples, best = [str(i) for i in range(len(split))], int(metric.removeprefix("p@"))
     per_point = [
         pd.DataFrame(

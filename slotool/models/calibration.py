@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax
 
 from slotool.errors import InputError
 from slotool.models.tasks import Classification, Regression, Task
@@ -54,6 +53,8 @@ class Temperature(Calibration):
         self.temperature = float(temperature)
 
     def confidences(self, task: Task, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        from scipy.special import log_softmax
+
         assert isinstance(task, Classification)
         best: np.ndarray = np.exp(log_softmax(task.logits(outputs) / self.temperature, axis=1)).max(axis=1)
         return best
@@ -66,6 +67,7 @@ class Temperature(Calibration):
         """The temperature under which the classes ``truth`` int [n] are likeliest. Raises ``InputError`` for a task
         without class scores."""
         from scipy.optimize import minimize_scalar
+        from scipy.special import log_softmax
 
         if not isinstance(task, Classification) or task.scores == "labels" or task.confidence_output is not None:
             raise InputError("a temperature is learnt from the scores of classes; use --calibration isotonic")

@@ -1,20 +1,24 @@
 """Routing rules: which ensemble of service versions keeps which tolerance, and on what evidence."""
 
-from slotool.rules.base import Assessment, Problem, RuleGenerator
-from slotool.rules.generator import METHODS, generate_rules
-from slotool.rules.losses import TOLERANCE_KINDS
-from slotool.rules.points import from_point
-from slotool.rules.policies import (
-    OSFA,
-    POLICIES,
-    Conc,
-    Replayed,
-    RoutingPolicy,
-    Seq,
-    consults_second,
-    takes_second,
-)
-from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotool.rules.base import Assessment, Problem, RuleGenerator
+    from slotool.rules.generator import METHODS, generate_rules
+    from slotool.rules.losses import TOLERANCE_KINDS
+    from slotool.rules.points import from_point
+    from slotool.rules.policies import (
+        OSFA,
+        POLICIES,
+        Conc,
+        Replayed,
+        RoutingPolicy,
+        Seq,
+        consults_second,
+        takes_second,
+    )
+    from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
 
 __all__ = [
     "METHODS",
@@ -36,3 +40,32 @@ __all__ = [
     "generate_rules",
     "takes_second",
 ]
+
+# Where each is, imported when asked for: processes that compute answers need policies, and neither pandas nor SciPy.
+_MODULES = {
+    "METHODS": "generator",
+    "OBJECTIVES": "ruleset",
+    "OSFA": "policies",
+    "POLICIES": "policies",
+    "TOLERANCE_KINDS": "losses",
+    "Assessment": "base",
+    "Conc": "policies",
+    "Problem": "base",
+    "Replayed": "policies",
+    "RoutingPolicy": "policies",
+    "Rule": "ruleset",
+    "RuleGenerator": "base",
+    "RuleSet": "ruleset",
+    "Seq": "policies",
+    "consults_second": "policies",
+    "from_point": "points",
+    "generate_rules": "generator",
+    "takes_second": "policies",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'slotool.rules' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"slotool.rules.{_MODULES[name]}"), name)
+    return value

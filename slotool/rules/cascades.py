@@ -15,14 +15,17 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.rules.conditions import Asked, AskedOne, Condition, condition_of
 from slotool.rules.policies import Replayed, RoutingPolicy
-from slotool.tables import OperatingPoint, OutcomeTable
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.tables import OutcomeTable
 
 MAX_STEPS = 4
 ANSWERS = ("last", "surer", "majority", "weighted")

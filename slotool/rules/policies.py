@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.tables import OperatingPoint, OutcomeTable
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.tables import OutcomeTable
 
 
 def consults_second(first_confidence: Any, threshold: float) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,10 @@ from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc
-from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.tables import LatencyTable, OutcomeTable
 
 # A deadline planned with the median would be missed by every second call.
 PLANNING_QUANTILE = 0.95

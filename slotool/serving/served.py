@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.rules.points import in_turn
-from slotool.rules.ruleset import RuleSet
 from slotool.scheduling import ControlSpace, Policy
 from slotool.serving.candidates import VERSION, parted
 from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.rules.ruleset import RuleSet
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 # A whole number with a point, as tools write it in a column that has a gap.
 _WHOLE = re.compile(r"([-+]?[0-9]+)\.0*")

@@ -25,6 +25,7 @@ _TITLE = re.compile(r'title="([^"]+)"')
 _NUMBER = re.compile(r"[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 _TIME = re.compile(r"0 (?:ns|µs|ms|s|min)\b")
 _BOX = re.compile(r"[━─]+")
+_MACHINE = re.compile(r"\bmachine [0-9a-f]{12} \(.*\)")
 
 
 @dataclass
@@ -109,8 +110,8 @@ def commands_in(block: Block) -> list[str]:
 
 
 def masked(line: str) -> str:
-    """``line`` without what depends on the machine and the hour: numbers, units of time, padding."""
-    line = _TIME.sub("0 s", _NUMBER.sub("0", _BOX.sub("─", line)))
+    """``line`` without what depends on the machine and the hour: its name, numbers, units of time, padding."""
+    line = _TIME.sub("0 s", _NUMBER.sub("0", _BOX.sub("─", _MACHINE.sub("machine", line))))
     return " ".join(line.split())
 
 

@@ -73,6 +73,9 @@ def test_readme_is_short_and_no_table_of_it_wide() -> None:
 def test_numbers_units_and_padding_may_differ_and_words_may_not() -> None:
     assert masked("│ p50 latency │   812.3 µs │") == masked("│ p50 latency │ 1.024 ms │")
     assert difference(["median 3 µs"], ["median 4.1 ms"], exact=False) is None
+    here, there = "for cpu, machine 9f0510a08e35 (AMD EPYC)", "for cpu, machine 7f0f1a0c0b22 (Intel(R) Xeon(R))"
+    assert difference([here], [there], exact=False) is None
+    assert difference([here], [there.replace("cpu", "gpu")], exact=False) is not None
     assert difference(["median 3 µs"], ["mean 3 µs"], exact=False) is not None
     assert difference(["median 3 µs"], ["median 4 µs"], exact=True) is not None
     assert difference(["a", "b"], ["a"], exact=False) is not None

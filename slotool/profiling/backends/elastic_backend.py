@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import cycle
@@ -10,10 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from slotool import devices
+from slotool.artifacts import open_artifact
 from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.model_family import ModelFamily
+from slotool.elastic.model_family_files import KIND
 from slotool.elastic.queries import Queries, dataset_of
-from slotool.process import limit_threads
+from slotool.process import limit_threads, torch_threads
 from slotool.profiling.backends.torch_backend import OnTorch
 from slotool.tables import OperatingPoint
 
@@ -35,11 +39,15 @@ class ElasticBackend(OnTorch):
 
     name = "elastic"
 
-    def set_threads(self, threads: int) -> None:
-        import torch
+    def _offers(self, device: str) -> bool:
+        # Without asking torch, which takes longer to load than a family of ONNX files to be measured.
+        return device == devices.CPU or super()._offers(device)
 
-        torch.set_flush_denormal(True)
+    def set_threads(self, threads: int) -> None:
         limit_threads(threads)
+
+    def threads(self) -> int:
+        return torch_threads()
 
     def open(self, request: Mapping[str, Any]) -> ModelAtPoint:
         return ModelAtPoint(_load(request["path"]), OperatingPoint.parse(request["point"]), request.get("data", ""))
@@ -99,7 +107,23 @@ def _queries(model: ElasticModel, data: bytes) -> Queries:
 
 
 # A campaign shuffles points, so a model comes up again and again.
-_load = lru_cache(maxsize=4)(load_model)
+@lru_cache(maxsize=4)
+def _load(path: str) -> ElasticModel:
+    artifact = open_artifact(path)
+    # The models of a family may all be of libraries that need no torch.
+    if artifact.kind != KIND:
+        _flush_denormals()
+    model = load_model(artifact)
+    if "torch" in sys.modules:
+        _flush_denormals()
+    return model
+
+
+def _flush_denormals() -> None:
+    """In the threads that this one starts, too: before any that torch computes with."""
+    import torch
+
+    torch.set_flush_denormal(True)
 
 
 @lru_cache(maxsize=4)

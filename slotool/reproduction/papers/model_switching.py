@@ -72,7 +72,10 @@ def _threads(workspace: Workspace) -> Found:
     median_s: dict[int, dict[str, float]] = {}
     for count in counts:
         name = f"threads-{count}.parquet"
-        workspace.slotool(f"profile points family -o {name} --co-runners 0 --threads {count} --max-seconds-per-item 2")
+        workspace.slotool(
+            f"profile points family -o {name} --co-runners 0 --threads {count} "
+            f"--max-seconds-per-item {workspace.pick('0.5', '2')}"
+        )
         rows = LatencyTable.load(workspace.path(name)).where(status="ok").statistics()
         median_s[count] = dict(zip(rows["point"].str.removeprefix("version="), rows["median_s"], strict=True))
     spread = median_s[1]["large"] / median_s[1]["small"]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
 from slotool.errors import InputError, WorkerError
 from slotool.serving.outputs import Computed
-from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.serving.served import ServedModel
 
 Done = Callable[[Computed | Exception], None]
 # Called when a worker is lost or not needed any more (False), and when it has come or is replaced (True).

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
@@ -15,8 +16,10 @@ from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
 from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.ensemble import PointRunner
 from slotool.serving.outputs import Computed
-from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.serving.served import ServedModel
 
 # The longest that compiling may take.
 COMPILED_WITHIN_S = 600.0

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
@@ -16,8 +17,10 @@ from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange, Wo
 from slotool.serving.engines.protocol import MAX_MESSAGE_BYTES, READY, REPLY
 from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.ensemble import PointRunner
-from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.serving.served import ServedModel
 
 START_TIMEOUT_S = 180.0
 # A worker that dies before it is warm is started again after so long, twice as long each time.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -37,8 +37,10 @@ from slotool.serving.engines.protocol import (
 )
 from slotool.serving.engines.shared_tensors import MAX_PACKED_BYTES, Shapes, SharedTensors
 from slotool.serving.outputs import Computed, Scores
-from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.serving.served import ServedModel
 
 
 @dataclass(frozen=True, slots=True)
