@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_map_only
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from slotool.graphs.operators import Shape
+from slotool.llvm import without_late_triton
+
+with without_late_triton():
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 # Of operators that torch itself brings.
 COSTED_NAMESPACES = ("aten", "prim", "prims", "higher_order", "quantized", "_quantized", "quantized_decomposed")
