@@ -1,6 +1,7 @@
 """Operator graphs: the common language of generators, captured models, profiles and predictors."""
 
-from slotool.graphs.graph import GraphBuilder, Operator, OperatorGraph
+from slotool.graphs.graph import GraphBuilder, OperatorGraph
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import OPERATORS, Effect
 
 __all__ = ["OPERATORS", "Effect", "GraphBuilder", "Operator", "OperatorGraph"]

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.errors import GraphError
-from slotool.graphs.graph import WITHOUT_MEMORY, Operator, OperatorGraph
+from slotool.graphs.graph import WITHOUT_MEMORY, OperatorGraph
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import OPERATORS, Shape, channel_axis
 
 # Vector units compute channels in groups of this many: 17 cost what 32 do.

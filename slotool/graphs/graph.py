@@ -5,177 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
-from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape, resolve
+from slotool.graphs.graph_documents import (
+    FIRST_OPERATORS,
+    FLOAT32,
+    GRAPH_KEYS,
+    OPERATOR_KEYS,
+    refuse_unknown_keys,
+    stated_effect,
+    stated_form,
+)
+from slotool.graphs.operator_node import Operator, make_operator
+from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape
 
 if TYPE_CHECKING:
     import networkx as nx
 
-# What a graph is of unless it says otherwise.
-FLOAT32 = "float32"
-_ELEMENT_TYPE = re.compile(r"[a-z][a-z0-9_]*(\+[a-z][a-z0-9_]*)*", re.ASCII)
-_GRAPH_KEYS = (
-    "kind",
-    "name",
-    "element_type",
-    "compiled",
-    "counted_flops",
-    "examples_interact",
-    "uncosted",
-    "shared_weights",
-    "id",
-    "operators",
-)
-_OPERATOR_KEYS = ("name", "op", "inputs", "attributes", "shape", "weights", "flops")
 MATRIX_OPERATORS = tuple(op for op, kind in OPERATORS.items() if kind.is_product)
 # Their outputs are no memory of their own. Those of Reshape and Flatten are counted, as they always were.
 WITHOUT_MEMORY = ("Constant", "Transpose", "Slice", "Expand")
 # Types kept by name whose FLOPs are none of products: Fourier transforms.
 UNKNOWN_WITHOUT_PRODUCTS = ("torch._fft_r2c", "torch._fft_c2r", "torch._fft_c2c")
 _BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
-
-# The types that graph files of the first versions knew; every other of their types stated its shape and costs.
-FIRST_OPERATORS = (
-    *("InputLayer", "Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D", "MaxPooling2D", "AveragePooling2D"),
-    *("GlobalAveragePooling2D", "GlobalMaxPooling2D", "ZeroPadding2D", "Cropping2D", "Flatten", "Reshape"),
-    *("BatchNormalization", "LayerNormalization", "Normalization", "LayerScale", "Rescaling", "ReLU", "Softmax"),
-    *("Activation", "Add", "Multiply", "Concatenate"),
-)
-
-# Random networks repeat the same layers thousands of times; made once, their text and structure are kept too.
-MAX_CACHED = 16_384
-# Values, weights and FLOPs of one operator: thousands of the largest still add up within 64 bits.
-MAX_OPERATOR_SIZE = 2**50
-_MADE: dict[tuple[Any, ...], Operator] = {}
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One node, made by ``make_operator``. ``inputs`` are names of earlier operators; ``shape``, ``weights``, ``flops``
-    are per example, as is ``moved``, the number of values that it reads and writes, weights apart: 0 for a view.
-    ``calls``: kernels that run one after the other. ``input_shapes``: of what it was made on, in the order of
-    ``inputs``. ``attributes`` of a known operator are in canonical form; graphs may share operators, so nobody changes
-    them."""
-
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    shape: Shape
-    weights: int
-    flops: int
-    moved: int = field(default=0, compare=False)
-    calls: int = field(default=1, compare=False)
-    input_shapes: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
-    # Of a type that was nobody's when its file was written, and that means something else here today.
-    foreign: bool = False
-    # Once ``encodings.measures_of`` was asked.
-    measures: tuple[float, ...] | None = field(default=None, init=False, compare=False, repr=False)
-
-    @property
-    def known(self) -> bool:
-        """Whether slotool knows how this operator behaves; an unknown one is kept by name."""
-        return self.op in OPERATORS and not self.foreign
-
-    @property
-    def output_bytes(self) -> int:
-        return BYTES_PER_VALUE * math.prod(self.shape)
-
-    @property
-    def weight_bytes(self) -> int:
-        return BYTES_PER_VALUE * self.weights
-
-    @property
-    def moved_bytes(self) -> int:
-        """What it reads and writes for one example, weights apart, in bytes of float32."""
-        return BYTES_PER_VALUE * self.moved
-
-    @cached_property
-    def structure(self) -> str:
-        """All of it that makes two networks differ, but for names and edges, as text."""
-        return json.dumps([self.op, sorted(self.attributes.items()), self.shape, self.weights])
-
-    @cached_property
-    def text(self) -> str:
-        """Its JSON form as text: ``document()`` written compactly."""
-        return json.dumps(self.document(), separators=(",", ":"))
-
-    def document(self) -> dict[str, Any]:
-        """JSON form: a known operator by its attributes alone, an unknown one with what is known of it."""
-        document: dict[str, Any] = {"name": self.name, "op": self.op}
-        if self.inputs:
-            document["inputs"] = list(self.inputs)
-        if self.attributes:
-            attributes = self.attributes.items()
-            document["attributes"] = {key: list(v) if isinstance(v, tuple) else v for key, v in attributes}
-        if not self.known:
-            document |= {"shape": list(self.shape), "weights": self.weights, "flops": self.flops}
-        return document
-
-
-def make_operator(
-    name: str,
-    op: str,
-    inputs: tuple[str, ...],
-    shapes: Sequence[Shape],
-    attributes: Mapping[str, Any],
-    stated: Effect | None = None,
-) -> Operator:
-    """An operator on inputs of these ``shapes``: inferred when it is known, else as ``stated``.
-
-    Raises ``GraphError``, naming it, for shapes or attributes that do not fit, or an unknown one with nothing stated.
-    """
-    if op in OPERATORS:
-        # repr, unlike equality, tells 1 from True and 1.0.
-        shapes = tuple(shapes)
-        key = (name, op, inputs, shapes, repr(attributes))
-        if key not in _MADE:
-            if len(_MADE) >= MAX_CACHED:
-                _MADE.clear()
-            _MADE[key] = _countable(_known_operator(name, op, inputs, shapes, attributes))
-        return _MADE[key]
-    if stated is None:
-        raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
-    return _countable(_operator(name, op, inputs, shapes, dict(attributes), stated))
-
-
-def _operator(
-    name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any], effect: Effect
-) -> Operator:
-    moved = effect.moved
-    if moved is None:
-        moved = sum(map(math.prod, shapes)) + math.prod(effect.shape)
-    costs = (effect.weights, effect.flops, moved, effect.calls)
-    return Operator(name, op, inputs, attributes, effect.shape, *costs, tuple(shapes))
-
-
-def _countable(operator: Operator) -> Operator:
-    """Itself. Raises ``GraphError`` for sizes that arrays of 64-bit numbers cannot add up."""
-    sizes = {"output values": math.prod(operator.shape), "weights": operator.weights, "FLOPs": operator.flops}
-    for what, size in sizes.items():
-        if size > MAX_OPERATOR_SIZE:
-            limit = f"at most {MAX_OPERATOR_SIZE:.3g} can be counted"
-            # No float holds the largest that a file may state.
-            said = f"{float(size):.3g}" if size < sys.float_info.max else "more than 1e308"
-            raise GraphError(f"operator {operator.name!r}: {said} {what}, {limit}")
-    return operator
-
-
-def _known_operator(
-    name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any]
-) -> Operator:
-    try:
-        kept, effect = resolve(op, attributes, shapes)
-    except GraphError as error:
-        raise GraphError(f"operator {name!r}: {error}") from error
-    return _operator(name, op, inputs, shapes, kept, effect)
 
 
 @dataclass(frozen=True)
@@ -367,14 +223,14 @@ class OperatorGraph:
         entries = document.get("operators") if isinstance(document, Mapping) else None
         if not isinstance(entries, list):
             raise GraphError("not an operator graph: expected an object with a list of operators")
-        _refuse_unknown_keys("the graph", document, _GRAPH_KEYS)
+        refuse_unknown_keys("the graph", document, GRAPH_KEYS)
         kind, name = document.get("kind", "graph"), document.get("name", "")
         if not isinstance(kind, str) or not isinstance(name, str):
             raise GraphError("the graph's kind or name is not text")
         builder = GraphBuilder(kind, name)
         for position, entry in enumerate(entries):
             _add_entry(builder, position, entry)
-        return replace(builder.graph(), **_stated_form(document))
+        return replace(builder.graph(), **stated_form(document))
 
 
 class GraphBuilder:
@@ -453,58 +309,13 @@ def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
     inputs, attributes = entry.get("inputs", []), entry.get("attributes", {})
     if not isinstance(name, str):
         raise GraphError(f"operator {position}: its name is not text")
-    _refuse_unknown_keys(f"operator {name!r}", entry, _OPERATOR_KEYS)
+    refuse_unknown_keys(f"operator {name!r}", entry, OPERATOR_KEYS)
     if not isinstance(inputs, list) or not all(isinstance(source, str) for source in inputs):
         raise GraphError(f"operator {name!r}: inputs is not a list of names")
     if not isinstance(attributes, Mapping):
         raise GraphError(f"operator {name!r}: attributes is not an object")
-    stated = _stated(name, entry) if "shape" in entry else None
+    stated = stated_effect(name, entry) if "shape" in entry else None
     if stated is not None and entry["op"] in OPERATORS and entry["op"] not in FIRST_OPERATORS:
         builder.append_foreign(name, entry["op"], tuple(inputs), attributes, stated)
     else:
         builder.append(name, entry["op"], tuple(inputs), attributes, stated)
-
-
-def _refuse_unknown_keys(what: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises ``GraphError`` for a key that would be ignored: most are misspelt."""
-    unknown = [key for key in entry if key not in known]
-    if unknown:
-        raise GraphError(f"{what} has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
-
-
-def _stated_form(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Element type, whether it is compiled, and counted FLOPs, as a document states them."""
-    element_type, compiled = document.get("element_type", FLOAT32), document.get("compiled", False)
-    counted = document.get("counted_flops")
-    if not isinstance(element_type, str) or not _ELEMENT_TYPE.fullmatch(element_type):
-        raise GraphError(f"the graph's element_type is neither a type such as {FLOAT32!r} nor several joined by '+'")
-    if not isinstance(compiled, bool):
-        raise GraphError("the graph's compiled is neither true nor false")
-    if counted is not None and (type(counted) is not int or counted < 0):
-        raise GraphError("the graph's counted_flops is no whole number of at least 0")
-    interact = document.get("examples_interact", False)
-    if not isinstance(interact, bool):
-        raise GraphError("the graph's examples_interact is neither true nor false")
-    uncosted = document.get("uncosted", [])
-    if not isinstance(uncosted, list) or not all(isinstance(name, str) for name in uncosted):
-        raise GraphError("the graph's uncosted is no list of names")
-    shared = document.get("shared_weights", 0)
-    if type(shared) is not int or shared < 0:
-        raise GraphError("the graph's shared_weights is no whole number of at least 0")
-    return {
-        "element_type": element_type,
-        "compiled": compiled,
-        "counted_flops": counted,
-        "examples_interact": interact,
-        "uncosted": tuple(uncosted),
-        "shared_weights": shared,
-    }
-
-
-def _stated(name: str, entry: Mapping[str, Any]) -> Effect:
-    shape, weights, flops = entry["shape"], entry.get("weights", 0), entry.get("flops", 0)
-    if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
-        raise GraphError(f"operator {name!r}: shape is not a list of sizes of at least 1")
-    if not all(type(cost) is int and cost >= 0 for cost in (weights, flops)):
-        raise GraphError(f"operator {name!r}: weights and flops are not whole numbers of at least 0")
-    return Effect(tuple(shape), weights, flops)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from slotool.errors import GraphError
-from slotool.graphs.graph import Operator, OperatorGraph
+from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.operator_node import Operator
 
 # They pass whole numbers on as they are.
 _PASSING = (

@@ -12,7 +12,8 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-from slotool.graphs.graph import Operator, OperatorGraph
+from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape
 
 Strides = tuple[int, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from slotool.graphs.graph import Operator, OperatorGraph
+from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.operator_node import Operator
 
 
 def peak_activation_bytes(graph: OperatorGraph, batch_size: int = 1) -> int:

@@ -10,7 +10,8 @@ from itertools import chain
 import numpy as np
 
 from slotool.graphs.encodings import MEASURES, measures_of
-from slotool.graphs.graph import Operator, OperatorGraph
+from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.operator_node import Operator
 
 
 class Batch(tuple[OperatorGraph, ...]):

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slotool.errors import GraphError
-from slotool.graphs.graph import Operator, OperatorGraph
+from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.indices import Indices, is_trained
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape
 from slotool.graphs.torch_layers import LAYERS, Builder, Constant
 

@@ -284,7 +284,8 @@ def _doubtful(
     if row is None:
         return None
     without = adapt(base, own.only(np.delete(np.arange(len(own)), row)), seed)
-    found = doubtful_label(row, held_out, without[1])
+    same_backend = base.setting.backend == own.setting.backend
+    found = doubtful_label(row, held_out, without[1], same_backend=same_backend)
     return None if found is None else (found, without)
 
 

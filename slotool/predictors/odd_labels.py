@@ -87,9 +87,14 @@ def furthest(held_out: HeldOut) -> int | None:
     return row if len(errors) >= MIN_DOUBTED and errors[row] > np.log(DOUBTFUL_TIMES) else None
 
 
-def doubtful_label(row: int, with_it: HeldOut, without: HeldOut) -> OddLabel | None:
+def doubtful_label(row: int, with_it: HeldOut, without: HeldOut, *, same_backend: bool) -> OddLabel | None:
     """What is to be said of the ``furthest`` label, by the errors of all and by those of all others without it; None
-    where these are as far off too."""
+    where these are as far off too.
+
+    ``same_backend``: whether the base was learnt from the backend of these labels. In another some network is slow for
+    a reason in every third to second set of ten right labels, so that being far off tells nothing there: a label is
+    named only where the others disagree with it in.
+    """
     kept = with_it.best()
     error, rest = float(with_it.log_errors[kept][row]), without.log_errors[kept]
     if abs(error) <= DOUBTFUL_DEVIATIONS * float(np.sqrt(np.mean(rest**2))):
@@ -98,7 +103,10 @@ def doubtful_label(row: int, with_it: HeldOut, without: HeldOut) -> OddLabel | N
     before = [np.mean(np.abs(np.delete(with_it.log_errors[name], row))) for name in ways]
     after = [np.mean(np.abs(without.log_errors[name])) for name in ways]
     disagreement = float(np.exp(np.mean(np.log(before) - np.log(np.maximum(after, 1e-12)))))
-    return OddLabel(row, float(np.exp(-error)), disagreement > MIN_DISAGREEMENT, len(rest), disagreement)
+    is_clear = disagreement > MIN_DISAGREEMENT
+    if not is_clear and not same_backend:
+        return None
+    return OddLabel(row, float(np.exp(-error)), is_clear, len(rest), disagreement)
 
 
 def mixed_units(base_s: np.ndarray, latency_s: np.ndarray) -> str | None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slotool.graphs import Effect, OperatorGraph
-from slotool.graphs.graph import Operator
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape, per_channel
 from slotool.graphs.torch_module import GraphModule
 

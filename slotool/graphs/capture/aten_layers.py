@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from slotool.graphs.capture.aten_recurrent import RECURRENT
 from slotool.graphs.capture.torch_values import Call, Untranslatable, Value
 from slotool.graphs.operators.forms import MAX_WINDOW_AXES
 
@@ -104,6 +105,20 @@ def embedding(call: Call) -> Names:
     return [call.emit.add("Embedding", call.source(indices), vocabulary=vocabulary, units=units)]
 
 
+def embedding_bag(call: Call) -> Names:
+    """Rows of a table, as many of each example, and what their bag makes of them."""
+    weight, indices = call.value("weight"), call.data("indices")
+    if weight.is_data or indices.found is None or len(indices.whole) != 1 or call.out.found is None:
+        raise Untranslatable("a table that depends on the input")
+    if call.value("offsets").is_data or call["per_sample_weights"] is not None or call.out.folded_axis != 0:
+        raise Untranslatable("bags of sizes that depend on the input")
+    vocabulary, units = weight.whole
+    source = call.emit.reshape(call.source(indices), [math.prod(indices.shape)])
+    rows = call.emit.add("Embedding", source, vocabulary=vocabulary, units=units)
+    op = {0: "Sum", 1: "Mean", 2: "Max"}[call["mode"] or 0]
+    return [call.emit.add(op, rows, axes=(0,))] + [""] * (len(call.outs) - 1)
+
+
 def convolution(axes: int, transposed: bool = False) -> Translator:
     def translate(call: Call) -> Names:
         value, weight = call.data("input"), call.value("weight")
@@ -136,8 +151,10 @@ def convolution(axes: int, transposed: bool = False) -> Translator:
 
 def _convolution_of_windows(call: Call, value: Value, weight: Value, axes: int, transposed: bool) -> str:
     """Of windows that are folded with the batch: a convolution of one axis more, along which its kernel has one."""
-    if transposed or axes > MAX_WINDOW_AXES - 1 or isinstance(call["padding"], str):
+    if transposed or isinstance(call["padding"], str):
         raise Untranslatable("windows of such a convolution")
+    if axes == MAX_WINDOW_AXES:
+        return _convolution_of_rows(call, value, weight, axes)
     groups, filters = call["groups"] or 1, weight.whole[0]
     attributes: dict[str, Any] = {
         "kernel": [1, *weight.whole[2:]],
@@ -153,6 +170,25 @@ def _convolution_of_windows(call: Call, value: Value, weight: Value, axes: int, 
     else:
         name = call.emit.add(f"Conv{axes + 1}D", source, **attributes, filters=filters, groups=groups)
     return call.emit.transpose(name, order)
+
+
+def _convolution_of_rows(call: Call, value: Value, weight: Value, axes: int) -> str:
+    """Of windows where there is no axis more for them: one after the other along the first axis, of which the padding
+    keeps the size. Raises ``GraphError`` for others, whose shapes then differ."""
+    windows, channels, first, *rest = value.shape
+    attributes: dict[str, Any] = {
+        "kernel": list(weight.whole[2:]),
+        "stride": sized(call["stride"], axes, 1),
+        "padding": sized(call["padding"], axes, 0),
+        "dilation": sized(call["dilation"], axes, 1),
+        "bias": call["bias"] is not None,
+    }
+    source = call.emit.transpose(call.source(value), [1, 0, *range(2, axes + 2)])
+    source = call.emit.reshape(source, [channels, windows * first, *rest])
+    filters, groups = weight.whole[0], call["groups"] or 1
+    name = call.emit.add(f"Conv{axes}D", source, **attributes, filters=filters, groups=groups)
+    _, _, first, *rest = call.out.shape
+    return call.emit.transpose(call.emit.reshape(name, [filters, windows, first, *rest]), [1, 0, *range(2, axes + 2)])
 
 
 def any_convolution(call: Call) -> Names:
@@ -188,11 +224,18 @@ def layer_norm(call: Call) -> Names:
 
 def group_norm(call: Call) -> Names:
     value = call.data("input")
-    if value.folded_axis != 0:
-        raise Untranslatable("channels that are not second")
     groups = call["num_groups"] or call["group"] or value.whole[1]
     given = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
-    name = call.emit.add("GroupNormalization", call.source(value), groups=groups, **given)
+    if value.found is not None and value.found[0] == 0 and value.folded_axis is None and not any(given.values()):
+        # Without weights, windows that are folded with the batch are as good as channels.
+        windows, channels, *rest = value.shape
+        source = call.emit.reshape(call.source(value), [windows * channels, *rest])
+        name = call.emit.add("GroupNormalization", source, groups=windows * groups, **given)
+        name = call.emit.reshape(name, value.shape)
+    elif value.folded_axis == 0:
+        name = call.emit.add("GroupNormalization", call.source(value), groups=groups, **given)
+    else:
+        raise Untranslatable("channels that are not second")
     return [name] + [name] * (len(call.outs) - 1)
 
 
@@ -259,8 +302,17 @@ def resize(mode: str, axes: int) -> Translator:
 
 def grid_sample(call: Call) -> Names:
     mode = {0: "linear", 1: "nearest", 2: "cubic"}[call["interpolation_mode"] or 0]
-    sources = [call.source(call.data("input")), call.source(call.value("grid"))]
-    return [call.emit.add("GridSample", sources, mode=mode)]
+    value, grid = call.data("input"), call.value("grid")
+    if value.folded_axis is not None or value.found is None or grid.found != value.found:
+        return [call.emit.add("GridSample", [call.source(value), call.source(grid)], mode=mode)]
+    # Windows that are folded with the batch, below one another.
+    windows, channels, height, *rest = value.shape
+    turned = call.emit.transpose(call.source(value), [1, 0, *range(2, len(value.shape))])
+    image = call.emit.reshape(turned, [channels, windows * height, *rest])
+    places = call.emit.reshape(call.source(grid), [windows * grid.shape[1], *grid.shape[2:]])
+    name = call.emit.add("GridSample", [image, places], mode=mode)
+    name = call.emit.reshape(name, [channels, windows, *grid.shape[1:-1]])
+    return [call.emit.transpose(name, [1, 0, *range(2, len(value.shape))])]
 
 
 def unfold(call: Call) -> Names:
@@ -280,39 +332,6 @@ def _columns(call: Call) -> dict[str, Any]:
     }
 
 
-def recurrent(op: str) -> Translator:
-    """A recurrent layer over (steps, features); its last state is the last step of its output."""
-
-    def translate(call: Call) -> Names:
-        value = call.data("input")
-        directions = 1 + bool(call["bidirectional"])
-        steps_axis, rank = value.at(1 if call["batch_first"] else 0), len(value.shape)
-        if rank not in (2, 3):
-            raise Untranslatable("no steps of features")
-        answer = call.out.whole[-1] // directions
-        given = {"layers": call["num_layers"], "bias": bool(call["has_biases"]), **_units(call, op, answer)}
-        # Sequences that are folded with the batch come first.
-        order = [*(axis for axis in range(rank - 1) if axis != steps_axis), steps_axis, rank - 1]
-        source = call.emit.transpose(call.source(value), order)
-        name = call.emit.add(op, source, **given, bidirectional=directions == 2)
-        if call.emit.weights != sum(math.prod(each.whole) for each in call["params"]):
-            raise Untranslatable("other weights than such a layer has")
-        states = []
-        for out in call.outs[1:]:
-            last = call.emit.add("Slice", name, axis=rank - 2, start=value.shape[steps_axis] - 1, size=1)
-            fits = math.prod(out.shape) == math.prod(call.emit.shape(last))
-            states.append(call.emit.reshape(last, out.shape) if fits else "")
-        return [call.emit.transpose(name, [order.index(axis) for axis in range(rank)]), *states]
-
-    return translate
-
-
-def _units(call: Call, op: str, answer: int) -> dict[str, int]:
-    """Of an LSTM the matrix of the state, [4 × units, answer], tells units from what a projection makes of them."""
-    units = call["params"][1].whole[0] // 4 if op == "LSTM" else answer
-    return {"units": units, **({"projection": answer} if units != answer else {})}
-
-
 def response_norm(call: Call) -> Names:
     return [call.emit.add("LocalResponseNormalization", call.source(call.data("input")), size=call["size"])]
 
@@ -329,6 +348,7 @@ LAYERS: dict[str, Translator] = {
     "_scaled_dot_product_flash_attention_for_cpu": attention,
     "_scaled_dot_product_attention_math": attention,
     "embedding": embedding,
+    **dict.fromkeys(("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), embedding_bag),
     "convolution": any_convolution,
     "_convolution": any_convolution,
     **{f"conv{n}d": convolution(n) for n in (1, 2, 3)},
@@ -352,8 +372,5 @@ LAYERS: dict[str, Translator] = {
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), grid_sample),
     "im2col": unfold,
     "col2im": fold,
-    "lstm": recurrent("LSTM"),
-    "gru": recurrent("GRU"),
-    "rnn_tanh": recurrent("SimpleRNN"),
-    "rnn_relu": recurrent("SimpleRNN"),
+    **RECURRENT,
 }  # fmt: skip

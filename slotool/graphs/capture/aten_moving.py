@@ -32,13 +32,18 @@ def copy(call: Call) -> Names:
 
 def written(call: Call) -> Names:
     """One tensor's values written into another's place."""
-    value = call.data("src")
+    value = call.value("src")
     source = call.stretched(value)
     if call.emit.shape(source) != call.out.shape:
         source = call.emit.add("Expand", source, shape=call.out.shape)
     if value.dtype != call.out.dtype:
         return [call.emit.add("Cast", source, dtype=call.out.dtype)]
     return [call.emit.add("Copy", source)]
+
+
+def filled(call: Call) -> Names:
+    """One number written into every place of a tensor."""
+    return [call.emit.add("Copy", call.source(call.data()))]
 
 
 def contiguous(call: Call) -> Names:
@@ -111,6 +116,8 @@ def split(call: Call) -> Names:
         return [_part(call, value, axis, i, 1, keepdims=False) for i in range(len(call.outs))]
     sizes = [out.whole[axis] for out in call.outs]
     starts = [0, *accumulate(sizes)][:-1]
+    if value.found is not None and axis % len(value.whole) == value.found[0]:
+        return _parts_of_windows(call, value)
     return [_part(call, value, axis, start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
@@ -122,11 +129,37 @@ def _part(call: Call, value: Value, axis: int, start: int, size: int, step: int 
     return call.emit.add("Slice", call.source(value), **attributes, keepdims=keepdims)
 
 
+def _parts_of_windows(call: Call, value: Value) -> Names:
+    """The parts of a batch of several inputs, one after the other: windows that are folded with the batch."""
+    names, start = [], 0
+    for out in call.outs:
+        if out.found is None or out.found[0] != value.found[0]:  # type: ignore[index]
+            raise Untranslatable("parts the batch")
+        axis, size = out.found
+        part = {"axis": axis, "start": start, "size": size, "keepdims": size > 1}
+        names.append(call.emit.add("Slice", call.source(value), **part))
+        start += size
+    return names
+
+
 def concatenate(call: Call) -> Names:
     tensors = [value for value in call["tensors"] if math.prod(value.whole)]
+    if call.out.found is not None and (call["dim"] or 0) % len(call.out.whole) == call.out.found[0]:
+        return [_batches_joined(call, tensors, call.out.found[0])]
     axis = call.out.at(call["dim"] or 0)
     sources = [call.source(value) for value in tensors]
     return [sources[0] if len(sources) == 1 else call.emit.add("Concatenate", sources, axis=axis)]
+
+
+def _batches_joined(call: Call, tensors: Sequence[Value], axis: int) -> str:
+    """A batch of several inputs, one after the other: windows that are folded with the batch."""
+    if any(value.found is None or value.found[0] != axis for value in tensors):
+        raise Untranslatable("a constant joins the batch")
+    parts = []
+    for value in tensors:
+        shape = value.shape if value.folded_axis is None else (*value.shape[:axis], 1, *value.shape[axis:])
+        parts.append(call.emit.reshape(call.source(value), shape))
+    return call.emit.add("Concatenate", parts, axis=axis)
 
 
 def stack(call: Call) -> Names:
@@ -327,6 +360,7 @@ _CALLS: tuple[tuple[Callable[[Call], Names], str], ...] = (
     (channel_shuffle, "channel_shuffle native_channel_shuffle"),
     (copy, "clone"),
     (written, "copy"),
+    (filled, "fill zero"),
     (contiguous, "contiguous"),
     (select, "select"),
     (slice_, "slice"),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.keras_layers import Step, steps_of
-from slotool.graphs.graph import FLOAT32, OperatorGraph
+from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import Shape, resolve
 
 if TYPE_CHECKING:

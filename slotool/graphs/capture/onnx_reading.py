@@ -12,7 +12,7 @@ from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, empty_slices, known_shapes, with_shapes
 from slotool.graphs.capture.onnx_quantised import in_floats, is_quantised
-from slotool.graphs.graph import FLOAT32
+from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.graph import OperatorGraph
+from slotool.llvm import without_late_triton
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +39,7 @@ _BY_NAME = re.compile(r"data type 'str'|indices must be .*not str|has no attribu
 _OF_TYPES = re.compile(r"dtype|scalar type|torch\.(Float|Long|Int|float|int)|indices|same type", re.IGNORECASE)
 
 
+@without_late_triton()
 def capture_torch(
     module: nn.Module,
     input_shape: Sequence[int] | Mapping[str, Sequence[int]],

@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_map_only
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from slotool.graphs.operators import Shape
+from slotool.llvm import without_late_triton
+
+with without_late_triton():
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 # Of operators that torch itself brings.
 COSTED_NAMESPACES = ("aten", "prim", "prims", "higher_order", "quantized", "_quantized", "quantized_decomposed")
@@ -29,6 +32,8 @@ _COSTED = re.compile(r"_?linalg_(vector_norm|cross|vecdot|diagonal|matmul|multi_
 # has them.
 FOURIER = ("_fft_r2c", "_fft_c2r", "_fft_c2c")
 GROUPED = ("grouped_mm_fallback", "grouped_mm", "_grouped_mm")
+# They end by values, so that nobody can say how often they run.
+LOOPS = ("while_loop",)
 # FLOPs of two batches that differ from their sizes by less are proportional to them.
 PROPORTIONAL = 1e-3
 
@@ -42,8 +47,9 @@ class CallFlops:
 
     def of(self, node: Any) -> int:
         """FLOPs of one call; 0 for one that cannot run on shapes alone."""
-        if inner := inner_calls(node):
-            return sum(map(self.of, inner))
+        if graphs := inner_graphs(node):
+            each = [sum(map(self.of, calls_of(graph))) for graph in graphs]
+            return max(each) if is_choice(node) else sum(each) * _times(node) + _flex_attention_flops(node)
         if getattr(node.target, "is_view", False) or not hasattr(node.target, "_schema"):
             return 0
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda value: _shapes(value.meta.get("val")))
@@ -97,24 +103,49 @@ def is_uncosted(node: Any) -> bool:
     distances, and operators registered by others."""
     if called(node) in GROUPED:
         return False
+    if called(node) in LOOPS:
+        return True
     namespace, name = getattr(node.target, "namespace", "aten"), str(getattr(node.target, "__name__", ""))
     if namespace not in COSTED_NAMESPACES:
         return True
     return _UNCOSTED.match(name) is not None and _COSTED.match(name) is None
 
 
-def inner_calls(node: Any) -> list[Any]:
-    """The calls of the graphs that a call runs, as one of a block under autocast does."""
+def is_choice(node: Any) -> bool:
+    """Whether a call runs one of its graphs, as ``torch.cond`` does, and not all of them."""
+    return node.target is torch.ops.higher_order.cond
+
+
+def _times(node: Any) -> int:
+    """How often a call runs its graph: once for each step of what it goes along; once of a loop that ends by values."""
+    at = {"map_impl": 1, "scan": 2, "associative_scan": 1}.get(called(node))
+    if at is None or len(node.args) <= at:
+        return 1
+    return int(node.args[at][0].meta["val"].shape[0])
+
+
+def _flex_attention_flops(node: Any) -> int:
+    """Those of both products over all scores, which its block mask may make fewer."""
+    if called(node) != "flex_attention":
+        return 0
+    return int(sdpa_flop_count(*(tuple(value.meta["val"].shape) for value in node.args[:3])))
+
+
+def inner_graphs(node: Any) -> list[torch.fx.GraphModule]:
+    """The graphs that a call runs, as one of a block under autocast does."""
     owner = node.graph.owning_module
     targets = [str(value.target) for value in node.all_input_nodes if value.op == "get_attr"]
     graphs = [getattr(owner, target, None) for target in targets]
-    return [
-        inner
-        for graph in graphs
-        if isinstance(graph, torch.fx.GraphModule)
-        for inner in graph.graph.nodes
-        if inner.op == "call_function"
-    ]
+    return [graph for graph in graphs if isinstance(graph, torch.fx.GraphModule)]
+
+
+def inner_calls(node: Any) -> list[Any]:
+    """The calls of all of these graphs."""
+    return [inner for graph in inner_graphs(node) for inner in calls_of(graph)]
+
+
+def calls_of(graph: torch.fx.GraphModule) -> list[Any]:
+    return [inner for inner in graph.graph.nodes if inner.op == "call_function"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from slotool.errors import GraphError
-from slotool.graphs.graph import FLOAT32
+from slotool.graphs.graph_documents import FLOAT32
 
 INT8 = "int8"
 

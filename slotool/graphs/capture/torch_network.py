@@ -17,6 +17,7 @@ from slotool.graphs.capture.aten_layers import LAYERS
 from slotool.graphs.capture.aten_moving import MOVING
 from slotool.graphs.capture.batch_axis import share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
+from slotool.graphs.capture.torch_composed import block_of, parts_of
 from slotool.graphs.capture.torch_flops import fourier_flops, is_uncosted
 from slotool.graphs.capture.torch_forms import Forms
 from slotool.graphs.capture.torch_values import Call, Emitter, Untranslatable, Value
@@ -55,7 +56,9 @@ class NetworkWalk(Walk):
 
     def call(self, node: fx.Node) -> None:
         """Append what a call is."""
-        if isinstance(node.target, torch._ops.HigherOrderOperator) and self._enter(node):
+        block = block_of(node, self._call_flops)
+        if block is not None:
+            self._inline(node, *block)
             return
         if node in self.constants:
             return
@@ -77,13 +80,27 @@ class NetworkWalk(Walk):
         self._stood_in.clear()
         if self._as_layer(node, name, data) or self._as_operators(node, name):
             self._claim(node)
-        elif not self._taken_apart(node, data):
+        elif not self._taken_apart(node):
             self._keep_by_name(node, name, data)
             self._stood_in.clear()
             self._claim(node)
         if name != str(getattr(node.target, "__name__", "")).partition(".")[0] and node in self.names:
-            # Done in place: who asks for the first input later gets this.
-            self.names[node.args[0]] = self.names[node]
+            self._written(node)
+
+    def _written(self, node: fx.Node) -> None:
+        """Of a call in place: who asks for its first input later gets this, and who asks for what that is a view of
+        gets it with this written in."""
+        place, base = node.args[0], base_of(node.args[0])
+        self.names[place] = self.names[node]
+        share = share_of(shape_of(base) or (), self._batch)
+        if base is place or share is None:
+            return
+        whole = self._name_of(self._value(base, base.meta["val"]))
+        self._last.discard(base)
+        self.names[base] = self._drafts.add(
+            f"{self._prefix}{node.name}_written", "Scatter", [whole, self.names[node]], {"in_place": True},
+            self._drafts.shape(whole),
+        )  # fmt: skip
 
     def _claim(self, node: fx.Node) -> None:
         """Note that an operator has the weights of its constants, and which of them another had before."""
@@ -296,20 +313,6 @@ class NetworkWalk(Walk):
 
     # Calls that are made of calls.
 
-    def _enter(self, node: fx.Node) -> bool:
-        """Walk the graph that a call of a block runs, as one under autocast or without gradients."""
-        owner, arguments = node.graph.owning_module, list(node.args)
-        at = next((i for i, each in enumerate(arguments) if isinstance(each, fx.Node) and each.op == "get_attr"), None)
-        if at is None or owner is None:
-            return False
-        inner = getattr(owner, str(arguments[at].target), None)  # type: ignore[union-attr]
-        if not isinstance(inner, fx.GraphModule) or any(
-            isinstance(each, fx.Node) and each.op == "get_attr" for each in arguments[at + 1 :]
-        ):
-            return False
-        self._inline(node, inner.graph, arguments[at + 1 :])
-        return True
-
     def _inline(self, node: fx.Node, graph: fx.Graph, inputs: Sequence[Any]) -> None:
         given = iter(inputs)
         for each in graph.nodes:
@@ -345,39 +348,25 @@ class NetworkWalk(Walk):
             if source in self._fixed_flops:
                 self._fixed_flops[node] = self._fixed_flops.pop(source)
 
-    def _taken_apart(self, node: fx.Node, data: Sequence[Any]) -> bool:
-        """Trace a call that is made of others on shapes alone, and walk what it is made of."""
-        from torch._subclasses.fake_tensor import unset_fake_temporarily
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        target = node.target
-        if not _is_composed(target) or isinstance(node.meta.get("val"), tuple | list):
+    def _taken_apart(self, node: fx.Node) -> bool:
+        """Walk what a call is made of, where torch runs it as others."""
+        parts = parts_of(node)
+        if parts is None:
             return False
-        inputs = [value for value in node.all_input_nodes if isinstance(value.meta.get("val"), torch.Tensor)]
-
-        def run(*tensors: torch.Tensor) -> Any:
-            at = dict(zip(inputs, tensors, strict=True))
-            known = lambda each: at.get(each, each.meta.get("val"))  # noqa: E731
-            args, kwargs = fx.node.map_arg(node.args, known), fx.node.map_arg(node.kwargs, known)
-            return target(*args, **kwargs)  # type: ignore[operator]
-
-        try:
-            with torch.no_grad(), unset_fake_temporarily(), inputs[0].meta["val"].fake_mode:
-                traced = make_fx(run, tracing_mode="real")(*(value.meta["val"] for value in inputs))
-        except Exception:
-            # A call that cannot be traced is kept by name.
-            return False
-        calls = [each for each in traced.graph.nodes if each.op == "call_function"]
-        if len(calls) == 1 and calls[0].target is target:
-            return False
-        for each in traced.graph.nodes:
-            each.meta.setdefault("val", each.meta.get("tensor_meta"))
-        for place, value in zip((n for n in traced.graph.nodes if n.op == "placeholder"), inputs, strict=False):
-            place.meta["val"] = value.meta["val"]
         outer, self._within = self._within, True
-        self._inline(node, traced.graph, inputs)
+        self._inline(node, *parts)
         self._within = outer
         return True
+
+
+def base_of(node: Any) -> Any:
+    """The tensor that a value is a view of; itself where it is none."""
+    while isinstance(node, fx.Node) and node.op == "call_function" and node.all_input_nodes:
+        whole = node.all_input_nodes[0]
+        if not getattr((whole if node.target is operator.getitem else node).target, "is_view", False):
+            return node
+        node = whole
+    return node
 
 
 def _values(node: fx.Node) -> list[Any]:
@@ -409,14 +398,6 @@ def _order_of(node: fx.Node, rank: int) -> list[int] | None:
         return order_of(_plain_name(node), arguments_of(node), rank)
     except (KeyError, TypeError, IndexError, ValueError):
         return None
-
-
-def _is_composed(target: Any) -> bool:
-    """Whether torch itself runs a call as others."""
-    try:
-        return bool(target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
-    except (AttributeError, RuntimeError):
-        return False
 
 
 # Products that torch counts only when it runs them by their parts.

@@ -14,13 +14,14 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch_forms import Forms
 from slotool.graphs.capture.torch_network import NetworkWalk
+from slotool.llvm import without_late_triton
 
 PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d", "convolution")
 
 
 def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgram:
     """The module as ATen calls. Raises whatever torch.export raises."""
-    with torch.no_grad():
+    with torch.no_grad(), without_late_triton():
         return torch.export.export(module, tuple(examples))
 
 

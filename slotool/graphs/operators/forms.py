@@ -157,6 +157,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "flops": _count,
     "function": _word,
     "indices": _flag,
+    "in_place": _flag,
     "k": _whole,
     "layers": _whole,
     "projection": _count,

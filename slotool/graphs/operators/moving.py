@@ -119,8 +119,11 @@ def _gather_elements(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
     return Effect(indices, moved=3 * math.prod(indices))
 
 
-def _scatter(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Of data, indices and updates: data with updates written or added at places that the indices name."""
+def _scatter(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+    """Of data, indices and updates: data with updates written or added at places that the indices name. ``in_place``:
+    the data after another operator has written into a view of it."""
+    if attributes.get("in_place"):
+        return Effect(inputs[0], moved=0)
     if len(inputs) > 3:
         raise GraphError("Scatter takes data, indices and updates")
     return Effect(inputs[0], moved=2 * math.prod(inputs[0]) + 2 * math.prod(inputs[-1]))
@@ -143,5 +146,5 @@ MOVING: dict[str, OperatorType] = {
     "Flip": OperatorType(_same_size, {"axes": REQUIRED}, settle=settle_order),
     "Gather": OperatorType(_gather, {"axis": REQUIRED}, inputs=2, settle=settle_axis),
     "GatherElements": OperatorType(_gather_elements, {"axis": REQUIRED}, inputs=2, settle=settle_axis),
-    "Scatter": OperatorType(_scatter, {"axis": 0}, inputs=None, settle=settle_axis),
+    "Scatter": OperatorType(_scatter, {"axis": 0, "in_place": False}, inputs=None, settle=settle_axis),
 }

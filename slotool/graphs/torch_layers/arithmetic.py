@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slotool.graphs.graph import Operator
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape, channel_axis
 from slotool.graphs.torch_layers.common import Builder, Function, aligned, per_axis, plain
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from slotool.graphs.graph import Operator
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape
 
 Builder = Callable[[Operator, Sequence[Shape], str], nn.Module]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slotool.errors import GraphError
-from slotool.graphs.graph import Operator
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape, channel_axis
 from slotool.graphs.torch_layers.common import Builder, Function, of_one_batch, per_axis, plain
 

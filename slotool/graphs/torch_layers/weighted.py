@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slotool.graphs.graph import Operator
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape, channel_axis, per_channel
 from slotool.graphs.torch_layers.common import Builder, Function, Moved, aligned, of_one_batch
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slotool.graphs.graph import Operator
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape, padding_around, pair, sides, zero_padding
 from slotool.graphs.torch_layers.common import Builder, Function
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from slotool import devices, strict_json
 from slotool.errors import InputError, RunError
+from slotool.llvm import without_late_triton
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
@@ -52,7 +53,7 @@ class TorchProgramModel(Model):
             raise InputError(f"{path}: no such file")
         _require_no_pickle(path)
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), without_late_triton():
                 # Before torch 2.13 it says of its own buffers that one could write to them.
                 warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
                 program = torch.export.load(path)

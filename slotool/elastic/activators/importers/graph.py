@@ -9,7 +9,7 @@ import numpy as np
 from slotool.elastic.activators.importers.chain import Chain
 from slotool.elastic.activators.mlp import MLP
 from slotool.graphs import OperatorGraph
-from slotool.graphs.graph import Operator
+from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import pair, window_padding
 
 

@@ -10,6 +10,7 @@ from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer, requ
 from slotool.errors import InputError
 from slotool.graphs.capture.loading import load_torch
 from slotool.graphs.capture.torch import WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
+from slotool.llvm import without_late_triton
 from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
@@ -29,6 +30,7 @@ def cut_torch(name: str, input_shape: Sequence[int], folder: Path) -> Cut:
     return cut_module(module, name, input_shape, folder)
 
 
+@without_late_triton()
 def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder: Path) -> Cut:
     """As ``cut``, of a module in memory, which is left in inference mode."""
     import torch

@@ -1,0 +1,64 @@
+"""ATen calls of recurrent layers, as operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from slotool.graphs.capture.torch_values import Call, Untranslatable
+from slotool.graphs.operators import Shape
+
+Names = list[str]
+Translator = Callable[[Call], Names]
+
+
+def recurrent(op: str) -> Translator:
+    """A recurrent layer over (steps, features); its last state is the last step of its output."""
+
+    def translate(call: Call) -> Names:
+        value = call.data("input")
+        directions = 1 + bool(call["bidirectional"])
+        steps_axis, rank = value.at(1 if call["batch_first"] else 0), len(value.shape)
+        if rank not in (2, 3):
+            raise Untranslatable("no steps of features")
+        answer = call.out.whole[-1] // directions
+        given = {"layers": call["num_layers"], "bias": bool(call["has_biases"]), **_units(call, op, answer)}
+        # Sequences that are folded with the batch come first.
+        order = [*(axis for axis in range(rank - 1) if axis != steps_axis), steps_axis, rank - 1]
+        source = call.emit.transpose(call.source(value), order)
+        name = call.emit.add(op, source, **given, bidirectional=directions == 2)
+        if call.emit.weights != sum(math.prod(each.whole) for each in call["params"]):
+            raise Untranslatable("other weights than such a layer has")
+        states = []
+        for out in call.outs[1:]:
+            last = call.emit.add("Slice", name, axis=rank - 2, start=value.shape[steps_axis] - 1, size=1)
+            states.append(_state(call, last, out.shape))
+        return [call.emit.transpose(name, [order.index(axis) for axis in range(rank)]), *states]
+
+    return translate
+
+
+def _state(call: Call, last: str, shape: Shape) -> str:
+    """A layer's last state, which is there already: a view of ``last``, the last step of what the layer answers, as
+    often as there are layers; empty where it is of another size."""
+    size, wanted = math.prod(call.emit.shape(last)), math.prod(shape)
+    if wanted % size:
+        return ""
+    if wanted == size:
+        return call.emit.reshape(last, shape)
+    row = call.emit.reshape(last, [1, size])
+    return call.emit.reshape(call.emit.add("Expand", row, shape=(wanted // size, size)), shape)
+
+
+def _units(call: Call, op: str, answer: int) -> dict[str, int]:
+    """Of an LSTM the matrix of the state, [4 × units, answer], tells units from what a projection makes of them."""
+    units = call["params"][1].whole[0] // 4 if op == "LSTM" else answer
+    return {"units": units, **({"projection": answer} if units != answer else {})}
+
+
+RECURRENT: dict[str, Translator] = {
+    "lstm": recurrent("LSTM"),
+    "gru": recurrent("GRU"),
+    "rnn_tanh": recurrent("SimpleRNN"),
+    "rnn_relu": recurrent("SimpleRNN"),
+}
