@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool
+    from slotool.planning.fleet import Fleet, Found, Pool
+    from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
     from slotool.planning.scaling import ScalingLimits
@@ -319,7 +320,7 @@ def _found(
 ) -> list[Found]:
     """The smallest fleet of each type and policy, and cheaper ones of two types if ``mixed``; the best first. None
     where no policy can answer in time, or is accurate enough, on any type."""
-    from slotool.planning.fleet import confirm
+    from slotool.planning.fleet_search import confirm
 
     asked = [(worker, policy) for worker in workers for policy in search.policies(worker, names)]
     if not asked:
@@ -399,7 +400,7 @@ def _as_table(arrivals: Any) -> Any:
 
 def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
     """Of workers that come with the load, for a service file of this machine's worker processes."""
-    from slotool.planning.fleet import MAX_CONFIRMED
+    from slotool.planning.fleet_search import MAX_CONFIRMED
     from slotool.planning.scaling import limits_of
     from slotool.planning.service_text import is_gpu, runs_here
 
@@ -441,7 +442,7 @@ def _draw(
     search: FleetSearch, found: Sequence[Found], policies: Sequence[str], folder: Path, reporter: Reporter
 ) -> list[Path]:
     """Fleets around the best of one kind of workers, and those of two kinds that hold; and the promise."""
-    from slotool.planning.fleet import around
+    from slotool.planning.fleet_search import around
     from slotool.reports.plots import save_plots
     from slotool.reports.series.fleets import fleet_figures
 

@@ -11,7 +11,8 @@ from slotool.api.display import duration
 
 if TYPE_CHECKING:
     from slotool.api.progress import Reporter
-    from slotool.planning.fleet import FleetSearch, Found
+    from slotool.planning.fleet import Found
+    from slotool.planning.fleet_search import FleetSearch
 
 _CAUSES = {
     "rejected": "rejected, as no call could end in time",

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool
+from slotool.planning.fleet import Fleet, Found, Pool
+from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.lateness import Lateness, lateness
 from slotool.planning.promise import Part, Promise, Verdict, attainment_bounds, words_of
 from slotool.planning.traffic import Traffic

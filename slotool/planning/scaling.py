@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slotool.planning.fleet import Fleet, FleetSearch
+from slotool.planning.fleet import Fleet
+from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.promise import Part, Verdict
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.autoscaler import Autoscaler

@@ -15,16 +15,9 @@ from itertools import product
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.planning.fleet import (
-    MAX_CONFIRMED,
-    MAX_SEARCHED,
-    Fleet,
-    FleetSearch,
-    Found,
-    Overhead,
-    Pool,
-    confirm,
-)
+from slotool.planning.fleet import Fleet, Found, Pool
+from slotool.planning.fleet_search import MAX_CONFIRMED, MAX_SEARCHED, FleetSearch, confirm
+from slotool.planning.pool_service import Overhead
 from slotool.planning.promise import Part, Promise, Verdict
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
