@@ -55,7 +55,7 @@ class SharedPlan(Plan):
         shown: list[Part] = [
             table(title, columns, [_cells(model, promises[model["model"]], alone) for model in best["models"]]),
             *(f"{name}: served too, without requests that are planned for" for name in idle),
-            self.explanation,
+            *([self.explanation] if self.holds else []),  # else it is the error's sentence
         ]
         if self.holds and best["kind"] == "shared":
             shown.append(f"{_batches(best)}a queue of up to {best['max_queue']:,} requests, of all models")

@@ -189,12 +189,14 @@ class FleetSearch:
         return self._smallest(run, first)
 
     def confirmed(self, found: Found) -> Found:
-        """The same on more of the traffic, with latencies drawn anew."""
-        if not found.holds:
-            return found
+        """The same on more of the traffic, with latencies drawn anew; also of what does not hold, whose figures then
+        are those of that size whatever else was tried."""
         (pool,) = found.tried.pools
         run = partial(self._alike, pool.worker, pool.policy, 1, self._confirming)
-        return replace(self._smallest(run, run(pool.replicas)), confirmed=True, rank=found.rank)
+        again = run(pool.replicas)
+        if not found.holds and (found.most is not None or not self._holds(again)):
+            return replace(found, tried=again, confirmed=True)
+        return replace(self._smallest(run, again), confirmed=True, rank=found.rank)
 
     def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
         """By growing steps from ``first``; where those fail, by lesser ones up to workers that fill a machine."""
@@ -326,13 +328,13 @@ def _served_alike(fewer: Fleet, more: Fleet) -> bool:
 
 
 def confirm(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> list[Found]:
-    """``found``, ranked, once the first is confirmed; where all of the traffic was searched, once all are.
+    """``found``, ranked, once the first is confirmed; where all of the traffic was searched, once all that hold are.
 
     ``advance`` is called for each that was confirmed.
     """
     ranks = ranked(found, search.promise)
     while True:
-        at = next((at for at, each in enumerate(ranks) if each.holds and not each.confirmed), None)
+        at = next((at for at, each in enumerate(ranks) if not each.confirmed and (each.holds or at == 0)), None)
         if at is None or (at > 0 and search.requests > MAX_SEARCHED):
             return ranks
         ranks[at] = search.confirmed(ranks[at])
