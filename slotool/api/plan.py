@@ -133,23 +133,32 @@ def plan(
     of_model: dict[str, Any] = {
         "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy,
         "arrivals": arrivals, "rate": rate, "policies": policies, "data": data,
+        "interference": interference,
     }  # fmt: skip
     of_each: dict[str, Any] = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
     of_all: dict[str, Any] = {
         "confidence": confidence, "device": device, "prices": prices or {}, "reserve_ms": reserve_ms,
-        "max_workers": max_workers, "quantile": quantile, "out": out, "verify_s": verify_s, "seed": seed,
+        "max_workers": max_workers, "quantile": quantile, "machine_cores": machine_cores, "explain": explain,
+        "out": out, "plots": None if plots is None else Path(plots), "verify_s": verify_s, "seed": seed,
         "force": force, "reporter": reporter_of(progress),
     }  # fmt: skip
     if models is not None:
         unplanned = {
-            "rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None, "plots": plots,
-            "interference": interference, "machine_cores": machine_cores, "explain": explain or None,
-        }  # fmt: skip
+            "rules": rules,
+            "tolerance": tolerance,
+            "objective": objective,
+            "mixed": mixed or None,
+        }
         return _of_models(models, of_model, of_each=of_each, unplanned=unplanned, **of_all)
     return single_plan(
-        **of_model, **of_each, **of_all, rules=rules, tolerance=tolerance, objective=objective, mixed=mixed,
-        interference=interference, machine_cores=machine_cores, explain=explain, plots=plots,
-    )  # fmt: skip
+        **of_model,
+        **of_each,
+        **of_all,
+        rules=rules,
+        tolerance=tolerance,
+        objective=objective,
+        mixed=mixed,
+    )
 
 
 def _of_models(

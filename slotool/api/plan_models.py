@@ -31,6 +31,7 @@ class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, k
     arrivals: Any = None
     rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
     policies: str | list[str]
+    interference: Any = None
     data: Any
 
 
@@ -73,3 +74,9 @@ def require_files(name: str, entry: PlannedModel) -> None:
     for key, given in (("latency", several), ("outcomes", [entry.outcomes])):
         if not all(each is None or isinstance(each, str | Path) for each in given):
             raise ArgumentError("models", f"{name}: {key}: a file is needed for out: the service file names it")
+
+
+def file_part(name: str, number: int) -> str:
+    """As part of a file's name, which is that of no other model's: of one with other signs its place too."""
+    printable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    return printable if printable == name else f"{printable}-{number + 1}"

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.plan_interference import with_raised_table, with_raised_tables
+from slotool.api.plan_models import file_part
 from slotool.api.plan_verified import FRONT_END, VERIFIED
 from slotool.api.progress import Reporter
 from slotool.errors import InputError
@@ -36,13 +38,14 @@ def write_services(
 
     texts, remarks = {}, []
     if best is not None:
-        texts[out] = _shared_text(out, entries, search, best.tried, best.tried.pools)
+        texts[out] = _shared_text(out, entries, search, best.tried, raised_pools(out, search, best.tried))
         remarks.append(cluster_remark(best.tried.alike))
     else:
-        for name, found in apart.items():
+        for number, (name, found) in enumerate(apart.items()):
             alone, files = found[0].tried, _files(entries[name])
-            path = out.with_name(f"{out.stem}-{_printable(name)}{out.suffix}")
+            path = out.with_name(f"{out.stem}-{file_part(name, number)}{out.suffix}")
             queues = [search.alone[name].max_queue(pool) for pool in alone.pools]
+            alone = with_raised_tables(search.alone[name], alone, path)
             texts[path] = service_text(alone, search.promises[name], out.parent, files, {}, queues)
             remarks.append(cluster_remark(alone))
     for remark in filter(None, remarks):
@@ -73,15 +76,20 @@ def _shared_text(
     )
 
 
+def raised_pools(out: Path, search: SharedFleetSearch, fleet: SharedFleet) -> dict[str, Pool]:
+    """Of each model its pool with latency tables beside ``out`` where workers share machines."""
+    return {
+        name: with_raised_table(
+            search.alone[name], pool, out.with_name(f"{out.stem}-{file_part(name, number)}-latency.parquet")
+        )
+        for number, (name, pool) in enumerate(fleet.pools.items())
+    }
+
+
 def _files(entry: PlannedModel) -> dict[str, Path]:
     """By key of a service file, without latencies."""
     given = {"artifact": entry.artifact, "outcomes": entry.outcomes}
     return {key: Path(str(path)) for key, path in given.items() if path is not None}
-
-
-def _printable(name: str) -> str:
-    """As part of a file's name."""
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
 
 
 def _idle_pool(search: SharedFleetSearch, name: str, fleet: SharedFleet) -> Pool:
@@ -174,10 +182,11 @@ def _fastest(
     from slotool.planning import front_end
     from slotool.planning.server_process import RunningServer
 
+    raised = raised_pools(service, search, fleet)
     points = {name: front_end.fastest_apart(pool.worker.profile) for name, pool in fleet.pools.items()}
     pools = {
         name: replace(pool, policy=f"fixed@{point.key}")
-        for name, pool in fleet.pools.items()
+        for name, pool in raised.items()
         if (point := points[name]) is not None
     }
     if not pools:
@@ -185,7 +194,7 @@ def _fastest(
     file = service.with_name(f".{service.stem}-{os.getpid()}.toml")  # beside it, as its paths are relative
     try:
         with whole_file(file) as written:
-            written.write_text(_shared_text(file, entries, search, fleet, {**fleet.pools, **pools}))
+            written.write_text(_shared_text(file, entries, search, fleet, {**raised, **pools}))
         with RunningServer(["--config", str(file), "--port", "0"]) as server:
             return {name: _probe(name, entries[name], pool, server.url, reporter) for name, pool in pools.items()}
     finally:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
 from slotool.api.plan_explained import reasons_of, what_would_hold
 from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
-from slotool.api.plan_interference import note_sharing, placement_of, with_raised_tables
+from slotool.api.plan_interference import named_interference, note_sharing, placement_of, with_raised_tables
+from slotool.api.plan_plots import draw
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
 from slotool.api.planned import Plan, explained, fleet_row
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, Found, Pool
+    from slotool.planning.fleet import Fleet, Found
     from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
@@ -59,7 +60,7 @@ def single_plan(
     explain: bool,
     artifact: FilePath | None,
     out: Path | None,
-    plots: FilePath | None,
+    plots: Path | None,
     verify_s: float | None,
     data: str | DataSource,
     seed: int,
@@ -110,7 +111,7 @@ def single_plan(
         "requests": len(arrival_s),
         "rate_per_s": search.rate_per_s,
         "reserve_ms": reserve_ms,
-        "interference": _named(interference),
+        "interference": named_interference(interference),
         "rules": None if rules is None else name_of(rules),
         "best_version": None if rule_set is None else rule_set.best_version,
         "cancels": cancels,
@@ -129,20 +130,14 @@ def single_plan(
     if not best.holds:
         why = what_would_hold(search, found, reporter) if explain else None
         return Plan(fleets, facts, explanation, reasons=why)
-    note_sharing(search, best.tried, reporter)
+    note_sharing([(search, best.tried)], reporter)
     why = reasons_of(search, found, reporter) if explain else None
-    drawn = [] if plots is None else _draw(search, found, names, Path(plots), reporter)
+    drawn = [] if plots is None else draw(search, found, names, plots, reporter)
     files = {"outcomes": outcomes, "rules": rules}
     limits = None if out is None else _write_service(out, best.tried, search, artifact, files, reporter)
     scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
     verified, kept, verdict = _verified(verify_s, out, search, best.tried, data, reporter)
     return Plan(fleets, facts, explanation, out, drawn, verified, kept, verdict, scaling, why)
-
-
-def _named(interference: FilePath | LatencyTable | float | None) -> str | None:
-    if isinstance(interference, float | int):
-        return f"{interference:g} times"
-    return None if interference is None else name_of(interference)
 
 
 def _verified(
@@ -323,32 +318,3 @@ def _write_service(
     with whole_file(out) as file:
         file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))
     return limits
-
-
-def _draw(
-    search: FleetSearch, found: Sequence[Found], policies: Sequence[str], folder: Path, reporter: Reporter
-) -> list[Path]:
-    """Fleets around the best of one kind of workers, and those of two kinds that hold; and the promise."""
-    from slotool.planning.fleet_search import around
-    from slotool.reports.plots import save_plots
-    from slotool.reports.series.fleets import fleet_figures
-
-    around_it = next(each.tried for each in found if len(each.tried.pools) == 1)
-    pool: Pool = around_it.pools[0]
-    others = [name for name in search.policies(pool.worker, policies) if not name.startswith("fixed")]
-    tried = list(dict.fromkeys([pool.policy, *others]))
-    rows = []
-    with reporter.progress("fleets around the plan") as steps:
-        for fleet in around(search, around_it, tried):
-            figures = asdict(fleet.verdict)
-            rows.append({"policy": fleet.pools[0].policy, "cost": fleet.cost, **figures})
-            steps.advance()
-    for each in sorted(
-        (each for each in found if len(each.tried.pools) > 1 and each.holds), key=lambda f: f.tried.cost
-    ):
-        rows.append({"policy": "two kinds of workers", "cost": each.tried.cost, **asdict(each.tried.verdict)})
-    promise = search.promise
-    # Of answers in time at least so many are right.
-    promised = {"attainment": promise.attainment, "effective_accuracy": promise.attainment * promise.accuracy}
-    name, cost = pool.worker.profile.subject, found[0].tried.cost
-    return save_plots(fleet_figures(name, rows, cost, promised), folder)

@@ -11,7 +11,7 @@ import typer
 from slotool.cli.commands import config_file, refuse_without_effect, stated_in
 
 # Of a model, what may be a file.
-_FILES = ("artifact", "latency", "outcomes", "arrivals")
+_FILES = ("artifact", "latency", "outcomes", "arrivals", "interference")
 
 
 def refuse_with_models() -> None:
@@ -20,9 +20,8 @@ def refuse_with_models() -> None:
         ("latency", "artifact", "outcomes", "subject"), "with [[models]], each of which states its own"
     )
     refuse_without_effect(
-        ("rules", "tolerance", "objective", "mixed", "plots"), "with [[models]], which are planned under policies"
+        ("rules", "tolerance", "objective", "mixed"), "with [[models]], which are planned under policies"
     )
-    refuse_without_effect(("interference", "machine_cores", "explain"), "with [[models]]")
 
 
 def models_of(given: Sequence[Any], of_all: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.pool_service import BatchingService, Overhead, Service
 from slotool.planning.promise import Judge, Part, Promise, Verdict
+from slotool.planning.sizes import bisected, smallest
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import FixedBatching, make_policy
@@ -200,45 +201,30 @@ class FleetSearch:
 
     def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
         """By growing steps from ``first``; where those fail, by lesser ones up to workers that fill a machine."""
-        found = self._grown(run, first)
-        if self.placement is None or found.holds or self._enough(found.tried):
-            return found
-        fewer, nearest = first, found.tried
+        grown = smallest(run, first, self.max_workers, self._enough, _served_alike)
+        if grown.enough is not None:
+            return self._as_found(grown.enough, grown.fewer)
+        assert grown.fewer is not None
+        if self.placement is None:
+            return Found(grown.fewer, holds=False, limited=grown.limited)
+        fewer, nearest = first, grown.fewer
         for replicas in self.placement.sizes(first.pools[0].worker, first.replicas, self.max_workers):
             tried = run(replicas)
             if self._enough(tried):
-                return self._bisected(run, fewer, tried)
+                found = bisected(run, fewer, tried, self._enough)
+                assert found.enough is not None
+                return self._as_found(found.enough, found.fewer)
             fewer, nearest = tried, min(nearest, tried, key=self._distance)
         return Found(nearest, holds=False)
+
+    def _as_found(self, enough: Fleet, fewer: Fleet | None) -> Found:
+        if not self._holds(enough):
+            return Found(enough, holds=False, limited=True)
+        return Found(enough, holds=True, fewer=fewer)
 
     def _distance(self, fleet: Fleet) -> tuple[bool, float]:
         """Of what does not hold, from the promise: what is simulated of calls that do not fit says nothing."""
         return not all(map(self.fits, fleet.pools)), fleet.verdict.shortfall(self.promise)
-
-    def _grown(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
-        """By steps of 1, 2, 4 … from ``first`` to where the promise begins to hold, and bisection of the last step."""
-        holds, step = self._enough(first), 1
-        fewer, enough = (None, first) if holds else (first, None)
-        while enough is None and fewer is not None:
-            if fewer.replicas == self.max_workers:
-                return Found(fewer, holds=False)
-            tried = run(min(fewer.replicas + step, self.max_workers))
-            if not self._enough(tried) and _served_alike(fewer, tried):
-                return Found(fewer, holds=False, limited=True)
-            fewer, enough, step = (fewer, tried, step) if self._enough(tried) else (tried, None, 2 * step)
-        assert enough is not None
-        while fewer is None and enough.replicas > 1:
-            tried = run(max(1, enough.replicas - step))
-            fewer, enough, step = (None, tried, 2 * step) if self._enough(tried) else (tried, enough, step)
-        return self._bisected(run, fewer, enough)
-
-    def _bisected(self, run: Callable[[int], Fleet], fewer: Fleet | None, enough: Fleet) -> Found:
-        while fewer is not None and enough.replicas - fewer.replicas > 1:
-            tried = run((fewer.replicas + enough.replicas) // 2)
-            fewer, enough = (fewer, tried) if self._enough(tried) else (tried, enough)
-        if not self._holds(enough):
-            return Found(enough, holds=False, limited=True)
-        return Found(enough, holds=True, fewer=fewer)
 
     def at(self, worker: WorkerType, policy: str, replicas: int, arrival_s: np.ndarray | None = None) -> Fleet:
         """A fleet of this size, under what confirms, or under other arrivals."""
@@ -297,7 +283,7 @@ class FleetSearch:
 
     def batching(self, pool: Pool) -> BatchingService:
         """What the pool's workers make of requests under its policy, where that chooses batches."""
-        service = self._service(pool.worker, pool.policy)
+        service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
         assert isinstance(service, BatchingService)
         return service
 
@@ -357,8 +343,12 @@ def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
 
 def around(search: FleetSearch, chosen: Fleet, policies: Sequence[str]) -> Iterator[Fleet]:
     """Fleets of the type of the chosen one's first pool, from half its size to twice it, under each policy."""
-    half, twice = max(1, chosen.replicas // 2), max(2, 2 * chosen.replicas)
-    sizes = sorted({round(size) for size in np.geomspace(half, twice, SIZES)})
     for policy in policies:
-        for replicas in sizes:
+        for replicas in sizes_around(chosen.replicas):
             yield search.at(chosen.pools[0].worker, policy, replicas)
+
+
+def sizes_around(replicas: int) -> list[int]:
+    """From half as many workers to twice as many."""
+    half, twice = max(1, replicas // 2), max(2, 2 * replicas)
+    return sorted({round(size) for size in np.geomspace(half, twice, SIZES)})
