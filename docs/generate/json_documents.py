@@ -724,7 +724,8 @@ kept            flag?           whether what was served kept all promises; null:
 verdict         text            by how much; empty where not verified
 out             text?           service file written; of models apart that of the first
 others          list            those of the other models apart
-reasons         object?         with --explain: fewer, alternatives, margins, each by model (docs/how-to/plan), of models apart their own under models; and sentences
+scaling         object?         limits of workers that come with the load; null: all are always there
+reasons         object?         with --explain: fewer, alternatives, margins, by model (docs/how-to/plan), and sentences
 plots           list            plots written
 """,
     "gen-switching-plan": """

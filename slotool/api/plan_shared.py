@@ -98,8 +98,8 @@ def _served(
     """With its service files and, where it is asked for, what this machine makes of them."""
     from slotool.api.plan_shared_service import verified_together, write_services
 
-    written = write_services(out, entries, search, best, apart, reporter)
-    plan = replace(plan, out=written[0], others=written[1:])
+    written, scaling = write_services(out, entries, search, best, apart, reporter)
+    plan = replace(plan, out=written[0], others=written[1:], scaling=scaling)
     if verify_s is None:
         return plan
     if best is not None and (why := why_not_here(best.tried.worker)):

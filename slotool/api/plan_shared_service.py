@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.plan_interference import with_raised_table, with_raised_tables
 from slotool.api.plan_models import file_part
+from slotool.api.plan_scaling import scaling_limits, scaling_of, shared_scaling_limits
 from slotool.api.plan_verified import FRONT_END, VERIFIED
 from slotool.api.progress import Reporter
 from slotool.errors import InputError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from slotool.api.plan_models import PlannedModel
     from slotool.planning.fleet import Found, Pool
     from slotool.planning.front_end import FrontEnd
+    from slotool.planning.scaling import ScalingLimits
     from slotool.planning.shared import SharedFleet, SharedFleetSearch, SharedFound
     from slotool.workloads.requests import RequestLog
 
@@ -31,29 +33,42 @@ def write_services(
     best: SharedFound | None,
     apart: Mapping[str, Sequence[Found]],
     reporter: Reporter,
-) -> list[Path]:
-    """Of the fleet that all models share or, without one, a file for each model, beside ``out``. Those written."""
+) -> tuple[list[Path], dict[str, Any] | None]:
+    """Of the fleet that all models share or, without one, a file for each model, beside ``out``. Those written, and the
+    limits of workers that come with the load."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import cluster_remark, service_text
 
-    texts, remarks = {}, []
+    texts, remarks, scaling = {}, [], None
     if best is not None:
-        texts[out] = _shared_text(out, entries, search, best.tried, raised_pools(out, search, best.tried))
+        limits = shared_scaling_limits(search, best.tried)
+        scaling = None if limits is None else scaling_of(limits)
+        texts[out] = _shared_text(out, entries, search, best.tried, raised_pools(out, search, best.tried), limits)
         remarks.append(cluster_remark(best.tried.alike))
     else:
+        own_limits = {}
         for number, (name, found) in enumerate(apart.items()):
-            alone, files = found[0].tried, _files(entries[name])
+            own, fleet, files = search.alone[name], found[0].tried, _files(entries[name])
             path = out.with_name(f"{out.stem}-{file_part(name, number)}{out.suffix}")
-            queues = [search.alone[name].max_queue(pool) for pool in alone.pools]
-            alone = with_raised_tables(search.alone[name], alone, path)
-            texts[path] = service_text(alone, search.promises[name], out.parent, files, {}, queues)
-            remarks.append(cluster_remark(alone))
+            queues = [own.max_queue(pool) for pool in fleet.pools]
+            own_limits[name] = scaling_limits(own, fleet)
+            fleet = with_raised_tables(own, fleet, path)
+            texts[path] = service_text(fleet, own.promise, out.parent, files, {}, queues, own_limits[name])
+            remarks.append(cluster_remark(fleet))
+        scaling = _scaling_apart(own_limits)
     for remark in filter(None, remarks):
         reporter.warn(remark)
     for path, text in texts.items():
         with whole_file(path) as file:
             file.write_text(text)
-    return list(texts)
+    return list(texts), scaling
+
+
+def _scaling_apart(limits: Mapping[str, ScalingLimits | None]) -> dict[str, Any] | None:
+    """Of models apart, under ``models``; None where all workers of each are there always."""
+    models = {name: scaling_of(own) for name, own in limits.items() if own is not None}
+    sentence = "; ".join(f"{name}: {own['sentence']}" for name, own in models.items())
+    return {"models": models, "sentence": sentence} if models else None
 
 
 def _shared_text(
@@ -62,6 +77,7 @@ def _shared_text(
     search: SharedFleetSearch,
     fleet: SharedFleet,
     pools: Mapping[str, Pool],
+    limits: ScalingLimits | None = None,
 ) -> str:
     """Of the workers of ``fleet``, with the policies of ``pools``."""
     from slotool.planning.shared_service import shared_service_text
@@ -73,6 +89,7 @@ def _shared_text(
         {name: _files(entry) for name, entry in entries.items()},
         {name: pools.get(name) or _idle_pool(search, name, fleet) for name in entries},
         search.max_queue(fleet.pools),
+        limits,
     )
 
 
@@ -131,6 +148,7 @@ def _verified(
     from slotool.api.loadtest import models_together
     from slotool.planning import verification
     from slotool.planning.server_process import RunningServer
+    from slotool.planning.service_text import is_gpu
     from slotool.planning.shared_verification import planned_together
     from slotool.planning.traffic import Traffic
 
@@ -142,7 +160,10 @@ def _verified(
             "which no plan knows: on more cores more may be in time"
         )
     fastest = _fastest(service, entries, search, fleet, reporter)
-    with RunningServer(["--config", str(service), "--port", "0"]) as server:
+    served = ["--config", str(service), "--port", "0"]
+    if not is_gpu(fleet.worker):  # all of them, also where workers come with the load
+        served += ["--replicas", str(fleet.replicas)]
+    with RunningServer(served) as server:
         front_ends = {
             name: _front_end(name, entries[name], search, pool, server.url, reporter, fastest.get(name))
             for name, pool in pools.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from slotool.api.plan_explained import reasons_of, what_would_hold
 from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
 from slotool.api.plan_interference import named_interference, note_sharing, placement_of, with_raised_tables
 from slotool.api.plan_plots import draw
+from slotool.api.plan_scaling import scaling_limits, scaling_of
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.plan_verified import verified_plan
 from slotool.api.planned import Plan, explained, fleet_row
@@ -135,7 +135,7 @@ def single_plan(
     drawn = [] if plots is None else draw(search, found, names, plots, reporter)
     files = {"outcomes": outcomes, "rules": rules}
     limits = None if out is None else _write_service(out, best.tried, search, artifact, files, reporter)
-    scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
+    scaling = None if limits is None else scaling_of(limits)
     verified, kept, verdict = _verified(verify_s, out, search, best.tried, data, reporter)
     return Plan(fleets, facts, explanation, out, drawn, verified, kept, verdict, scaling, why)
 
@@ -280,19 +280,6 @@ def _as_table(arrivals: Any) -> Any:
     return ArrivalTable(pd.DataFrame({"arrival_s": arrivals})) if hasattr(arrivals, "dtype") else arrivals
 
 
-def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
-    """Of workers that come with the load, for a service file of this machine's worker processes."""
-    from slotool.planning.fleet_search import MAX_CONFIRMED
-    from slotool.planning.scaling import limits_of
-    from slotool.planning.service_text import is_gpu, runs_here
-
-    pool = fleet.pools[0]
-    # Each worker has a GPU of its own: there are no others to come.
-    if len(fleet.pools) > 1 or is_gpu(pool.worker) or not runs_here(pool) or search.requests > MAX_CONFIRMED:
-        return None
-    return limits_of(search, fleet, search.whole)
-
-
 def _write_service(
     out: Path,
     fleet: Fleet,
@@ -312,7 +299,7 @@ def _write_service(
     }
     if remark := cluster_remark(fleet):
         reporter.warn(remark)
-    limits = _scaling_limits(search, fleet)
+    limits = scaling_limits(search, fleet)
     fleet = with_raised_tables(search, fleet, out)
     terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
     with whole_file(out) as file:

@@ -37,6 +37,7 @@ class SharedPlan(Plan):
             "verdict": self.verdict,
             "out": None if self.out is None else str(self.out),
             "others": [str(path) for path in self.others],
+            "scaling": self.scaling,
             "reasons": self.reasons,
             "plots": [str(path) for path in self.plots],
         }
@@ -62,6 +63,7 @@ class SharedPlan(Plan):
         ]
         if self.holds and best["kind"] == "shared":
             shown.append(f"{_batches(best)}a queue of up to {best['max_queue']:,} requests, of all models")
+        shown += [self.scaling["sentence"]] if self.scaling else []
         shown += [f"wrote {path}" for path in (self.out, *self.others, *self.plots) if path is not None]
         if self.verified:
             title = f"The busiest {duration(facts['verify_s'])} on this machine"
