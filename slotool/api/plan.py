@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
+from slotool.api.plan_models import NO_MIXED, NO_RULES
 from slotool.api.plan_single import single_plan
 from slotool.api.plan_tiers import Tolerance
 from slotool.api.planned import Plan
@@ -73,9 +74,9 @@ def plan(
         latency: Latency table of points × batch sizes, or its file, or several files, one per kind of worker.
         models: Instead: several models that share workers, as ``slotool serve`` shares them. Each is a mapping with
             ``latency`` and what else is its own: ``name``, ``artifact``, ``outcomes``, ``subject``, ``deadline_ms``,
-            ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``data``. From ``deadline_ms`` on
-            a model that leaves one out has what is given here for all. The promise of each model is to hold with
-            ``confidence``, and the plan, a ``SharedPlan``, says what a fleet for each model costs.
+            ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``interference``, ``data``. From
+            ``deadline_ms`` on a model that leaves one out has what is given here for all. The promise of each model is
+            to hold with ``confidence``, and the plan, a ``SharedPlan``, says what a fleet for each model costs.
         deadline_ms: Deadline of every request, milliseconds; needed unless ``models`` state theirs.
         attainment: Least share of requests answered within it.
         min_accuracy: Least mean accuracy of these answers; 0: any.
@@ -143,12 +144,7 @@ def plan(
         "force": force, "reporter": reporter_of(progress),
     }  # fmt: skip
     if models is not None:
-        unplanned = {
-            "rules": rules,
-            "tolerance": tolerance,
-            "objective": objective,
-            "mixed": mixed or None,
-        }
+        unplanned = {"rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None}
         return _of_models(models, of_model, of_each=of_each, unplanned=unplanned, **of_all)
     return single_plan(
         **of_model,
@@ -173,8 +169,10 @@ def _of_models(
     planned of several."""
     from slotool.api.plan_shared import shared_plan
 
-    for given, why in ((of_each, "each of the models states its own"), (unplanned, "it has no effect with models")):
-        for name, value in given.items():
-            if value is not None:
-                raise ArgumentError(name, f"{why}; leave it out")
+    for name, value in of_each.items():
+        if value is not None:
+            raise ArgumentError(name, "each of the models states its own; leave it out")
+    for name, value in unplanned.items():
+        if value is not None:
+            raise ArgumentError(name, f"it has no effect with models: {NO_MIXED if name == 'mixed' else NO_RULES}")
     return shared_plan(models, left_out=left_out, **settings)

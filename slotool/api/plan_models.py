@@ -10,6 +10,15 @@ import msgspec
 
 from slotool.errors import ArgumentError
 
+# Why a plan of several models has no tolerance tiers, and no workers of two types in one fleet.
+NO_RULES = (
+    "how requests of tolerance tiers, each of which may call two versions, share workers with other models is not "
+    "simulated; plan a model with rules by itself"
+)
+NO_MIXED = (
+    "each of the [[pools]] of a service file has one latency table and one policy for all models, so that no server "
+    "runs a fleet of two types for several; apart, models may have workers of different types"
+)
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
