@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,14 +104,19 @@ def graphs_of(artifact: FilePath | None) -> dict[OperatingPoint, OperatorGraph]:
     return found
 
 
-def note_sharing(fleets: Iterable[tuple[FleetSearch, Fleet]], reporter: Reporter) -> None:
-    """Says once what is not known, or only by extrapolation, of workers of these fleets that share a machine."""
-    said = dict.fromkeys(remark for search, fleet in fleets for remark in _sharing(search, fleet))
-    for remark, is_known in said:
+def note_sharing(fleets: Mapping[str, tuple[FleetSearch, Fleet]], reporter: Reporter) -> None:
+    """Says what is not known, or only by extrapolation, of workers of these fleets that share a machine. ``fleets``: by
+    model, which is named where it is not so of all."""
+    of: dict[tuple[str, bool], list[str]] = {}
+    for name, (search, fleet) in fleets.items():
+        for remark in dict.fromkeys(_sharing(search, fleet)):
+            of.setdefault(remark, []).append(name)
+    for (remark, is_known), names in of.items():
+        said = remark if len(names) == len(fleets) else f"{', '.join(names)}: {remark}"
         if is_known:
-            reporter.warn(remark)
+            reporter.warn(said)
         else:
-            reporter.note(remark)
+            reporter.note(said)
 
 
 def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:

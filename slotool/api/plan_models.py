@@ -62,6 +62,9 @@ def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, A
             raise ArgumentError("models", sentence_of(str(error), where, PlannedModel)) from None
         if not isinstance(entry.latency, str | Path | LatencyTable | list | tuple) or not entry.latency:
             raise ArgumentError("models", f"{where}.latency: a latency table or its file is expected, or several")
+        given = entry.interference
+        if isinstance(given, bool) or not isinstance(given, str | Path | LatencyTable | float | int | None):
+            raise ArgumentError("models", f"{where}.interference: a table, predictor or ratio is expected")
         if (entry.arrivals is None) == (entry.rate is None):
             raise ArgumentError("models", f"{where}: give either arrivals or a rate")
         name = entry.name or (where if entry.artifact is None else Path(str(entry.artifact)).resolve().name)

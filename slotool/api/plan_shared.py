@@ -138,7 +138,7 @@ def _note_sharing(
     search: SharedFleetSearch, best: SharedFound | None, apart: Mapping[str, Sequence[Found]], reporter: Reporter
 ) -> None:
     fleets = {name: found[0].tried for name, found in apart.items()} if best is None else best.tried.of_models
-    note_sharing([(search.alone[name], fleet) for name, fleet in fleets.items()], reporter)
+    note_sharing({name: (search.alone[name], fleet) for name, fleet in fleets.items()}, reporter)
 
 
 def _apart(search: SharedFleetSearch, reporter: Reporter) -> dict[str, list[Found]]:

@@ -68,8 +68,9 @@ def _why_not_fewer(fewer: Mapping[str, Any], search: SharedFleetSearch) -> Itera
             yield f"{name}: while its requests that are not in time wait, the workers compute calls: {named}"
     for absent, left in fewer["without"].items():
         for name, tried in left.items():
-            kept = "keeps its promise" if not tried["misses"] else "still misses its promise"
-            yield f"{name}: without {absent}, {counted_workers(tried['replicas'])} {kept}, {kept_by(tried['verdict'])}"
+            kept = "still does not hold" if tried["misses"] else "holds"
+            workers = counted_workers(tried["replicas"])
+            yield f"{name}: without {absent} its promise {kept} with {workers}, {kept_by(tried['verdict'])}"
     yield _what_would_allow(fewer, search)
 
 

@@ -130,7 +130,7 @@ def single_plan(
     if not best.holds:
         why = what_would_hold(search, found, reporter) if explain else None
         return Plan(fleets, facts, explanation, reasons=why)
-    note_sharing([(search, best.tried)], reporter)
+    note_sharing({"": (search, best.tried)}, reporter)
     why = reasons_of(search, found, reporter) if explain else None
     drawn = [] if plots is None else draw(search, found, names, plots, reporter)
     files = {"outcomes": outcomes, "rules": rules}
