@@ -109,14 +109,14 @@ def note_sharing(fleets: Mapping[str, tuple[FleetSearch, Fleet]], reporter: Repo
     model, which is named where it is not so of all."""
     of: dict[tuple[str, bool], list[str]] = {}
     for name, (search, fleet) in fleets.items():
-        for remark in dict.fromkeys(_sharing(search, fleet)):
-            of.setdefault(remark, []).append(name)
+        for said in dict.fromkeys(_sharing(search, fleet)):
+            of.setdefault(said, []).append(name)
     for (remark, is_known), names in of.items():
-        said = remark if len(names) == len(fleets) else f"{', '.join(names)}: {remark}"
+        whose = "" if len(names) == len(fleets) else f"{', '.join(names)}: "
         if is_known:
-            reporter.warn(said)
+            reporter.warn(whose + remark)
         else:
-            reporter.note(said)
+            reporter.note(whose + remark)
 
 
 def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:
