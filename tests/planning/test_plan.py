@@ -397,6 +397,7 @@ def test_a_promise_that_nothing_keeps_ends_with_1(traffic: ArrivalTable) -> None
         policies="slackfit",
     )
     assert not found.holds
+    assert found.rows[0]["confirmed"], "the closest too, so that its figures are not those that it was chosen by"
     with pytest.raises(PromiseBroken, match="no fleet keeps the promise; closest: 1 worker of 1 thread under slackfit"):
         found.judge()
 

@@ -6,12 +6,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import slotool as api
 from slotool.errors import ArgumentError, InputError, PromiseBroken
+from slotool.planning.traffic import Traffic
 from slotool.tables import LatencyTable
+from slotool.workloads import Poisson
 from tests.planning.test_plan_shared import fleets, model, planned, table
 
 # Of ratios that are extrapolated.
@@ -63,6 +66,16 @@ def test_time_is_shared_out_among_the_models(explained: Any) -> None:
                 policies=tried["policy"], max_workers=tried["replicas"], progress=None,
             )  # fmt: skip
             assert plan.holds == (not tried["misses"]), absent
+
+
+@pytest.mark.parametrize("times", [0.25, 1.0, 1.5, 3.2])
+def test_as_many_requests_come_over_the_same_time(times: float) -> None:
+    traffic = Traffic.whole(Poisson(1_000.0).times(10.0, seed=0))
+    found = traffic.as_many(times)
+    assert len(found.arrival_s) == pytest.approx(times * len(traffic.arrival_s), rel=0.03)
+    assert (np.diff(found.arrival_s) >= 0).all()
+    assert found.arrival_s[-1] == pytest.approx(traffic.arrival_s[-1], abs=0.02)
+    assert np.isin(traffic.arrival_s, found.arrival_s).mean() == pytest.approx(min(1.0, times), rel=0.03)
 
 
 def test_sentences_name_the_model_that_they_are_of(explained: Any) -> None:
