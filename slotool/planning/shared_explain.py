@@ -12,9 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slotool.planning.explain import (
+    ATTAINMENT,
     CONFIRMED,
     MAX_ALTERNATIVES,
     MAX_TIMES,
+    POLICY,
+    WORKER_TYPE,
+    WORKERS,
     Fewer,
     Limit,
     Margins,
@@ -29,7 +33,6 @@ from slotool.planning.shared import SharedFleet, SharedFleetSearch, SharedFound
 from slotool.planning.traffic import Traffic
 from slotool.simulation.result import IN_TIME
 
-WORKERS, WORKER_TYPE, POLICY = "workers", "worker type", "policy"
 # Of other policies than the plan's, so many of each model are tried.
 MAX_OTHERS = 2
 
@@ -242,7 +245,7 @@ class _Why:
     def _missed(self, search: SharedFleetSearch, fleet: SharedFleet, traffic: Mapping[str, Traffic]) -> tuple[str, ...]:
         self._advance()
         if not search.fits(fleet.pools):
-            return ("attainment",)
+            return (ATTAINMENT,)
         served = search.served(fleet.pools, fleet.replicas, CONFIRMED, traffic)
         return tuple(f"{what} of {name}" for name, misses in served.misses(search.promises).items() for what in misses)
 
