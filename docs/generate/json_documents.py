@@ -694,6 +694,7 @@ promises[].subject text         name of the model in its latency table
 promises[].deadline_ms number   deadline, ms
 promises[].attainment number    least share of requests in time, as promised
 promises[].min_accuracy number  least mean accuracy of these, as promised; 0: any
+promises[].interference text?   latency table, predictor or ratio of calls beside busy workers; null: as if alone
 promises[].arrivals text        arrival table, or rate
 promises[].requests integer     requests that arrive; 0: it is served without being planned for
 promises[].rate_per_s number    at which they arrive on average
@@ -723,6 +724,9 @@ kept            flag?           whether what was served kept all promises; null:
 verdict         text            by how much; empty where not verified
 out             text?           service file written; of models apart that of the first
 others          list            those of the other models apart
+scaling         object?         limits of workers that come with the load; null: all are always there
+reasons         object?         with --explain: fewer, alternatives, margins, by model (docs/how-to/plan), and sentences
+plots           list            plots written
 """,
     "gen-switching-plan": """
 out             text            plan written

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
+from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
-from slotool.api.plan_explained import reasons_of, what_would_hold
-from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
-from slotool.api.plan_interference import note_sharing, placement_of, with_raised_tables
-from slotool.api.plan_tiers import Tolerance, mixes, require_alike
-from slotool.api.plan_verified import verified_plan
-from slotool.api.planned import Plan, explained, fleet_row
-from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.plan_models import NO_MIXED, NO_RULES
+from slotool.api.plan_single import single_plan
+from slotool.api.plan_tiers import Tolerance
+from slotool.api.planned import Plan
+from slotool.api.progress import Reporting, reporter_of
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool
-    from slotool.planning.mixed import MixedFleetSearch
-    from slotool.planning.promise import Promise
-    from slotool.planning.scaling import ScalingLimits
-    from slotool.planning.worker import WorkerType
     from slotool.rules import RuleSet
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
@@ -83,9 +74,9 @@ def plan(
         latency: Latency table of points × batch sizes, or its file, or several files, one per kind of worker.
         models: Instead: several models that share workers, as ``slotool serve`` shares them. Each is a mapping with
             ``latency`` and what else is its own: ``name``, ``artifact``, ``outcomes``, ``subject``, ``deadline_ms``,
-            ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``data``. From ``deadline_ms`` on
-            a model that leaves one out has what is given here for all. The promise of each model is to hold with
-            ``confidence``, and the plan, a ``SharedPlan``, says what a fleet for each model costs.
+            ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``interference``, ``data``. From
+            ``deadline_ms`` on a model that leaves one out has what is given here for all. The promise of each model is
+            to hold with ``confidence``, and the plan, a ``SharedPlan``, says what a fleet for each model costs.
         deadline_ms: Deadline of every request, milliseconds; needed unless ``models`` state theirs.
         attainment: Least share of requests answered within it.
         min_accuracy: Least mean accuracy of these answers; 0: any.
@@ -137,132 +128,33 @@ def plan(
         AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
     """
-    from slotool.artifacts.bundle import refuse_existing
-    from slotool.planning.promise import Promise
-    from slotool.rules import RuleSet
-    from slotool.tables import OutcomeTable
-
-    written = None if out is None else Path(out)
-    _require_out(verify_s, written)
-    if models is not None:
-        return _of_models(
-            models,
-            {
-                "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy,
-                "arrivals": arrivals, "rate": rate, "policies": policies, "data": data,
-            },
-            of_each={"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject},
-            unplanned={
-                "rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None, "plots": plots,
-                "interference": interference, "machine_cores": machine_cores, "explain": explain or None,
-            },
-            confidence=confidence, device=device, prices=prices or {}, reserve_ms=reserve_ms, max_workers=max_workers,
-            quantile=quantile, out=written, verify_s=verify_s, seed=seed, force=force, reporter=reporter_of(progress),
-        )  # fmt: skip
-    latency, deadline_ms = _of_one(latency, deadline_ms)
-    require_alike(outcomes, rules, tolerance, objective)
-    if written is not None:
-        _require_files(artifact, latency, outcomes, rules)
-        refuse_existing(written, force)
-    reporter = reporter_of(progress)
-    promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
-    accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
-    rule_set = None if rules is None else loaded(RuleSet, rules)
-    accuracies = None if accuracies is None else of_shares(accuracies, rule_set, reporter)
-    workers = _worker_types(
-        latency, accuracies, rule_set, prices or {}, reporter, subject=subject, quantile=quantile,
-        devices=devices_of(device),
-    )  # fmt: skip
-    if written is not None and rule_set is None:
-        require_points(Path(str(artifact)), workers)
-    if verify_s is not None:
-        require_any_here(workers, reporter)
-    if mixed and len(workers) == 1:
-        raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
-    arrival_s = _arrivals(arrivals, rate, seed)
-    make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
-    cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
-    search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
-    search.placement = placement_of(interference, machine_cores, workers, quantile, artifact, reporter)
-    for remark in search.remarks:
-        reporter.warn(remark)
-    names = list(dict.fromkeys(as_list(policies)))
-    facts = {
-        "subject": workers[0].profile.subject,
-        "device": device,
-        "deadline_ms": deadline_ms,
-        "attainment": attainment,
-        "min_accuracy": min_accuracy,
-        "confidence": confidence,
-        "arrivals": name_of(arrivals) if arrivals is not None else f"{rate:g} requests/s",
-        "requests": len(arrival_s),
-        "rate_per_s": search.rate_per_s,
-        "reserve_ms": reserve_ms,
-        "interference": _named(interference),
-        "rules": None if rules is None else name_of(rules),
-        "best_version": None if rule_set is None else rule_set.best_version,
-        "cancels": cancels,
-        "strictest": rule_set is not None and tolerance is None,
-        "seed": seed,
-        "verify_s": verify_s,
-    }
-    found = _found(search, workers, names, mixed, reporter)
-    if not found:
-        cause = search.why_nothing_fits(workers)
-        why = {"sentences": [f"nothing to explain: no fleet holds, because {cause}"]} if explain else None
-        return Plan([], facts, f"no fleet keeps the promise: {cause}", reasons=why)
-    best = found[0]
-    fleets = [fleet_row(each, promise, search) for each in found]
-    explanation = explained(best, promise, found, mixed)
-    if not best.holds:
-        why = what_would_hold(search, found, reporter) if explain else None
-        return Plan(fleets, facts, explanation, reasons=why)
-    note_sharing(search, best.tried, reporter)
-    why = reasons_of(search, found, reporter) if explain else None
-    drawn = [] if plots is None else _draw(search, found, names, Path(plots), reporter)
-    files = {"outcomes": outcomes, "rules": rules}
-    limits = None if written is None else _write_service(written, best.tried, search, artifact, files, reporter)
-    scaling = None if limits is None else {**asdict(limits), "sentence": str(limits)}
-    verified, kept, verdict = _verified(verify_s, written, search, best.tried, data, reporter)
-    return Plan(fleets, facts, explanation, written, drawn, verified, kept, verdict, scaling, why)
-
-
-def _named(interference: FilePath | LatencyTable | float | None) -> str | None:
-    if isinstance(interference, float | int):
-        return f"{interference:g} times"
-    return None if interference is None else name_of(interference)
-
-
-def _verified(
-    verify_s: float | None,
-    written: Path | None,
-    search: FleetSearch,
-    fleet: Fleet,
-    data: str | DataSource,
-    reporter: Reporter,
-) -> tuple[list[dict[str, Any]], bool | None, str]:
-    """Figures as planned and as served here, whether the promise was kept, and by how much; nothing where it was not
-    asked."""
-    if verify_s is None or written is None:
-        return [], None, ""
-    if missing := [pool.worker.device for pool in fleet.pools if why_not_here(pool.worker)]:
-        return [], None, f"not verified: the plan needs {missing[0]}, which is not here"
-    verified, (kept, verdict) = verified_plan(written, search, fleet, verify_s, data, reporter)
-    return verified, kept, verdict
-
-
-def _require_out(verify_s: float | None, out: Path | None) -> None:
+    out = None if out is None else Path(out)
     if verify_s is not None and (out is None or not verify_s > 0):
         raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
-
-
-def _of_one(latency: Any, deadline_ms: float | None) -> tuple[Any, float]:
-    """What a plan of one subject needs."""
-    if latency is None:
-        raise ArgumentError("latency", "a latency table is expected, or several models")
-    if deadline_ms is None:
-        raise ArgumentError("deadline_ms", "it is needed: the promise is about it")
-    return latency, deadline_ms
+    of_model: dict[str, Any] = {
+        "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy,
+        "arrivals": arrivals, "rate": rate, "policies": policies, "data": data,
+        "interference": interference,
+    }  # fmt: skip
+    of_each: dict[str, Any] = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
+    of_all: dict[str, Any] = {
+        "confidence": confidence, "device": device, "prices": prices or {}, "reserve_ms": reserve_ms,
+        "max_workers": max_workers, "quantile": quantile, "machine_cores": machine_cores, "explain": explain,
+        "out": out, "plots": None if plots is None else Path(plots), "verify_s": verify_s, "seed": seed,
+        "force": force, "reporter": reporter_of(progress),
+    }  # fmt: skip
+    if models is not None:
+        unplanned = {"rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None}
+        return _of_models(models, of_model, of_each=of_each, unplanned=unplanned, **of_all)
+    return single_plan(
+        **of_model,
+        **of_each,
+        **of_all,
+        rules=rules,
+        tolerance=tolerance,
+        objective=objective,
+        mixed=mixed,
+    )
 
 
 def _of_models(
@@ -277,190 +169,10 @@ def _of_models(
     planned of several."""
     from slotool.api.plan_shared import shared_plan
 
-    for given, why in ((of_each, "each of the models states its own"), (unplanned, "it has no effect with models")):
-        for name, value in given.items():
-            if value is not None:
-                raise ArgumentError(name, f"{why}; leave it out")
+    for name, value in of_each.items():
+        if value is not None:
+            raise ArgumentError(name, "each of the models states its own; leave it out")
+    for name, value in unplanned.items():
+        if value is not None:
+            raise ArgumentError(name, f"it has no effect with models: {NO_MIXED if name == 'mixed' else NO_RULES}")
     return shared_plan(models, left_out=left_out, **settings)
-
-
-def _search(
-    arrival_s: np.ndarray,
-    promise: Promise,
-    outcomes: OutcomeTable | None,
-    rules: RuleSet | None,
-    tolerance: Tolerance,
-    objective: str | None,
-    cancels: bool,
-    **settings: Any,
-) -> MixedFleetSearch:
-    """Of fleets under policies or, with ``rules``, of those that answer by them."""
-    from slotool.planning.mixed import MixedFleetSearch
-    from slotool.planning.tiers import TierFleetSearch
-
-    if rules is None or outcomes is None:
-        return MixedFleetSearch(arrival_s, promise, outcomes=outcomes, **settings)
-    asked = mixes(rules, tolerance, objective)
-    return TierFleetSearch(
-        arrival_s, promise, rules, outcomes, asked, strictest=tolerance is None, cancels=cancels, **settings
-    )
-
-
-def _ends_at_once(artifact: FilePath) -> bool:
-    """Whether a call that is not needed any more ends between two operators: that of a library's own model does not."""
-    from slotool.elastic import ElasticModel, load_served
-
-    model = load_served(str(artifact), mapped=True)
-    return type(model).set_cancellation_check is not ElasticModel.set_cancellation_check
-
-
-def _found(
-    search: MixedFleetSearch, workers: Sequence[WorkerType], names: Sequence[str], mixed: bool, reporter: Reporter
-) -> list[Found]:
-    """The smallest fleet of each type and policy, and cheaper ones of two types if ``mixed``; the best first. None
-    where no policy can answer in time, or is accurate enough, on any type."""
-    from slotool.planning.fleet import confirm
-
-    asked = [(worker, policy) for worker in workers for policy in search.policies(worker, names)]
-    if not asked:
-        return []
-    for worker in workers:
-        if not any(worker is each for each, _ in asked):
-            reporter.note(f"no fleet of {worker.name}: {search.why_nothing_fits([worker])}")
-    found: list[Found] = []
-    with reporter.progress(f"fleets for {search.requests:,} requests", total=len(asked)) as steps:
-        for worker, policy in asked:
-            found.append(search.cheapest(worker, policy))
-            steps.advance()
-    with reporter.progress("fleets confirmed") as steps:
-        found = confirm(search, found, steps.advance)
-    if not mixed:
-        return found
-    with reporter.progress("fleets of two kinds") as steps:
-        cheaper = search.mixed(found, steps.advance)
-    with reporter.progress("fleets confirmed") as steps:
-        return confirm(search, [*found, *cheaper], steps.advance)
-
-
-def _require_files(artifact: Any, latency: Any, outcomes: Any, rules: Any) -> None:
-    """A service file names files, so that all it is made from has to be one."""
-    if artifact is None:
-        raise ArgumentError("artifact", "is needed for out: the service file names what is to be served")
-    if not Path(str(artifact)).is_dir():
-        raise ArgumentError("artifact", f"there is no folder {artifact}; an artifact is expected")
-    for name, given in (("latency", latency), ("outcomes", outcomes), ("rules", rules)):
-        several = [given] if given is None or isinstance(given, str | Path) else given
-        if not isinstance(several, Sequence) or not all(
-            each is None or isinstance(each, str | Path) for each in several
-        ):
-            raise ArgumentError(name, "a file is needed for out: the service file names it")
-
-
-def _worker_types(
-    latency: Any,
-    outcomes: OutcomeTable | None,
-    rules: RuleSet | None,
-    prices: Mapping[str, float],
-    reporter: Reporter,
-    **conditions: Any,
-) -> list[WorkerType]:
-    from slotool.planning.worker_types import Named, worker_types
-    from slotool.tables import LatencyTable
-
-    sources = [latency] if isinstance(latency, str | Path | LatencyTable) else list(latency)
-    tables = [Named(loaded(LatencyTable, source), source) for source in sources]
-    workers, remarks = worker_types(tables, outcomes, rules, prices=prices, **conditions)
-    for remark in remarks:
-        reporter.warn(remark)
-    return workers
-
-
-def _arrivals(arrivals: FilePath | ArrivalTable | np.ndarray | None, rate: float | None, seed: int) -> np.ndarray:
-    from slotool.workloads import ArrivalTable, Poisson
-
-    if (arrivals is None) == (rate is None):
-        raise ArgumentError("arrivals", "give either arrivals or a rate")
-    if arrivals is not None:
-        table: ArrivalTable = loaded(ArrivalTable, _as_table(arrivals))
-        return table.times_s
-    if rate is None or not rate > 0:
-        raise ArgumentError("rate", f"{rate:g} is not above 0")
-    return Poisson(rate).times(DURATION_S, seed)
-
-
-def _as_table(arrivals: Any) -> Any:
-    """Instants in an array as a table, which says what is wrong with them."""
-    import pandas as pd
-
-    from slotool.workloads import ArrivalTable
-
-    return ArrivalTable(pd.DataFrame({"arrival_s": arrivals})) if hasattr(arrivals, "dtype") else arrivals
-
-
-def _scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
-    """Of workers that come with the load, for a service file of this machine's worker processes."""
-    from slotool.planning.fleet import MAX_CONFIRMED
-    from slotool.planning.scaling import limits_of
-    from slotool.planning.service_text import is_gpu, runs_here
-
-    pool = fleet.pools[0]
-    # Each worker has a GPU of its own: there are no others to come.
-    if len(fleet.pools) > 1 or is_gpu(pool.worker) or not runs_here(pool) or search.requests > MAX_CONFIRMED:
-        return None
-    return limits_of(search, fleet, search.whole)
-
-
-def _write_service(
-    out: Path,
-    fleet: Fleet,
-    search: FleetSearch,
-    artifact: Any,
-    files: Mapping[str, Any],
-    reporter: Reporter,
-) -> ScalingLimits | None:
-    """The limits of workers that come with the load, where the service file has them. ``files``: by key, None for
-    none."""
-    from slotool.atomic import whole_file
-    from slotool.planning.service_text import cluster_remark, service_text
-
-    named = {
-        "artifact": Path(str(artifact)),
-        **{key: Path(str(path)) for key, path in files.items() if path is not None},
-    }
-    if remark := cluster_remark(fleet):
-        reporter.warn(remark)
-    limits = _scaling_limits(search, fleet)
-    fleet = with_raised_tables(search, fleet, out)
-    terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
-    with whole_file(out) as file:
-        file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))
-    return limits
-
-
-def _draw(
-    search: FleetSearch, found: Sequence[Found], policies: Sequence[str], folder: Path, reporter: Reporter
-) -> list[Path]:
-    """Fleets around the best of one kind of workers, and those of two kinds that hold; and the promise."""
-    from slotool.planning.fleet import around
-    from slotool.reports.plots import save_plots
-    from slotool.reports.series.fleets import fleet_figures
-
-    around_it = next(each.tried for each in found if len(each.tried.pools) == 1)
-    pool: Pool = around_it.pools[0]
-    others = [name for name in search.policies(pool.worker, policies) if not name.startswith("fixed")]
-    tried = list(dict.fromkeys([pool.policy, *others]))
-    rows = []
-    with reporter.progress("fleets around the plan") as steps:
-        for fleet in around(search, around_it, tried):
-            figures = asdict(fleet.verdict)
-            rows.append({"policy": fleet.pools[0].policy, "cost": fleet.cost, **figures})
-            steps.advance()
-    for each in sorted(
-        (each for each in found if len(each.tried.pools) > 1 and each.holds), key=lambda f: f.tried.cost
-    ):
-        rows.append({"policy": "two kinds of workers", "cost": each.tried.cost, **asdict(each.tried.verdict)})
-    promise = search.promise
-    # Of answers in time at least so many are right.
-    promised = {"attainment": promise.attainment, "effective_accuracy": promise.attainment * promise.accuracy}
-    name, cost = pool.worker.profile.subject, found[0].tried.cost
-    return save_plots(fleet_figures(name, rows, cost, promised), folder)

@@ -11,7 +11,8 @@ from slotool.api.display import duration
 
 if TYPE_CHECKING:
     from slotool.api.progress import Reporter
-    from slotool.planning.fleet import FleetSearch, Found
+    from slotool.planning.fleet import Found
+    from slotool.planning.fleet_search import FleetSearch
 
 _CAUSES = {
     "rejected": "rejected, as no call could end in time",
@@ -49,18 +50,19 @@ def what_would_hold(search: FleetSearch, found: Sequence[Found], reporter: Repor
 def _sentences(document: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:
     fewer = document["fewer"]
     if fewer is not None:
-        yield from _why_not_fewer(fewer, search)
+        yield from why_not_fewer(fewer, search)
     yield from _alternatives(document, search)
     yield from _limits(document["margins"], search)
     if fewer is not None:
         yield _what_would_allow(fewer, search)
 
 
-def _why_not_fewer(fewer: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:
+def why_not_fewer(fewer: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:
+    """Of a fleet that does not hold: what it misses, by how much, and when."""
     tried, found = fewer["tried"], fewer["lateness"]
-    replicas, verdict = f"with {_workers(tried['replicas'])}", tried["verdict"]
+    replicas, verdict = f"with {counted_workers(tried['replicas'])}", tried["verdict"]
     for miss in tried["misses"]:
-        yield f"{replicas}: {_missed(miss, verdict, search)}{_shown_by(miss, fewer)}"
+        yield f"{replicas}: {missed(miss, verdict, search)}{_shown_by(miss, fewer)}"
     late = {name: count for name, count in found["not_in_time"].items() if count}
     if not late:
         return
@@ -80,7 +82,7 @@ def _why_not_fewer(fewer: Mapping[str, Any], search: FleetSearch) -> Iterator[st
         yield f"busiest window, {_window(busiest, search)}"
 
 
-def _missed(what: str, verdict: Mapping[str, Any], search: FleetSearch) -> str:
+def missed(what: str, verdict: Mapping[str, Any], search: FleetSearch) -> str:
     promised, shown = getattr(search.promise, what), verdict[f"{what}_at_least"]
     if shown is None:
         return f"{what} is {verdict[what]:.4f}, {promised - verdict[what]:.4f} short of {promised:g}"
@@ -108,72 +110,91 @@ def _window(window: Mapping[str, Any], search: FleetSearch) -> str:
 
 def _alternatives(document: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:
     for tried in document["alternatives"][:SHOWN]:
-        named = f"{_workers(tried['replicas'])} of {tried['worker']} under {tried['policy']}"
+        named = f"{counted_workers(tried['replicas'])} of {tried['worker']} under {tried['policy']}"
         if tried["change"] == "batch limit":
             named = f"the same workers with batches of up to {tried['max_batch']:,}"
-        misses = [_missed(what, tried["verdict"], search) for what in tried["misses"]]
-        says = " and ".join(misses) if misses else f"keeps the promise too, {_kept(tried['verdict'])}"
+        misses = [missed(what, tried["verdict"], search) for what in tried["misses"]]
+        says = " and ".join(misses) if misses else f"keeps the promise too, {kept_by(tried['verdict'])}"
         yield f"{tried['change']}: {named} (cost {tried['cost']:g}): {says}"
     other = document["as_cheap"]
     if other is not None:
         own = document["margins"]["verdict"]
-        named = f"{_workers(other['replicas'])} of {other['worker']} under {other['policy']}"
+        named = f"{counted_workers(other['replicas'])} of {other['worker']} under {other['policy']}"
         theirs, right = (f"{verdict['effective_accuracy']:.4f}" for verdict in (other["verdict"], own))
         as_many = f"as many of the requests right and in time as the plan, {right}"
         fewer = f"{theirs} of the requests right and in time; with the plan it is {right}"
         yield f"{other['change']}: {named} costs the same and holds, with {as_many if theirs == right else fewer}"
 
 
-def _kept(verdict: Mapping[str, Any]) -> str:
+def kept_by(verdict: Mapping[str, Any]) -> str:
     return f"attainment at least {verdict['attainment_at_least']:.4f}"
 
 
 def _limits(margins: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:
-    promise, verdict = search.promise, margins["verdict"]
-    found, queue = margins["lateness"], margins["lateness"]["longest_queue"]
-    accurate = margins["accurate_per_s"]
-    capacity = f"in batches that fit into the deadline the workers answer {margins['fastest_per_s']:,.0f}/s at their "
-    capacity += "fastest point"
-    if promise.accuracy and 0 < accurate < margins["fastest_per_s"]:
-        capacity += f" and {accurate:,.0f}/s at the fastest that is accurate enough"
-    come = f"{search.rate_per_s:,.0f}/s come on average"
-    if found["windows"] > 1:
-        come += f" and {found['busiest']['rate_per_s']:,.0f}/s in the busiest window"
+    busy = f"busy {margins['verdict']['utilisation']:.0%} of the time"
     faster = "" if margins["traffic"] is None else f"; {_faster(margins['traffic'])}"
-    yield f"capacity: {capacity}; {come}; busy {verdict['utilisation']:.0%} of the time{faster}"
+    yield f"capacity: {capacity(margins, search)}; {busy}{faster}"
+    yield f"deadline: {deadline(margins, search)}; {shorter(margins['deadline_us'])}"
+    yield f"accuracy: {accuracy(margins, search)}"
+    yield f"queue: {longest_queue(margins)}, of {margins['max_queue']:,} that may"
+    yield f"what gives way first: {_first(margins, search.promise.deadline_us)}"
+
+
+def capacity(margins: Mapping[str, Any], search: FleetSearch) -> str:
+    """What the workers could answer, and what comes."""
+    promise, found = search.promise, margins["lateness"]
+    accurate = margins["accurate_per_s"]
+    said = f"in batches that fit into the deadline the workers answer {margins['fastest_per_s']:,.0f}/s at their "
+    said += "fastest point"
+    if promise.accuracy and 0 < accurate < margins["fastest_per_s"]:
+        said += f" and {accurate:,.0f}/s at the fastest that is accurate enough"
+    said += f"; {search.rate_per_s:,.0f}/s come on average"
+    if found["windows"] > 1:
+        said += f" and {found['busiest']['rate_per_s']:,.0f}/s in the busiest window"
+    return said
+
+
+def deadline(margins: Mapping[str, Any], search: FleetSearch) -> str:
+    """What becomes of it."""
     fastest_ms, may_wait_ms = margins["fastest_us"] / 1e3, max(0.0, margins["may_wait_us"]) / 1e3
     kept = f"{margins['reserve_us'] / 1e3:.3g} are kept for the front end, " if margins["reserve_us"] else ""
-    yield (
-        f"deadline: of {promise.deadline_us / 1e3:g} ms {kept}the fastest call takes {fastest_ms:.3g}, so that a "
-        f"request may wait {may_wait_ms:.3g}; 99 % are answered within {_p99(verdict)}; "
-        f"{_shorter(margins['deadline_us'])}"
+    return (
+        f"of {search.promise.deadline_us / 1e3:g} ms {kept}the fastest call takes {fastest_ms:.3g}, so that a "
+        f"request may wait {may_wait_ms:.3g}; 99 % are answered within {_p99(margins['verdict'])}"
     )
+
+
+def accuracy(margins: Mapping[str, Any], search: FleetSearch) -> str:
+    """What is shown of it, and what answers."""
+    promise, verdict = search.promise, margins["verdict"]
     shares = list(margins["point_shares"].items())
     points = ", ".join(f"{share:.0%} by {key}" for key, share in shares[:3])
     more = f" and {len(shares) - 3} more points" if len(shares) > 3 else ""
     shown = verdict["accuracy"] if verdict["accuracy_at_least"] is None else verdict["accuracy_at_least"]
     promised = f"{promise.accuracy:g} is promised" if promise.accuracy else "none is promised"
     least = "" if verdict["accuracy_at_least"] is None else "at least "
-    yield f"accuracy: {least}{shown:.4f}, {promised}; answered {points}{more}"
-    yield f"queue: at most {queue:,} requests wait at the same time, of {margins['max_queue']:,} that may"
-    yield f"what gives way first: {_first(margins, promise.deadline_us)}"
+    return f"{least}{shown:.4f}, {promised}; answered {points}{more}"
+
+
+def longest_queue(margins: Mapping[str, Any]) -> str:
+    return f"at most {margins['lateness']['longest_queue']:,} requests wait at the same time"
 
 
 def _faster(limit: Mapping[str, Any]) -> str:
     if limit["value"] is None:
         return NONE_HOLDS
     times = f"the promise holds when the same requests come {limit['value']:.2f} times as fast"
-    return f"{times}{_broken(limit, 'above')}" if limit["breaks"] else f"{times} or faster, the most that is tried"
+    return f"{times}{broken(limit, 'above')}" if limit["breaks"] else f"{times} or faster, the most that is tried"
 
 
-def _shorter(limit: Mapping[str, Any]) -> str:
+def shorter(limit: Mapping[str, Any]) -> str:
     if limit["value"] is None:
         return NONE_HOLDS
     least = f"the promise holds down to {limit['value'] / 1e3:.3g} ms"
-    return f"{least}{_broken(limit, 'below')}" if limit["breaks"] else f"{least} or less, the shortest that is tried"
+    return f"{least}{broken(limit, 'below')}" if limit["breaks"] else f"{least} or less, the shortest that is tried"
 
 
-def _broken(limit: Mapping[str, Any], side: str) -> str:
+def broken(limit: Mapping[str, Any], side: str) -> str:
     return f", {side} which {' and '.join(limit['breaks'])} breaks"
 
 
@@ -200,18 +221,20 @@ def _what_would_allow(fewer: Mapping[str, Any], search: FleetSearch) -> str:
     promises = []
     for what in fewer["tried"]["misses"]:
         shown = verdict[f"{what}_at_least"]
-        promises.append(f"{what} {_down(verdict[what] if shown is None else shown)} for {getattr(promise, what):g}")
+        promises.append(
+            f"{what} {rounded_down(verdict[what] if shown is None else shown)} for {getattr(promise, what):g}"
+        )
     if promises:
         allow.append(f"a promise of {' and '.join(promises)}")
-    workers = _workers(fewer["tried"]["replicas"])
+    workers = counted_workers(fewer["tried"]["replicas"])
     return f"{workers} would do with {', or '.join(allow)}" if allow else f"nothing that is tried allows {workers}"
 
 
-def _down(share: float) -> str:
+def rounded_down(share: float) -> str:
     return f"{int(share * 1e4) / 1e4:g}"
 
 
-def _workers(count: int) -> str:
+def counted_workers(count: int) -> str:
     return f"{count:,} worker{'s' if count != 1 else ''}"
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotool.api.inputs import FilePath, loaded
+from slotool.api.inputs import FilePath, loaded, name_of
 from slotool.api.progress import Reporter
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
-    from slotool.planning.fleet import Fleet, FleetSearch
+    from slotool.planning.fleet import Fleet, Pool
+    from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.interference import Placement
     from slotool.planning.worker import WorkerType
     from slotool.tables import LatencyTable, OperatingPoint
@@ -26,9 +27,10 @@ def placement_of(
     quantile: float,
     artifact: FilePath | None,
     reporter: Reporter,
+    of: str = "",
 ) -> Placement | None:
     """Of machines of ``machine_cores``, None: as many as this one has. None where nothing is known of interference.
-    Warns of points and batch sizes for which others stand in.
+    Warns of points and batch sizes for which others stand in; ``of``: what warnings begin with.
 
     Raises ``ArgumentError`` for a ratio below 1 and for cores without effect, ``InputError`` for a table without rows
     of the workers.
@@ -65,7 +67,7 @@ def placement_of(
         )
     for worker in workers:
         for remark in found[worker.name].remarks(worker.profile):
-            reporter.warn(f"{worker.name}: {remark}" if len(workers) > 1 else remark)
+            reporter.warn(f"{of}{worker.name}: {remark}" if len(workers) > 1 else f"{of}{remark}")
     return Placement(machine_cores or cores_here(), found)
 
 
@@ -102,8 +104,23 @@ def graphs_of(artifact: FilePath | None) -> dict[OperatingPoint, OperatorGraph]:
     return found
 
 
-def note_sharing(search: FleetSearch, fleet: Fleet, reporter: Reporter) -> None:
-    """Says what is not known, or only by extrapolation, of the workers of ``fleet`` that share a machine."""
+def note_sharing(fleets: Mapping[str, tuple[FleetSearch, Fleet]], reporter: Reporter) -> None:
+    """Says what is not known, or only by extrapolation, of workers of these fleets that share a machine. ``fleets``: by
+    model, which is named where it is not so of all."""
+    of: dict[tuple[str, bool], list[str]] = {}
+    for name, (search, fleet) in fleets.items():
+        for said in dict.fromkeys(_sharing(search, fleet)):
+            of.setdefault(said, []).append(name)
+    for (remark, is_known), names in of.items():
+        whose = "" if len(names) == len(fleets) else f"{', '.join(names)}: "
+        if is_known:
+            reporter.warn(whose + remark)
+        else:
+            reporter.note(whose + remark)
+
+
+def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:
+    """Remarks, and whether anything is known of interference."""
     from slotool.planning.interference import Placement
     from slotool.planning.service_text import cores_here, is_gpu
 
@@ -116,30 +133,36 @@ def note_sharing(search: FleetSearch, fleet: Fleet, reporter: Reporter) -> None:
         if together == 1:
             continue
         if known is None:
-            reporter.note(
+            yield (
                 f"{together} workers share a machine, and are planned with the latency of one alone; --interference "
-                "says what they do to each other"
+                "says what they do to each other",
+                False,
             )
         elif together - 1 > known.max_co_runners:
-            reporter.warn(
+            yield (
                 f"{together} workers share a machine, and interference is known next to {known.max_co_runners} at "
-                "most: next to more it counts in proportion"
+                "most: next to more it counts in proportion",
+                True,
             )
 
 
 def with_raised_tables(search: FleetSearch, fleet: Fleet, out: Path) -> Fleet:
     """``fleet`` with latency tables beside ``out`` where its workers share machines: a server then plans with what the
     plan did."""
-    pools = []
-    for number, pool in enumerate(fleet.pools):
-        placed = search.placed(pool.worker, pool.replicas)
-        if placed is pool.worker:
-            pools.append(pool)
-            continue
-        path = out.with_name(f"{out.stem}-latency{number or ''}.parquet")
-        _raised_table(pool.worker, placed).save(path)
-        pools.append(replace(pool, worker=replace(pool.worker, source=path)))
+    pools = [
+        with_raised_table(search, pool, out.with_name(f"{out.stem}-latency{number or ''}.parquet"))
+        for number, pool in enumerate(fleet.pools)
+    ]
     return replace(fleet, pools=tuple(pools))
+
+
+def with_raised_table(search: FleetSearch, pool: Pool, path: Path) -> Pool:
+    """``pool`` with its latencies next to others in the file ``path``, where its workers share machines."""
+    placed = search.placed(pool.worker, pool.replicas)
+    if placed is pool.worker:
+        return pool
+    _raised_table(pool.worker, placed).save(path)
+    return replace(pool, worker=replace(pool.worker, source=path))
 
 
 def _raised_table(worker: WorkerType, placed: WorkerType) -> LatencyTable:
@@ -156,3 +179,9 @@ def _raised_table(worker: WorkerType, placed: WorkerType) -> LatencyTable:
     ]
     rows = rows.drop(columns=["samples_per_round"]).assign(samples_s=[1e-6 * each for each in raised])
     return LatencyTable(rows.reset_index(drop=True), {**table.provenance, "co_located": placed.name})
+
+
+def named_interference(interference: FilePath | LatencyTable | float | None) -> str | None:
+    if isinstance(interference, float | int):
+        return f"{interference:g} times"
+    return None if interference is None else name_of(interference)

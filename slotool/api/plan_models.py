@@ -10,6 +10,15 @@ import msgspec
 
 from slotool.errors import ArgumentError
 
+# Why a plan of several models has no tolerance tiers, and no workers of two types in one fleet.
+NO_RULES = (
+    "how requests of tolerance tiers, each of which may call two versions, share workers with other models is not "
+    "simulated; plan a model with rules by itself"
+)
+NO_MIXED = (
+    "each of the [[pools]] of a service file has one latency table and one policy for all models, so that no server "
+    "runs a fleet of two types for several; apart, models may have workers of different types"
+)
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -31,6 +40,7 @@ class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, k
     arrivals: Any = None
     rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
     policies: str | list[str]
+    interference: Any = None
     data: Any
 
 
@@ -52,6 +62,9 @@ def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, A
             raise ArgumentError("models", sentence_of(str(error), where, PlannedModel)) from None
         if not isinstance(entry.latency, str | Path | LatencyTable | list | tuple) or not entry.latency:
             raise ArgumentError("models", f"{where}.latency: a latency table or its file is expected, or several")
+        given = entry.interference
+        if isinstance(given, bool) or not isinstance(given, str | Path | LatencyTable | float | int | None):
+            raise ArgumentError("models", f"{where}.interference: a table, predictor or ratio is expected")
         if (entry.arrivals is None) == (entry.rate is None):
             raise ArgumentError("models", f"{where}: give either arrivals or a rate")
         name = entry.name or (where if entry.artifact is None else Path(str(entry.artifact)).resolve().name)
@@ -73,3 +86,9 @@ def require_files(name: str, entry: PlannedModel) -> None:
     for key, given in (("latency", several), ("outcomes", [entry.outcomes])):
         if not all(each is None or isinstance(each, str | Path) for each in given):
             raise ArgumentError("models", f"{name}: {key}: a file is needed for out: the service file names it")
+
+
+def file_part(name: str, number: int) -> str:
+    """As part of a file's name, which is that of no other model's: of one with other signs its place too."""
+    printable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    return printable if printable == name else f"{printable}-{number + 1}"

@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.plan_interference import with_raised_table, with_raised_tables
+from slotool.api.plan_models import file_part
+from slotool.api.plan_scaling import scaling_limits, scaling_of, shared_scaling_limits
 from slotool.api.plan_verified import FRONT_END, VERIFIED
 from slotool.api.progress import Reporter
 from slotool.errors import InputError
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from slotool.api.plan_models import PlannedModel
     from slotool.planning.fleet import Found, Pool
     from slotool.planning.front_end import FrontEnd
+    from slotool.planning.scaling import ScalingLimits
     from slotool.planning.shared import SharedFleet, SharedFleetSearch, SharedFound
     from slotool.workloads.requests import RequestLog
 
@@ -29,28 +33,42 @@ def write_services(
     best: SharedFound | None,
     apart: Mapping[str, Sequence[Found]],
     reporter: Reporter,
-) -> list[Path]:
-    """Of the fleet that all models share or, without one, a file for each model, beside ``out``. Those written."""
+) -> tuple[list[Path], dict[str, Any] | None]:
+    """Of the fleet that all models share or, without one, a file for each model, beside ``out``. Those written, and the
+    limits of workers that come with the load."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import cluster_remark, service_text
 
-    texts, remarks = {}, []
+    texts, remarks, scaling = {}, [], None
     if best is not None:
-        texts[out] = _shared_text(out, entries, search, best.tried, best.tried.pools)
+        limits = shared_scaling_limits(search, best.tried)
+        scaling = None if limits is None else scaling_of(limits)
+        texts[out] = _shared_text(out, entries, search, best.tried, raised_pools(out, search, best.tried), limits)
         remarks.append(cluster_remark(best.tried.alike))
     else:
-        for name, found in apart.items():
-            alone, files = found[0].tried, _files(entries[name])
-            path = out.with_name(f"{out.stem}-{_printable(name)}{out.suffix}")
-            queues = [search.alone[name].max_queue(pool) for pool in alone.pools]
-            texts[path] = service_text(alone, search.promises[name], out.parent, files, {}, queues)
-            remarks.append(cluster_remark(alone))
+        own_limits = {}
+        for number, (name, found) in enumerate(apart.items()):
+            own, fleet, files = search.alone[name], found[0].tried, _files(entries[name])
+            path = out.with_name(f"{out.stem}-{file_part(name, number)}{out.suffix}")
+            queues = [own.max_queue(pool) for pool in fleet.pools]
+            own_limits[name] = scaling_limits(own, fleet)
+            fleet = with_raised_tables(own, fleet, path)
+            texts[path] = service_text(fleet, own.promise, out.parent, files, {}, queues, own_limits[name])
+            remarks.append(cluster_remark(fleet))
+        scaling = _scaling_apart(own_limits)
     for remark in filter(None, remarks):
         reporter.warn(remark)
     for path, text in texts.items():
         with whole_file(path) as file:
             file.write_text(text)
-    return list(texts)
+    return list(texts), scaling
+
+
+def _scaling_apart(limits: Mapping[str, ScalingLimits | None]) -> dict[str, Any] | None:
+    """Of models apart, under ``models``; None where all workers of each are there always."""
+    models = {name: scaling_of(own) for name, own in limits.items() if own is not None}
+    sentence = "; ".join(f"{name}: {own['sentence']}" for name, own in models.items())
+    return {"models": models, "sentence": sentence} if models else None
 
 
 def _shared_text(
@@ -59,6 +77,7 @@ def _shared_text(
     search: SharedFleetSearch,
     fleet: SharedFleet,
     pools: Mapping[str, Pool],
+    limits: ScalingLimits | None = None,
 ) -> str:
     """Of the workers of ``fleet``, with the policies of ``pools``."""
     from slotool.planning.shared_service import shared_service_text
@@ -70,18 +89,24 @@ def _shared_text(
         {name: _files(entry) for name, entry in entries.items()},
         {name: pools.get(name) or _idle_pool(search, name, fleet) for name in entries},
         search.max_queue(fleet.pools),
+        limits,
     )
+
+
+def raised_pools(out: Path, search: SharedFleetSearch, fleet: SharedFleet) -> dict[str, Pool]:
+    """Of each model its pool with latency tables beside ``out`` where workers share machines."""
+    return {
+        name: with_raised_table(
+            search.alone[name], pool, out.with_name(f"{out.stem}-{file_part(name, number)}-latency.parquet")
+        )
+        for number, (name, pool) in enumerate(fleet.pools.items())
+    }
 
 
 def _files(entry: PlannedModel) -> dict[str, Path]:
     """By key of a service file, without latencies."""
     given = {"artifact": entry.artifact, "outcomes": entry.outcomes}
     return {key: Path(str(path)) for key, path in given.items() if path is not None}
-
-
-def _printable(name: str) -> str:
-    """As part of a file's name."""
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
 
 
 def _idle_pool(search: SharedFleetSearch, name: str, fleet: SharedFleet) -> Pool:
@@ -123,6 +148,7 @@ def _verified(
     from slotool.api.loadtest import models_together
     from slotool.planning import verification
     from slotool.planning.server_process import RunningServer
+    from slotool.planning.service_text import is_gpu
     from slotool.planning.shared_verification import planned_together
     from slotool.planning.traffic import Traffic
 
@@ -134,7 +160,10 @@ def _verified(
             "which no plan knows: on more cores more may be in time"
         )
     fastest = _fastest(service, entries, search, fleet, reporter)
-    with RunningServer(["--config", str(service), "--port", "0"]) as server:
+    served = ["--config", str(service), "--port", "0"]
+    if not is_gpu(fleet.worker):  # all of them, also where workers come with the load
+        served += ["--replicas", str(fleet.replicas)]
+    with RunningServer(served) as server:
         front_ends = {
             name: _front_end(name, entries[name], search, pool, server.url, reporter, fastest.get(name))
             for name, pool in pools.items()
@@ -174,10 +203,11 @@ def _fastest(
     from slotool.planning import front_end
     from slotool.planning.server_process import RunningServer
 
+    raised = raised_pools(service, search, fleet)
     points = {name: front_end.fastest_apart(pool.worker.profile) for name, pool in fleet.pools.items()}
     pools = {
         name: replace(pool, policy=f"fixed@{point.key}")
-        for name, pool in fleet.pools.items()
+        for name, pool in raised.items()
         if (point := points[name]) is not None
     }
     if not pools:
@@ -185,7 +215,7 @@ def _fastest(
     file = service.with_name(f".{service.stem}-{os.getpid()}.toml")  # beside it, as its paths are relative
     try:
         with whole_file(file) as written:
-            written.write_text(_shared_text(file, entries, search, fleet, {**fleet.pools, **pools}))
+            written.write_text(_shared_text(file, entries, search, fleet, {**raised, **pools}))
         with RunningServer(["--config", str(file), "--port", "0"]) as server:
             return {name: _probe(name, entries[name], pool, server.url, reporter) for name, pool in pools.items()}
     finally:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from slotool.api.loadtest import LoadTest
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, FleetSearch, Pool
+    from slotool.planning.fleet import Fleet, Pool
+    from slotool.planning.fleet_search import FleetSearch
     from slotool.workloads import ArrivalTable
     from slotool.workloads.requests import RequestLog
 

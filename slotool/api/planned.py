@@ -13,7 +13,8 @@ from slotool.api.result import Result
 from slotool.errors import PromiseBroken
 
 if TYPE_CHECKING:
-    from slotool.planning.fleet import Fleet, FleetSearch, Found
+    from slotool.planning.fleet import Fleet, Found
+    from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.promise import Promise
 
 # Shown of those that hold, besides the plan.

@@ -37,6 +37,9 @@ class SharedPlan(Plan):
             "verdict": self.verdict,
             "out": None if self.out is None else str(self.out),
             "others": [str(path) for path in self.others],
+            "scaling": self.scaling,
+            "reasons": self.reasons,
+            "plots": [str(path) for path in self.plots],
         }
 
     def shown(self) -> list[Part]:
@@ -55,11 +58,13 @@ class SharedPlan(Plan):
         shown: list[Part] = [
             table(title, columns, [_cells(model, promises[model["model"]], alone) for model in best["models"]]),
             *(f"{name}: served too, without requests that are planned for" for name in idle),
-            self.explanation,
+            *([self.explanation] if self.holds else []),  # else it is the error's sentence
+            *(self.reasons["sentences"] if self.reasons else []),
         ]
         if self.holds and best["kind"] == "shared":
             shown.append(f"{_batches(best)}a queue of up to {best['max_queue']:,} requests, of all models")
-        shown += [f"wrote {path}" for path in (self.out, *self.others) if path is not None]
+        shown += [self.scaling["sentence"]] if self.scaling else []
+        shown += [f"wrote {path}" for path in (self.out, *self.others, *self.plots) if path is not None]
         if self.verified:
             title = f"The busiest {duration(facts['verify_s'])} on this machine"
             cells = [[row["model"], f"{row['requests']:,}", *verified_cells(row)] for row in self.verified]

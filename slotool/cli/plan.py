@@ -102,7 +102,9 @@ def plan(
     models = [] if models is None and stated_in("models") == "DEFAULT_MAP" else models  # of `models = []`
     if models is not None:
         refuse_with_models()
-        arrivals = beside_config(arrivals, "arrivals")
+        arrivals, interference = (
+            beside_config(path, key) for path, key in ((arrivals, "arrivals"), (interference, "interference"))
+        )
     elif deadline_ms is None:
         raise typer.BadParameter("is needed: the promise is about it", param_hint="--deadline-ms")
     if rules is not None:
@@ -110,7 +112,7 @@ def plan(
     output = Output(as_json=json)
     of_all = {
         "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy, "arrivals": arrivals,
-        "rate": rate, "policies": policies, "data": data,
+        "rate": rate, "policies": policies, "data": data, "interference": interference,
     }  # fmt: skip
     found = slotool.plan(
         latency or None,

@@ -8,10 +8,11 @@ from typing import Any
 
 import typer
 
+from slotool.api.plan_models import NO_MIXED, NO_RULES
 from slotool.cli.commands import config_file, refuse_without_effect, stated_in
 
 # Of a model, what may be a file.
-_FILES = ("artifact", "latency", "outcomes", "arrivals")
+_FILES = ("artifact", "latency", "outcomes", "arrivals", "interference")
 
 
 def refuse_with_models() -> None:
@@ -19,10 +20,8 @@ def refuse_with_models() -> None:
     refuse_without_effect(
         ("latency", "artifact", "outcomes", "subject"), "with [[models]], each of which states its own"
     )
-    refuse_without_effect(
-        ("rules", "tolerance", "objective", "mixed", "plots"), "with [[models]], which are planned under policies"
-    )
-    refuse_without_effect(("interference", "machine_cores", "explain"), "with [[models]]")
+    refuse_without_effect(("rules", "tolerance", "objective"), f"with [[models]]: {NO_RULES}")
+    refuse_without_effect(("mixed",), f"with [[models]]: {NO_MIXED}")
 
 
 def models_of(given: Sequence[Any], of_all: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool
+from slotool.planning.fleet import Fleet, Found, Pool
+from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.lateness import Lateness, lateness
 from slotool.planning.promise import Part, Promise, Verdict, attainment_bounds, words_of
 from slotool.planning.traffic import Traffic
@@ -126,14 +127,11 @@ class _Why:
 
     def fewer(self, fleet: Fleet) -> Fewer:
         traffic = self._search.confirming
-        parts = self._search.parts(fleet.pools, CONFIRMED, traffic)
-        in_time = np.zeros(len(traffic.arrival_s), dtype=bool)
-        for part in parts:
-            in_time[part.at] = part.result.status == IN_TIME
-        return Fewer(
+        return fewer_of(
+            self._search,
             self._tried(WORKERS, fleet.pools),
-            lateness(parts, traffic, self._search.whole, self._promise.deadline_us),
-            attainment_bounds(in_time[traffic.counted], self._search.judge.significance),
+            self._search.parts(fleet.pools, CONFIRMED, traffic),
+            traffic,
             self._shortest_deadline_us(fleet.pools, 1.0, MAX_TIMES),
             self._greatest_traffic(fleet.pools, 1 / MAX_TIMES, 1.0),
         )
@@ -151,7 +149,7 @@ class _Why:
             return
         if own.replicas > 1 and (policy := self._faster_point(own)) is not None:
             yield self._tried(POINT, [replace(own, policy=policy, replicas=own.replicas - 1)])
-        if (smaller := _smaller_batches(own)) is not None and self._search.fits(smaller):
+        if (smaller := smaller_batches(own)) is not None and self._search.fits(smaller):
             yield replace(self._tried(BATCH_LIMIT, [smaller]), worker=own.worker.name)
 
     def as_cheap(self, found: Sequence[Found]) -> Tried | None:
@@ -165,33 +163,15 @@ class _Why:
         pools, traffic = self._chosen.pools, self._search.confirming
         parts = self._search.parts(pools, CONFIRMED, traffic)
         self._advance()
-        grids = [self._search.placed(pool.worker, pool.replicas).profile.grid for pool in pools]
-        fastest_us = min(grid.fastest_us for grid in grids)
-        rates_per_s = [self._rates_per_s(grid) for grid in grids]
-        enough = [
-            rates[grid.accuracy >= self._promise.accuracy].max(initial=0.0)
-            for grid, rates in zip(grids, rates_per_s, strict=True)
-        ]
-        fastest = [rates.max() for rates in rates_per_s]
-        return Margins(
-            lateness(parts, traffic, self._search.whole, self._promise.deadline_us),
-            self._search.judged(parts, traffic),
+        return margins_of(
+            self._search,
+            pools,
+            parts,
+            traffic,
             self._shortest_deadline_us(pools, 1 / MAX_TIMES, 1.0),
             self._greatest_traffic(pools, 1.0, MAX_TIMES),
-            sum(pool.replicas * float(rate) for pool, rate in zip(pools, enough, strict=True)),
-            sum(pool.replicas * float(rate) for pool, rate in zip(pools, fastest, strict=True)),
-            fastest_us,
-            self._promise.deadline_us - self._search.computing_us,
-            self._search.computing_us - fastest_us,
-            _point_shares(parts),
             sum(self._search.max_queue(pool) for pool in pools),
         )
-
-    def _rates_per_s(self, grid: ControlGrid) -> np.ndarray:
-        """What one worker answers at each point in the best batches that fit into the deadline: float64 [points]."""
-        fits = grid.latency_us <= self._search.computing_us
-        rates: np.ndarray = np.where(fits, 1e6 * grid.sizes / grid.latency_us, 0.0).max(axis=1)
-        return rates
 
     def _change(self, pool: Pool) -> str:
         return POLICY if pool.worker.name == self._chosen.pools[0].worker.name else WORKER_TYPE
@@ -230,7 +210,7 @@ class _Why:
             search = self._search.with_deadline(times * self._promise.deadline_us)
             return self._missed(search, pools, search.searched)
 
-        least = _least(low, high, missed)
+        least = least_holding(low, high, missed)
         return least if least.value is None else replace(least, value=least.value * self._promise.deadline_us)
 
     def _greatest_traffic(self, pools: Sequence[Pool], low: float, high: float) -> Limit | None:
@@ -238,7 +218,7 @@ class _Why:
         search = self._search
         if not np.ptp(search.searched.arrival_s):
             return None
-        least = _least(
+        least = least_holding(
             1 / high, 1 / low, lambda slower: self._missed(search, pools, search.searched.faster(1 / slower))
         )
         return least if least.value is None else replace(least, value=1 / least.value)
@@ -250,7 +230,63 @@ class _Why:
         return tuple(search.served(pools, CONFIRMED, traffic).verdict.misses(search.promise))
 
 
-def _smaller_batches(pool: Pool) -> Pool | None:
+def fewer_of(
+    search: FleetSearch, tried: Tried, parts: Sequence[Part], traffic: Traffic, deadline_us: Limit, most: Limit | None
+) -> Fewer:
+    """``tried``, as simulated in ``parts`` of ``traffic``, and how far ``deadline_us`` and rate (``most``) may go."""
+    in_time = np.zeros(len(traffic.arrival_s), dtype=bool)
+    for part in parts:
+        in_time[part.at] = part.result.status == IN_TIME
+    return Fewer(
+        tried,
+        lateness(parts, traffic, search.whole, search.promise.deadline_us),
+        attainment_bounds(in_time[traffic.counted], search.judge.significance),
+        deadline_us,
+        most,
+    )
+
+
+def margins_of(
+    search: FleetSearch,
+    pools: Sequence[Pool],
+    parts: Sequence[Part],
+    traffic: Traffic,
+    deadline_us: Limit,
+    most: Limit | None,
+    max_queue: int,
+) -> Margins:
+    """``pools``, as simulated in ``parts`` of ``traffic``; the rest as of ``Margins``."""
+    grids = [search.placed(pool.worker, pool.replicas).profile.grid for pool in pools]
+    fastest_us = min(grid.fastest_us for grid in grids)
+    rates_per_s = [_rates_per_s(grid, search.computing_us) for grid in grids]
+    enough = [
+        rates[grid.accuracy >= search.promise.accuracy].max(initial=0.0)
+        for grid, rates in zip(grids, rates_per_s, strict=True)
+    ]
+    fastest = [rates.max() for rates in rates_per_s]
+    return Margins(
+        lateness(parts, traffic, search.whole, search.promise.deadline_us),
+        search.judged(parts, traffic),
+        deadline_us,
+        most,
+        sum(pool.replicas * float(rate) for pool, rate in zip(pools, enough, strict=True)),
+        sum(pool.replicas * float(rate) for pool, rate in zip(pools, fastest, strict=True)),
+        fastest_us,
+        search.promise.deadline_us - search.computing_us,
+        search.computing_us - fastest_us,
+        point_shares(parts),
+        max_queue,
+    )
+
+
+def _rates_per_s(grid: ControlGrid, computing_us: float) -> np.ndarray:
+    """What one worker answers at each point in the best batches that fit into this time: float64 [points]."""
+    fits = grid.latency_us <= computing_us
+    rates: np.ndarray = np.where(fits, 1e6 * grid.sizes / grid.latency_us, 0.0).max(axis=1)
+    return rates
+
+
+def smaller_batches(pool: Pool) -> Pool | None:
     """The same workers with batches up to the next smaller size; None where there is none."""
     sizes = pool.worker.profile.grid.sizes
     if len(sizes) < 2:
@@ -260,7 +296,7 @@ def _smaller_batches(pool: Pool) -> Pool | None:
     return replace(pool, worker=replace(pool.worker, name=name, profile=pool.worker.profile.up_to(limit)))
 
 
-def _point_shares(parts: Sequence[Part]) -> dict[str, float]:
+def point_shares(parts: Sequence[Part]) -> dict[str, float]:
     counts: Counter[str] = Counter()
     for part in parts:
         rows = part.result.row[part.result.status == IN_TIME]
@@ -269,7 +305,7 @@ def _point_shares(parts: Sequence[Part]) -> dict[str, float]:
     return {key: count / counts.total() for key, count in counts.most_common()}
 
 
-def _least(low: float, high: float, missed: Callable[[float], tuple[str, ...]]) -> Limit:
+def least_holding(low: float, high: float, missed: Callable[[float], tuple[str, ...]]) -> Limit:
     """The least of ``low`` to ``high`` with nothing ``missed``, as all above it; to 2 % of a range of 8 times."""
     if breaks := missed(high):
         return Limit(None, breaks)

@@ -13,7 +13,8 @@ from itertools import permutations
 
 import numpy as np
 
-from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool, ranked
+from slotool.planning.fleet import Fleet, Found, Pool
+from slotool.planning.fleet_search import FleetSearch, ranked
 from slotool.planning.traffic import Traffic
 
 # Workers of the larger kind that smaller ones may replace: with many workers a fraction of one saves little.

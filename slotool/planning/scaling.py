@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slotool.planning.fleet import Fleet, FleetSearch
+from slotool.planning.fleet import Fleet
+from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.promise import Part, Verdict
+from slotool.planning.shared import SharedFleet, SharedFleetSearch
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.autoscaler import Autoscaler
 from slotool.scheduling.recent_rates import LOOK_S, RATE_S
@@ -27,20 +29,37 @@ MAX_REPLICAS = 32
 @dataclass(frozen=True)
 class ScalingLimits:
     """``least`` to ``most`` workers, each good for ``requests_per_worker`` a second; ``mean_workers``: over the
-    traffic. ``verdict``: what is shown of the promise then."""
+    traffic. ``verdicts``: what is shown of the promise then, of each model that shares the workers."""
 
     least: int
     most: int
     requests_per_worker: float
     mean_workers: float
-    verdict: Verdict
+    verdicts: Mapping[str, Verdict]
 
     def __str__(self) -> str:
+        shown = ", ".join(
+            f"{verdict.attainment_at_least:.4f}{f' of {name}' if name else ''}"
+            for name, verdict in self.verdicts.items()
+        )
         return (
             f"{self.least:,} to {self.most:,} workers that come with the load keep it too, {self.mean_workers:.3g} on "
-            f"average: attainment at least {self.verdict.attainment_at_least:.4f} at this confidence, where a worker "
-            f"takes {START_S:g} s to start"
+            f"average: attainment at least {shown} at this confidence, where a worker takes {START_S:g} s to start"
         )
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """What one kind of workers makes of requests, by model, whatever their number; of a single model under ``""``.
+
+    ``simulated``: what becomes of the requests; ``judged``: what that shows, None where a promise does not hold.
+    """
+
+    replicas: int
+    arrival_s: Mapping[str, np.ndarray]
+    deadline_s: Mapping[str, float]
+    simulated: Callable[[int], Mapping[str, SimulationResult]]
+    judged: Callable[[Mapping[str, SimulationResult]], Mapping[str, Verdict] | None]
 
 
 def limits_of(search: FleetSearch, fleet: Fleet, traffic: Traffic) -> ScalingLimits | None:
@@ -52,26 +71,71 @@ def limits_of(search: FleetSearch, fleet: Fleet, traffic: Traffic) -> ScalingLim
     came; after an increase, for a deadline, as many as there were before, whose queue was left.
     """
     (pool,) = fleet.pools
-    arrival_s = traffic.arrival_s
-    if not 1 < pool.replicas <= MAX_REPLICAS or arrival_s[-1] - arrival_s[0] < 2 * RATE_S:
+
+    def simulated(replicas: int) -> dict[str, SimulationResult]:
+        (part,) = search.parts([replace(pool, replicas=replicas)], 1, traffic)
+        return {"": part.result}
+
+    def judged(results: Mapping[str, SimulationResult]) -> dict[str, Verdict] | None:
+        verdict = search.judged([_whole(results[""], pool.replicas)], traffic)
+        return None if verdict.misses(search.promise) else {"": verdict}
+
+    deadline_s = {"": search.promise.deadline_us / 1e6}
+    return _limits(_Alike(pool.replicas, {"": traffic.arrival_s}, deadline_s, simulated, judged))
+
+
+def limits_together(
+    search: SharedFleetSearch, fleet: SharedFleet, traffic: Mapping[str, Traffic]
+) -> ScalingLimits | None:
+    """As ``limits_of``, of workers that several models share: the server counts the requests of all of them."""
+
+    def simulated(replicas: int) -> dict[str, SimulationResult]:
+        pools = {name: replace(pool, replicas=replicas) for name, pool in fleet.pools.items()}
+        return {name: part.result for name, part in search.parts(pools, 1, traffic).items()}
+
+    def judged(results: Mapping[str, SimulationResult]) -> dict[str, Verdict] | None:
+        verdicts = {
+            name: search.alone[name].judged([_whole(result, fleet.replicas)], traffic[name])
+            for name, result in results.items()
+        }
+        return None if any(own.misses(search.promises[name]) for name, own in verdicts.items()) else verdicts
+
+    deadline_s = {name: promise.deadline_us / 1e6 for name, promise in search.promises.items()}
+    arrival_s = {name: own.arrival_s for name, own in traffic.items()}
+    return _limits(_Alike(fleet.replicas, arrival_s, deadline_s, simulated, judged))
+
+
+def _limits(fleet: _Alike) -> ScalingLimits | None:
+    times_s = np.sort(np.concatenate(list(fleet.arrival_s.values())))
+    if not 1 < fleet.replicas <= MAX_REPLICAS or times_s[-1] - times_s[0] < 2 * RATE_S:
         return None
-    peak_per_s = float(_rates_per_s(arrival_s).max())
-    made: dict[int, SimulationResult] = {pool.replicas: _simulated(search, fleet, pool.replicas, traffic)}
+    peak_per_s = float(_rates_per_s(times_s).max())
+    made = {fleet.replicas: fleet.simulated(fleet.replicas)}
     found = []
     for share in SHARES:
-        autoscaler = Autoscaler(1, pool.replicas, share * peak_per_s / pool.replicas)
-        workers = _workers_by_second(autoscaler, arrival_s)
-        at_arrival = _as_queued(workers, arrival_s, search.promise.deadline_us / 1e6)
-        if workers.mean() > WORTH * pool.replicas:
+        autoscaler = Autoscaler(1, fleet.replicas, share * peak_per_s / fleet.replicas)
+        workers = _workers_by_second(autoscaler, times_s)
+        if workers.mean() > WORTH * fleet.replicas:
             continue
-        for count in np.unique(at_arrival).tolist():
+        at_arrival = {
+            name: _as_queued(workers, own_s - times_s[0], fleet.deadline_s[name])
+            for name, own_s in fleet.arrival_s.items()
+        }
+        for count in np.unique(np.concatenate(list(at_arrival.values()))).tolist():
             if count not in made:
-                made[count] = _simulated(search, fleet, count, traffic)
-        verdict = search.judged([Part(_composed(made, at_arrival), np.arange(len(arrival_s)), pool.replicas)], traffic)
-        if not verdict.misses(search.promise):
+                made[count] = fleet.simulated(count)
+        composed = {
+            name: _composed({count: each[name] for count, each in made.items()}, own)
+            for name, own in at_arrival.items()
+        }
+        if (verdicts := fleet.judged(composed)) is not None:
             rate = autoscaler.per_worker_per_s
-            found.append(ScalingLimits(int(workers.min()), pool.replicas, rate, float(workers.mean()), verdict))
+            found.append(ScalingLimits(int(workers.min()), fleet.replicas, rate, float(workers.mean()), verdicts))
     return min(found, key=lambda limits: limits.mean_workers, default=None)
+
+
+def _whole(result: SimulationResult, workers: int) -> Part:
+    return Part(result, np.arange(len(result.status)), workers)
 
 
 def _rates_per_s(arrival_s: np.ndarray) -> np.ndarray:
@@ -104,18 +168,12 @@ def _looks(arrival_s: np.ndarray, first_s: float, seconds: int) -> Iterator[tupl
         yield second, int(np.searchsorted(arrival_s, first_s + second * LOOK_S, side="right"))
 
 
-def _as_queued(workers: np.ndarray, arrival_s: np.ndarray, deadline_s: float) -> np.ndarray:
-    """Per arrival the number of workers to count with: the least of the deadline before it."""
-    since_s = arrival_s - arrival_s[0]
+def _as_queued(workers: np.ndarray, since_s: np.ndarray, deadline_s: float) -> np.ndarray:
+    """Per arrival, so long after the first of all, the number of workers to count with: the least of the deadline
+    before it."""
     now, before = (np.clip(at_s / LOOK_S, 0, len(workers) - 1).astype(int) for at_s in (since_s, since_s - deadline_s))
     least: np.ndarray = np.minimum(workers[now], workers[before])
     return least
-
-
-def _simulated(search: FleetSearch, fleet: Fleet, replicas: int, traffic: Traffic) -> SimulationResult:
-    (pool,) = fleet.pools
-    (part,) = search.parts([replace(pool, replicas=replicas)], 1, traffic)
-    return part.result
 
 
 def _composed(made: dict[int, SimulationResult], workers: np.ndarray) -> SimulationResult:

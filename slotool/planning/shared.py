@@ -7,25 +7,22 @@ deadline goes first, whatever its model, and the model's own policy chooses a po
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import Self
 
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.planning.fleet import (
-    MAX_CONFIRMED,
-    MAX_SEARCHED,
-    Fleet,
-    FleetSearch,
-    Found,
-    Overhead,
-    Pool,
-    confirm,
-)
+from slotool.planning.fleet import Fleet, Found, Pool
+from slotool.planning.fleet_search import MAX_CONFIRMED, MAX_SEARCHED, FleetSearch, confirm
+from slotool.planning.interference import Placement
+from slotool.planning.pool_service import Overhead
 from slotool.planning.promise import Part, Promise, Verdict
+from slotool.planning.sizes import bisected, smallest
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.simulation import Scenario, SimulationResult
@@ -41,7 +38,8 @@ MIN_OF_A_MODEL = 20_000
 @dataclass(frozen=True)
 class Demand:
     """What one model is to serve. ``arrival_s``: float64 [n], ascending from about 0, empty where nothing is asked of
-    it; ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try."""
+    it; ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try;
+    ``placement``: where workers share machines, how they slow down this model's calls; None: each is as if alone."""
 
     name: str
     arrival_s: np.ndarray
@@ -49,6 +47,7 @@ class Demand:
     workers: Mapping[str, WorkerType]
     policies: Sequence[str]
     outcomes: OutcomeTable | None = None
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,14 @@ class SharedFleet:
         return self.replicas * self.worker.price
 
     @property
+    def of_models(self) -> dict[str, Fleet]:
+        """The workers as a fleet of each of the models, for what is said of workers alone."""
+        return {name: Fleet((pool,), self.verdicts[name]) for name, pool in self.pools.items()}
+
+    @property
     def alike(self) -> Fleet:
-        """The workers as a fleet of one of the models, for what is said of workers alone."""
-        name, pool = next(iter(self.pools.items()))
-        return Fleet((pool,), self.verdicts[name])
+        """The workers as a fleet of any of the models."""
+        return next(iter(self.of_models.values()))
 
     @property
     def utilisation(self) -> float:
@@ -118,6 +121,7 @@ class SharedFleetSearch:
                 )  # fmt: skip
             except InputError as error:
                 raise InputError(f"{demand.name}: {error}") from error
+            self.alone[demand.name].placement = demand.placement
         self.promises = {demand.name: demand.promise for demand in asked}
         self.max_workers, self.seed, self._reserve_us = max_workers, seed, reserve_us
 
@@ -133,11 +137,13 @@ class SharedFleetSearch:
         return sum(search.requests for search in self.alone.values())
 
     @cached_property
-    def _searched(self) -> dict[str, Traffic]:
+    def searched(self) -> Mapping[str, Traffic]:
+        """What a fleet is looked for on, by model."""
         return self._sampled(MAX_SEARCHED)
 
     @cached_property
-    def _confirming(self) -> dict[str, Traffic]:
+    def confirming(self) -> Mapping[str, Traffic]:
+        """What a fleet is confirmed on, by model."""
         return self._sampled(MAX_CONFIRMED)
 
     def _sampled(self, most: int) -> dict[str, Traffic]:
@@ -186,12 +192,14 @@ class SharedFleetSearch:
             if limit < 1:
                 break
             fleet = self.served(pools, limit, 0)
-            if self._holds(fleet):
-                best = self._smallest(pools, min(first, limit), limit, 0)
+            tried = SharedFound(fleet, holds=False)
+            # Workers that slow each other down may hold where more of them do not.
+            if self.holds(fleet) or any(search.placement for search in self.alone.values()):
+                tried = self._smallest(pools, min(first, limit), limit, 0)
+            if tried.holds:
+                best = tried
             elif best is None or not best.holds:
-                best = min(
-                    best or SharedFound(fleet, holds=False), SharedFound(fleet, holds=False), key=self._shortfall
-                )
+                best = min(best or tried, tried, key=lambda each: self._distance(each.tried))
             elif best.fewer is None or fleet.shortfall(self.promises) < best.fewer.shortfall(self.promises):
                 best = replace(best, fewer=fleet)
         return best
@@ -215,9 +223,6 @@ class SharedFleetSearch:
     def _shared(self, name: str, fleet: Fleet) -> SharedFleet:
         (pool,) = fleet.pools
         return SharedFleet(pool.worker, pool.replicas, {name: pool}, {name: fleet.verdict})
-
-    def _shortfall(self, found: SharedFound) -> float:
-        return found.tried.shortfall(self.promises)
 
     def confirmed(self, found: SharedFound, apart: Mapping[str, Sequence[Found]]) -> SharedFound:
         """The same with latencies drawn anew, on more of long traffic; also of what does not hold, as the verdict on a
@@ -249,43 +254,78 @@ class SharedFleetSearch:
         return sorted([*best, modest], key=holding.index)
 
     def _smallest(self, pools: Mapping[str, Pool], first: int, most: int, draw: int) -> SharedFound:
-        """By growing steps from ``first`` workers to where the promises begin to hold, at ``most``, and bisection."""
+        """From ``first`` workers on, of at most ``most``: by growing steps and, where workers that share a machine slow
+        each other down, by lesser ones up to a full one."""
 
         def run(replicas: int) -> SharedFleet:
             return self.served(pools, replicas, draw)
 
-        tried = run(first)
-        fewer, enough, step = (None, tried, 1) if self._holds(tried) else (tried, None, 1)
-        while enough is None:
-            assert fewer is not None
-            if fewer.replicas >= most:
-                return SharedFound(fewer, holds=False)
-            tried = run(min(fewer.replicas + step, most))
-            fewer, enough, step = (fewer, tried, step) if self._holds(tried) else (tried, None, 2 * step)
-        while fewer is None and enough.replicas > 1:
-            tried = run(max(1, enough.replicas - step))
-            fewer, enough, step = (None, tried, 2 * step) if self._holds(tried) else (tried, enough, step)
-        while fewer is not None and enough.replicas - fewer.replicas > 1:
-            tried = run((fewer.replicas + enough.replicas) // 2)
-            fewer, enough = (fewer, tried) if self._holds(tried) else (tried, enough)
-        return SharedFound(enough, holds=True, fewer=fewer)
+        grown = smallest(run, run(first), most, self.holds)
+        if grown.enough is not None:
+            return SharedFound(grown.enough, holds=True, fewer=grown.fewer)
+        assert grown.fewer is not None
+        fewer, nearest = None, grown.fewer
+        for replicas in self._small_sizes(pools, most):
+            tried = run(replicas)
+            if self.holds(tried):
+                found = bisected(run, fewer, tried, self.holds)
+                assert found.enough is not None
+                return SharedFound(found.enough, holds=True, fewer=found.fewer)
+            fewer, nearest = tried, min(nearest, tried, key=self._distance)
+        return SharedFound(nearest, holds=False)
 
-    def _holds(self, fleet: SharedFleet) -> bool:
-        return not fleet.misses(self.promises)
+    def _small_sizes(self, pools: Mapping[str, Pool], most: int) -> Iterator[int]:
+        """To be tried where the search by growing steps fails; none where each worker is as if alone."""
+        name, pool = next(iter(pools.items()))
+        placement = self.alone[name].placement
+        if placement is not None:
+            yield 1
+            yield from placement.sizes(pool.worker, 1, most)
+
+    def holds(self, fleet: SharedFleet) -> bool:
+        """Whether the promise of every model does."""
+        return self.fits(fleet.pools) and not fleet.misses(self.promises)
+
+    def fits(self, pools: Mapping[str, Pool]) -> bool:
+        """Whether of each model a call may begin that is over within a deadline."""
+        return all(self.alone[name].fits(pool) for name, pool in pools.items())
+
+    def _distance(self, fleet: SharedFleet) -> tuple[bool, float]:
+        """Of what does not hold, from the promises: what is simulated of calls that do not fit says nothing."""
+        return not self.fits(fleet.pools), fleet.shortfall(self.promises)
+
+    def with_deadline(self, name: str, deadline_us: float) -> Self:
+        """The same search, on the same sample of the traffic, with another deadline for one model."""
+        other = copy(self)
+        other.searched, other.confirming = self.searched, self.confirming
+        other.alone = {**self.alone, name: self.alone[name].with_deadline(deadline_us)}
+        other.promises = {**self.promises, name: other.alone[name].promise}
+        return other
+
+    def without(self, name: str) -> Self:
+        """The same search, on the same sample of the traffic, of the other models."""
+        other = copy(self)
+        other.searched, other.confirming = self.searched, self.confirming
+        other.alone = {own: search for own, search in self.alone.items() if own != name}
+        return other
 
     def served(
         self, pools: Mapping[str, Pool], replicas: int, draw: int, traffic: Mapping[str, Traffic] | None = None
     ) -> SharedFleet:
         """So many workers, under each model's policy. ``draw``: of the latencies; ``traffic``: by default what
         searches, or what confirms where they are drawn anew."""
-        traffic = traffic or (self._confirming if draw else self._searched)
-        pools = {name: replace(pool, replicas=replicas) for name, pool in pools.items()}
-        results = self.results(pools, draw, {name: each.arrival_s for name, each in traffic.items()})
-        verdicts = {
-            name: self.alone[name].judged([Part(result, np.arange(len(result.status)), replicas)], traffic[name])
-            for name, result in results.items()
-        }
+        traffic = traffic or (self.confirming if draw else self.searched)
+        pools = {name: replace(pools[name], replicas=replicas) for name in self.alone if name in pools}
+        parts = self.parts(pools, draw, traffic)
+        verdicts = {name: self.alone[name].judged([part], traffic[name]) for name, part in parts.items()}
         return SharedFleet(next(iter(pools.values())).worker, replicas, pools, verdicts)
+
+    def parts(self, pools: Mapping[str, Pool], draw: int, traffic: Mapping[str, Traffic]) -> dict[str, Part]:
+        """What the simulation makes of the requests of each model."""
+        results = self.results(pools, draw, {name: traffic[name].arrival_s for name in pools})
+        return {
+            name: Part(result, np.arange(len(result.status)), pools[name].replicas) for name, result in results.items()
+        }
 
     def results(
         self, pools: Mapping[str, Pool], draw: int, arrival_s: Mapping[str, np.ndarray],

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from slotool.planning.fleet import Overhead, Pool
+from slotool.planning.fleet import Pool
 from slotool.planning.front_end import FrontEnd
+from slotool.planning.pool_service import Overhead
 from slotool.planning.shared import SharedFleetSearch
 from slotool.planning.verification import figures
 from slotool.serving.headroom import MAX_SHARE

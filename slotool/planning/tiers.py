@@ -10,8 +10,9 @@ import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.planning.fleet import Fleet, Found, Overhead, Pool
+from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.mixed import MixedFleetSearch
+from slotool.planning.pool_service import Overhead
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from slotool.planning.fleet import FleetSearch, Overhead, Pool
+from slotool.planning.fleet import Pool
+from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import BURST, FrontEnd
+from slotool.planning.pool_service import Overhead
 from slotool.planning.promise import Part, Promise, attainment_at_most
 from slotool.planning.traffic import Traffic
 from slotool.serving.headroom import MAX_SHARE

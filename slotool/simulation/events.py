@@ -203,7 +203,7 @@ def _record(found: _Results, queue: _Queue, head: int, size: int, now: float, do
 
 
 @njit(cache=True)
-def _busy_others(worker: int, now: float, free_us: Any, per_machine: int) -> int:
+def busy_others(worker: int, now: float, free_us: Any, per_machine: int) -> int:
     """Workers that compute on the machine of ``worker`` besides it."""
     busy, first = 0, worker - worker % per_machine
     for other in range(first, min(first + per_machine, len(free_us))):
@@ -256,7 +256,7 @@ def _run(
         row = cell // columns
         size = _batch(queued, head, min(sizes[cell % columns], tail - head), least, row)
         cell = row * columns + int(np.searchsorted(sizes, size))
-        cell += latency_us.size * _busy_others(int(worker), now, free_us, per_machine)
+        cell += latency_us.size * busy_others(int(worker), now, free_us, per_machine)
         done = now + draw_us(values, starts, cell, seed, calls)
         calls, busy_us = calls + 1, busy_us + min(done, death_us[worker]) - now
         free_us[worker] = done if death_us[worker] >= done else np.inf

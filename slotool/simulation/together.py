@@ -20,7 +20,7 @@ from slotool.errors import InputError
 from slotool.scheduling.batching import BatchingPolicy
 from slotool.scheduling.batching.kernel import CHOOSE
 from slotool.scheduling.edf import RECENT
-from slotool.simulation.events import ROUNDING_US
+from slotool.simulation.events import ROUNDING_US, busy_others
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes, draw_us
@@ -48,6 +48,7 @@ def simulate_together(
         _joined([each.values for each in times]),
         _joined(cells),
         np.array([each.seed for each in times], dtype=np.int64),
+        np.array([each.per_machine for each in times], dtype=np.int64),
     )
     queries = _Queries(
         _joined([scenario.arrival_us for scenario in scenarios]),
@@ -87,7 +88,7 @@ def _workers(policies: Sequence[BatchingPolicy], scenarios: Sequence[Scenario], 
             scenario.death_us
         ).any() or scenario.min_accuracy is not None:  # fmt: skip
             raise InputError("models are simulated together in order of deadlines, on workers that live")
-        if len(each.starts) != policy.grid.latency_us.size + 1:
+        if len(each.starts) - 1 != each.per_machine * policy.grid.latency_us.size:
             raise InputError(
                 f"service times of {len(each.starts) - 1} cells for a grid of {policy.grid.latency_us.size}"
             )
@@ -111,7 +112,8 @@ def _joined(arrays: Sequence[np.ndarray]) -> _Joined:
 
 
 class _Models(NamedTuple):
-    """Of each its grid, the plan of its policy, and the latencies of its calls as in ``ServiceTimes``."""
+    """Of each its grid, the plan of its policy, and the latencies of its calls as in ``ServiceTimes``; those of workers
+    that share a machine are in blocks by how many others are busy, whichever model's calls these compute."""
 
     latency_us: _Joined
     accuracy: _Joined
@@ -120,6 +122,7 @@ class _Models(NamedTuple):
     values: _Joined
     cells: _Joined
     seeds: Any
+    per_machine: Any
 
 
 class _Queries(NamedTuple):
@@ -143,7 +146,7 @@ _F, _I, _S = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int1
 _OF_FLOATS, _OF_NUMBERS = _Joined(_F, _I), _Joined(_I, _I)
 _RUN = types.void(
     types.UniTuple(types.FunctionType(CHOOSE), MAX_MODELS),
-    typeof(_Models(_OF_FLOATS, _OF_FLOATS, _OF_NUMBERS, _OF_FLOATS, _OF_FLOATS, _OF_NUMBERS, _I)),
+    typeof(_Models(_OF_FLOATS, _OF_FLOATS, _OF_NUMBERS, _OF_FLOATS, _OF_FLOATS, _OF_NUMBERS, _I, _I)),
     typeof(_Queries(_OF_FLOATS, _OF_FLOATS)),
     typeof(_F),
     typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S, _F, _I)),
@@ -229,6 +232,7 @@ def _run(choose: Any, models: _Models, queries: _Queries, free_us: Any, found: _
                 continue
             row, size = cell // columns, min(sizes[cell % columns], len(waiting_us))
             cell = row * columns + int(np.searchsorted(sizes, size))
+            cell += latency_us.size * busy_others(int(worker), now, free_us, models.per_machine[model])
             took_us = draw_us(
                 _of(models.values, model), _of(models.cells, model), cell, models.seeds[model], found.calls[model]
             )

@@ -342,7 +342,11 @@ def test_the_command_writes_a_service_file_that_serve_reads(slotool: Slotool, pl
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--deadline-ms", "5", "--mixed"), "has no effect with [[models]], which are planned under policies"),
+        (
+            ("--deadline-ms", "5", "--mixed"),
+            "no effect with [[models]]: each of the [[pools]] of a service",
+        ),
+        (("--tolerance", "0.05"), "has no effect with [[models]]: how requests of tolerance tiers"),
         (("--outcomes", "outcomes.parquet"), "has no effect with [[models]], each of which states its own"),
     ],
 )

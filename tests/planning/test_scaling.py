@@ -84,3 +84,27 @@ def test_all_workers_are_there_always_where_fewer_would_not_do(folder: Path, sha
     assert found.scaling is None
     assert service["replicas"] == found.rows[0]["replicas"]
     assert "max-replicas" not in service
+
+
+def test_workers_that_models_share_come_with_the_load_of_all(folder: Path) -> None:
+    """One of them grows while the other falls, by less."""
+    ramp = np.linspace(LOW_PER_S, HIGH_PER_S, 60)
+    low, generator = np.full(40, LOW_PER_S), np.random.default_rng(7)
+    models: list[dict[str, Any]] = []
+    for name, rates_per_s in (("growing", np.concatenate([low, ramp, ramp[::-1], low])), ("steady", np.full(200, 40))):
+        times_s = np.concatenate(
+            [second + np.sort(generator.random(generator.poisson(rate))) for second, rate in enumerate(rates_per_s)]
+        )
+        arrivals = ArrivalTable(pd.DataFrame({"arrival_s": times_s}))
+        own = {"name": name, "latency": folder / "latency.parquet", "artifact": folder / "artifact"}
+        models.append({**own, "arrivals": arrivals, "deadline_ms": 60})
+    found = api.plan(models=models, attainment=0.98, policies="fixed", out=folder / "service.toml", progress=None)
+    service, limits = tomllib.loads((folder / "service.toml").read_text()), found.scaling
+    assert found.rows[0]["kind"] == "shared"
+    assert limits is not None
+    assert 1 <= service["replicas"] < service["max-replicas"] == found.rows[0]["replicas"]
+    assert service["requests-per-worker"] == limits["requests_per_worker"]
+    assert limits["mean_workers"] < 0.9 * found.rows[0]["replicas"]
+    assert set(limits["verdicts"]) == {"growing", "steady"}
+    assert all(verdict["attainment_at_least"] >= 0.98 for verdict in limits["verdicts"].values())
+    assert "workers that come with the load keep it too" in str(found)

@@ -15,7 +15,8 @@ from slotool.api.plan_verified import FRONT_END
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError, PromiseBroken
 from slotool.planning import front_end, verification
-from slotool.planning.fleet import FleetSearch, Pool
+from slotool.planning.fleet import Pool
+from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic

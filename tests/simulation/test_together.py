@@ -123,6 +123,20 @@ def test_a_model_without_requests_changes_nothing(scenarios: list[Scenario], pol
     assert (together.calls, together.busy_us) == (alone.calls, pytest.approx(alone.busy_us))
 
 
+@given(several(), st.integers(2, 4))
+@settings(max_examples=20, deadline=None)
+def test_busy_workers_of_a_machine_slow_each_other_down(scenarios: list[Scenario], per_machine: int) -> None:
+    """As in the simulation of one model."""
+    first, idle = scenarios[0], Scenario.of(np.zeros(0), 1e-3, len(scenarios[0].death_us))
+    alone_us = times(2)
+    slower = ServiceTimes.colocated(
+        [ServiceTimes((1 + 0.4 * busy) * alone_us.values, alone_us.starts, 2) for busy in range(per_machine)]
+    )
+    together = simulate_together(POLICIES[:2], [idle, first], [times(1), slower])[1]
+    alone = simulate(POLICIES[1], first, slower)
+    alike(together, {column: getattr(alone, column) for column in COLUMNS})
+
+
 def test_what_cannot_be_simulated_together_is_refused() -> None:
     one, other = Scenario.of(np.array([0.0, 1.0]), 0.01, 1), Scenario.of(np.array([0.0]), 0.01, 2)
     with pytest.raises(InputError, match="have the same number"):

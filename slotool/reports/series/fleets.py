@@ -23,12 +23,14 @@ def fleet_figures(
     rows: Sequence[Mapping[str, float | str]],
     chosen_cost: float,
     promised: Mapping[str, float] = MappingProxyType({}),
+    *,
+    of: str = "",
 ) -> Iterator[Figure]:
     """Share in time, and share correct in time, by cost: a curve per policy of ``rows``, and a dashed line at what is
     promised of it.
 
     ``rows``: of each fleet ``policy``, ``cost``, ``attainment`` and ``effective_accuracy``. ``promised``: by the same
-    names; where one is missing or 0 no line is drawn.
+    names; where one is missing or 0 no line is drawn. ``of``: what tells the ids of several models' figures apart.
     """
     policies = list(dict.fromkeys(str(row["policy"]) for row in rows))
     for key, short, title, figure_id in _SHOWN:
@@ -40,7 +42,7 @@ def fleet_figures(
             curves += (Curve("promised", ends, np.full(2, least), "dashes", len(policies)),)
         values = np.array([float(row[key]) for row in rows] + [least] * bool(least))
         yield Figure(
-            id=figure_id,
+            id=f"{figure_id}-{of}" if of else figure_id,
             title=f"{name}: {short} by cost",
             caption=f"The plan costs {chosen_cost:g}. Each dot is a fleet on the simulated traffic.",
             source=name,

@@ -1,0 +1,111 @@
+"""Of ``slotool.plan``, of one model or several: what fleets around the plan have in time and right, by their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.plan_models import file_part
+from slotool.api.progress import Reporter
+
+if TYPE_CHECKING:
+    from slotool.planning.fleet import Found
+    from slotool.planning.fleet_search import FleetSearch
+    from slotool.planning.promise import Promise
+    from slotool.planning.shared import SharedFleetSearch, SharedFound
+    from slotool.reports.figure import Figure
+
+# Of a model that shares its workers, besides the plan's.
+MAX_POLICIES = 2
+
+
+def draw(
+    search: FleetSearch, found: Sequence[Found], policies: Sequence[str], folder: Path, reporter: Reporter
+) -> list[Path]:
+    """Fleets around the best of one kind of workers, and those of two kinds that hold; and the promise."""
+    from slotool.reports.plots import save_plots
+    from slotool.reports.series.fleets import fleet_figures
+
+    name, rows = found[0].tried.pools[0].worker.profile.subject, _rows(search, found, policies, reporter)
+    return save_plots(fleet_figures(name, rows, found[0].tried.cost, _promised(search.promise)), folder)
+
+
+def draw_apart(
+    search: SharedFleetSearch, apart: Mapping[str, Sequence[Found]], folder: Path, reporter: Reporter
+) -> list[Path]:
+    """As ``draw``, of each model's own fleet."""
+    from slotool.reports.plots import save_plots
+    from slotool.reports.series.fleets import fleet_figures
+
+    figures: list[Figure] = []
+    for number, (name, found) in enumerate(apart.items()):
+        own, policies = search.alone[name], list(search.demands[name].policies)
+        rows, cost = _rows(own, found, policies, reporter), found[0].tried.cost
+        figures += fleet_figures(name, rows, cost, _promised(own.promise), of=file_part(name, number))
+    return save_plots(figures, folder)
+
+
+def draw_shared(
+    search: SharedFleetSearch,
+    best: SharedFound,
+    apart: Mapping[str, Sequence[Found]],
+    folder: Path,
+    reporter: Reporter,
+) -> list[Path]:
+    """Of each model: shared fleets around the plan, under its policies and, where those of the other models stay, under
+    others of its own that do well; and the promise."""
+    from slotool.planning.fleet_search import sizes_around
+    from slotool.reports.plots import save_plots
+    from slotool.reports.series.fleets import fleet_figures
+
+    chosen = best.tried
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen.pools}
+    with reporter.progress("fleets around the plan") as steps:
+        for replicas in sizes_around(chosen.replicas):
+            fleet = search.served(chosen.pools, replicas, 1)
+            for name, verdict in fleet.verdicts.items():
+                rows[name].append({"policy": chosen.pools[name].policy, "cost": fleet.cost, **asdict(verdict)})
+            steps.advance()
+        for name, pool in chosen.pools.items():
+            own = [
+                found.tried.pools[0] for found in apart[name] if found.tried.pools[0].worker.name == pool.worker.name
+            ]
+            for other in [each for each in own if each.policy != pool.policy][:MAX_POLICIES]:
+                for replicas in sizes_around(chosen.replicas):
+                    fleet = search.served({**chosen.pools, name: other}, replicas, 1)
+                    rows[name].append({"policy": other.policy, "cost": fleet.cost, **asdict(fleet.verdicts[name])})
+                    steps.advance()
+    figures: list[Figure] = []
+    for number, (name, own_rows) in enumerate(rows.items()):
+        promised = _promised(search.promises[name])
+        figures += fleet_figures(name, own_rows, chosen.cost, promised, of=file_part(name, number))
+    return save_plots(figures, folder)
+
+
+def _rows(
+    search: FleetSearch, found: Sequence[Found], policies: Sequence[str], reporter: Reporter
+) -> list[dict[str, Any]]:
+    from slotool.planning.fleet_search import around
+
+    around_it = next(each.tried for each in found if len(each.tried.pools) == 1)
+    pool = around_it.pools[0]
+    others = [name for name in search.policies(pool.worker, policies) if not name.startswith("fixed")]
+    tried = list(dict.fromkeys([pool.policy, *others]))
+    rows = []
+    with reporter.progress("fleets around the plan") as steps:
+        for fleet in around(search, around_it, tried):
+            figures = asdict(fleet.verdict)
+            rows.append({"policy": fleet.pools[0].policy, "cost": fleet.cost, **figures})
+            steps.advance()
+    for each in sorted(
+        (each for each in found if len(each.tried.pools) > 1 and each.holds), key=lambda f: f.tried.cost
+    ):
+        rows.append({"policy": "two kinds of workers", "cost": each.tried.cost, **asdict(each.tried.verdict)})
+    return rows
+
+
+def _promised(promise: Promise) -> dict[str, float]:
+    """Of answers in time at least so many are right."""
+    return {"attainment": promise.attainment, "effective_accuracy": promise.attainment * promise.accuracy}

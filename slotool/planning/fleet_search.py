@@ -1,0 +1,354 @@
+"""The cheapest fleet that holds a promise: workers of each type, under each policy, on a virtual clock.
+
+For a type and a policy the least number of workers is searched by growing steps and bisection, as more workers never
+serve less, unless they share a machine: then more may do worse until one is full, and where the search fails, sizes up
+to that are tried by smaller steps. What is found is confirmed with latencies drawn anew, since the search took the
+least that did well once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.planning.fleet import Fleet, Found, Pool
+from slotool.planning.pool_service import BatchingService, Overhead, Service
+from slotool.planning.promise import Judge, Part, Promise, Verdict
+from slotool.planning.sizes import bisected, smallest
+from slotool.planning.traffic import Traffic
+from slotool.planning.worker import WorkerType
+from slotool.scheduling.batching import FixedBatching, make_policy
+from slotool.scheduling.shares import dealt_out
+from slotool.simulation import Scenario
+from slotool.tables import OutcomeTable
+
+if TYPE_CHECKING:
+    from slotool.planning.interference import Placement
+
+# Of longer traffic a search looks at so many requests, and confirms on so many.
+MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
+# Of the fleets around a chosen one.
+SIZES = 8
+# Requests that one server reads per second, at most; 30,000 were the most that one was seen to answer. More can never
+# wait at the same time than come within a deadline.
+MAX_READ_PER_S = 50_000
+
+
+class FleetSearch:
+    """Of ``arrival_s`` (float64 [n], ascending), under ``promise``.
+
+    ``reserve_us``: of each deadline, kept for the front end and the network. ``max_workers``: of a fleet. ``seed``: of
+    the latencies drawn. Raises ``InputError`` for traffic that is too short to show the promise.
+    """
+
+    def __init__(
+        self,
+        arrival_s: np.ndarray,
+        promise: Promise,
+        *,
+        outcomes: OutcomeTable | None = None,
+        reserve_us: float = 0.0,
+        max_workers: int = 1_000,
+        seed: int = 0,
+    ):
+        self._judge = Judge(promise, outcomes)
+        self._judge.require_enough(len(arrival_s))
+        if not promise.deadline_us > reserve_us:
+            raise InputError(
+                f"a deadline of {promise.deadline_us / 1e3:g} ms leaves nothing for computing: {reserve_us / 1e3:g} ms "
+                "are kept for the network and the front end"
+            )
+        self.promise, self.max_workers, self.seed = promise, max_workers, seed
+        self._arrival_s = np.asarray(arrival_s, dtype=np.float64)
+        # Where workers share machines, and what they do to each other there; None: each is as if alone.
+        self.placement: Placement | None = None
+        self._made: dict[tuple[str, str], Service] = {}
+        self._deadline_us = promise.deadline_us - reserve_us
+
+    @property
+    def requests(self) -> int:
+        """That arrive."""
+        return len(self._arrival_s)
+
+    @property
+    def whole(self) -> Traffic:
+        """All of the traffic, be it long."""
+        return Traffic.whole(self._arrival_s)
+
+    @cached_property
+    def rate_per_s(self) -> float:
+        """At which they arrive on average."""
+        return Traffic.whole(self._arrival_s).rate_per_s
+
+    @property
+    def confirming(self) -> Traffic:
+        """What a fleet is confirmed on."""
+        return self._confirming
+
+    @property
+    def searched(self) -> Traffic:
+        """What a fleet is looked for on."""
+        return self._searched
+
+    @property
+    def judge(self) -> Judge:
+        return self._judge
+
+    @property
+    def computing_us(self) -> float:
+        """What is left of a deadline for waiting and computing."""
+        return self._deadline_us
+
+    def with_deadline(self, deadline_us: float) -> Self:
+        """The same search under another deadline."""
+        other = copy(self)
+        other.promise = replace(self.promise, deadline_us=deadline_us)
+        other._deadline_us = self._deadline_us - self.promise.deadline_us + deadline_us
+        other._made = {}
+        return other
+
+    @cached_property
+    def _searched(self) -> Traffic:
+        return Traffic.sampled(self._arrival_s, MAX_SEARCHED, self._deadline_us / 1e6)
+
+    @cached_property
+    def _confirming(self) -> Traffic:
+        return Traffic.sampled(self._arrival_s, MAX_CONFIRMED, self._deadline_us / 1e6)
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What is to be known before the search."""
+        return ()
+
+    def placed(self, worker: WorkerType, replicas: int) -> WorkerType:
+        """``worker`` as one of so many, which may share its machine."""
+        return worker if self.placement is None else self.placement.placed(worker, replicas)
+
+    def fits(self, pool: Pool) -> bool:
+        """Whether a call may begin that is over within a deadline."""
+        return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self._deadline_us
+
+    def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
+        """``names``, of which ``fixed`` stands for each point that is accurate enough; none where no call of the worker
+        fits into the deadline."""
+        grid = worker.profile.grid
+        if grid.fastest_us > self._deadline_us:
+            return []
+        enough = [
+            f"{FixedBatching.name}@{point.key}"
+            for point, accuracy in zip(grid.points, grid.accuracy, strict=True)
+            if accuracy >= self.promise.accuracy
+        ]
+        return [each for name in names for each in (enough if name == FixedBatching.name else [name])]
+
+    def terms(self, pool: Pool) -> dict[str, Any]:
+        """What requests to ``pool`` ask for besides their deadline, as ``slotool.loadtest`` takes it."""
+        return {}
+
+    def max_queue(self, pool: Pool) -> int:
+        """Requests that may wait: what its workers can answer within a deadline (``_best_rate_per_s``), no more than a
+        server reads in that time, and one for each worker at least."""
+        rate_per_s = min(pool.replicas * self._best_rate_per_s(pool), MAX_READ_PER_S)
+        return max(pool.replicas, math.ceil(rate_per_s * self.promise.deadline_us / 1e6))
+
+    def _best_rate_per_s(self, pool: Pool) -> float:
+        """That one worker can answer: at its fastest point and best batch size."""
+        return float(pool.worker.profile.grid.best_rate_per_s.max())
+
+    def promised(self, fleet: Fleet) -> list[dict[str, Any]]:
+        """What each tolerance tier that ``fleet`` serves promises by itself; none without rules."""
+        return []
+
+    def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
+        """Why ``policies`` names none for any of ``workers``."""
+        fastest_us = min(worker.profile.grid.fastest_us for worker in workers)
+        if fastest_us > self._deadline_us:
+            return (
+                f"of {self._deadline_us / 1e3:.4g} ms left for computing the fastest call takes "
+                f"{fastest_us / 1e3:.4g} ms"
+            )
+        most = max((self._judge.most_accurate(worker.profile.grid) for worker in workers), key=lambda each: each.shown)
+        return most.short_of(self.promise)
+
+    def cheapest(self, worker: WorkerType, policy: str) -> Found:
+        """The least workers of this type, under this policy, that hold the promise on a sample of the traffic."""
+        run = partial(self._alike, worker, policy, 0, self._searched)
+        first = run(self._least(worker))
+        most = self._judge.most_accurate(self._service(worker, policy).points)
+        if most.shown < self.promise.accuracy:  # more workers do not make points more accurate
+            return Found(first, holds=False, most=most, limited=True)
+        missed = first.verdict.attainment > 0 and "accuracy" in first.verdict.misses(self.promise)
+        if policy.startswith(FixedBatching.name) and missed:
+            return Found(first, holds=False, limited=True)
+        return self._smallest(run, first)
+
+    def confirmed(self, found: Found) -> Found:
+        """The same on more of the traffic, with latencies drawn anew; also of what does not hold, whose figures then
+        are those of that size whatever else was tried."""
+        (pool,) = found.tried.pools
+        run = partial(self._alike, pool.worker, pool.policy, 1, self._confirming)
+        again = run(pool.replicas)
+        if not found.holds and (found.most is not None or not self._holds(again)):
+            return replace(found, tried=again, confirmed=True)
+        return replace(self._smallest(run, again), confirmed=True, rank=found.rank)
+
+    def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
+        """By growing steps from ``first``; where those fail, by lesser ones up to workers that fill a machine."""
+        grown = smallest(run, first, self.max_workers, self._enough, _served_alike)
+        if grown.enough is not None:
+            return self._as_found(grown.enough, grown.fewer)
+        assert grown.fewer is not None
+        if self.placement is None:
+            return Found(grown.fewer, holds=False, limited=grown.limited)
+        fewer, nearest = first, grown.fewer
+        for replicas in self.placement.sizes(first.pools[0].worker, first.replicas, self.max_workers):
+            tried = run(replicas)
+            if self._enough(tried):
+                found = bisected(run, fewer, tried, self._enough)
+                assert found.enough is not None
+                return self._as_found(found.enough, found.fewer)
+            fewer, nearest = tried, min(nearest, tried, key=self._distance)
+        return Found(nearest, holds=False)
+
+    def _as_found(self, enough: Fleet, fewer: Fleet | None) -> Found:
+        if not self._holds(enough):
+            return Found(enough, holds=False, limited=True)
+        return Found(enough, holds=True, fewer=fewer)
+
+    def _distance(self, fleet: Fleet) -> tuple[bool, float]:
+        """Of what does not hold, from the promise: what is simulated of calls that do not fit says nothing."""
+        return not all(map(self.fits, fleet.pools)), fleet.verdict.shortfall(self.promise)
+
+    def at(self, worker: WorkerType, policy: str, replicas: int, arrival_s: np.ndarray | None = None) -> Fleet:
+        """A fleet of this size, under what confirms, or under other arrivals."""
+        traffic = self._confirming if arrival_s is None else Traffic.whole(arrival_s)
+        return self._alike(worker, policy, 1, traffic, replicas)
+
+    def busiest_s(self, duration_s: float) -> np.ndarray:
+        """The arrivals of the stretch of this length with the most of them, from 0."""
+        times_s = self._arrival_s
+        ends = np.searchsorted(times_s, times_s + duration_s)
+        first = int(np.argmax(ends - np.arange(len(times_s))))
+        busiest: np.ndarray = times_s[first : ends[first]] - times_s[first]
+        return busiest
+
+    def served(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> Fleet:
+        """These pools under ``traffic``. ``draw``: of the latencies."""
+        return Fleet(tuple(pools), self.judged(self.parts(pools, draw, traffic), traffic))
+
+    def judged(self, parts: Sequence[Part], traffic: Traffic) -> Verdict:
+        """What these parts of ``traffic`` show of the promise."""
+        return self._judge(parts, traffic.counted)
+
+    def parts(
+        self, pools: Sequence[Pool], draw: int, traffic: Traffic, overheads: Sequence[Overhead] = ()
+    ) -> list[Part]:
+        """What the simulation makes of the requests of each pool.
+
+        ``overheads``: per pool, in place of what the plan keeps of each deadline.
+        """
+        parts = []
+        kept_us = self.promise.deadline_us - self._deadline_us
+        overheads = overheads or [Overhead(kept_us)] * len(pools)
+        shares = self.shared_out(pools, traffic)
+        for pool, at, overhead in zip(pools, shares, overheads, strict=True):
+            service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
+            deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
+            scenario = Scenario.of(traffic.arrival_s[at], deadline_us / 1e6, pool.replicas)
+            parts.append(Part(service.run(scenario, self.seed + draw, overhead), at, pool.replicas))
+        return parts
+
+    def shared_out(self, pools: Sequence[Pool], traffic: Traffic) -> list[np.ndarray]:
+        """Per pool the places in ``traffic`` of its requests, int64: each gets its share in turn, as in ``serve``."""
+        if len(pools) == 1:
+            return [np.arange(len(traffic.arrival_s))]
+        of = dealt_out([pool.share for pool in pools], len(traffic.arrival_s))
+        return [np.flatnonzero(of == number) for number in range(len(pools))]
+
+    def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
+        return self.served([Pool(worker, policy, replicas)], draw, traffic)
+
+    def _service(self, worker: WorkerType, policy: str) -> Service:
+        key = worker.name, policy
+        if key not in self._made:
+            self._made[key] = self._make(worker, policy)
+        return self._made[key]
+
+    def batching(self, pool: Pool) -> BatchingService:
+        """What the pool's workers make of requests under its policy, where that chooses batches."""
+        service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
+        assert isinstance(service, BatchingService)
+        return service
+
+    def _make(self, worker: WorkerType, policy: str) -> Service:
+        grid = worker.profile.grid
+        # Next to others a call may not fit any more; what is simulated of it then holds nothing (``_holds``).
+        deadline_us = max(self._deadline_us, grid.fastest_us) if worker.beside else self._deadline_us
+        grid.require_deadline(deadline_us)
+        return BatchingService(make_policy(policy, grid, deadline_us), worker.profile, worker.beside)
+
+    def _holds(self, fleet: Fleet) -> bool:
+        return all(map(self.fits, fleet.pools)) and not fleet.verdict.misses(self.promise)
+
+    def _enough(self, fleet: Fleet) -> bool:
+        """Whether more workers would not help: what a search grows a fleet to."""
+        return self._holds(fleet)
+
+    def _least(self, worker: WorkerType) -> int:
+        """Workers below which not even the mean rate is served at the fastest point."""
+        rate_per_s = self.promise.attainment * self._searched.rate_per_s
+        least: int = math.floor(rate_per_s / float(worker.profile.grid.best_rate_per_s.max()))
+        return min(self.max_workers, max(1, least))
+
+
+def _served_alike(fewer: Fleet, more: Fleet) -> bool:
+    """Whether all is answered alike by more workers, as no request waits for one any more."""
+    return replace(fewer.verdict, utilisation=0.0) == replace(more.verdict, utilisation=0.0)
+
+
+def confirm(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> list[Found]:
+    """``found``, ranked, once the first is confirmed; where all of the traffic was searched, once all that hold are.
+
+    ``advance`` is called for each that was confirmed.
+    """
+    ranks = ranked(found, search.promise)
+    while True:
+        at = next((at for at, each in enumerate(ranks) if not each.confirmed and (each.holds or at == 0)), None)
+        if at is None or (at > 0 and search.requests > MAX_SEARCHED):
+            return ranks
+        ranks[at] = search.confirmed(ranks[at])
+        ranks = ranked(ranks, search.promise)
+        advance()
+
+
+def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
+    """Those that hold first, the cheapest of them first; of equal cost the one that answers more correctly in time.
+
+    Of those that do not, the one that comes closest first."""
+
+    def order(each: Found) -> tuple[bool, float, float, float, float]:
+        verdict = each.tried.verdict
+        rank = each.rank if each.holds else 0.0
+        return not each.holds, verdict.shortfall(promise), rank, each.tried.cost, -verdict.effective_accuracy
+
+    return sorted(found, key=order)
+
+
+def around(search: FleetSearch, chosen: Fleet, policies: Sequence[str]) -> Iterator[Fleet]:
+    """Fleets of the type of the chosen one's first pool, from half its size to twice it, under each policy."""
+    for policy in policies:
+        for replicas in sizes_around(chosen.replicas):
+            yield search.at(chosen.pools[0].worker, policy, replicas)
+
+
+def sizes_around(replicas: int) -> list[int]:
+    """From half as many workers to twice as many."""
+    half, twice = max(1, replicas // 2), max(2, 2 * replicas)
+    return sorted({round(size) for size in np.geomspace(half, twice, SIZES)})

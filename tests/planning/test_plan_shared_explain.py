@@ -1,0 +1,219 @@
+"""Why a plan of several models is as it is: ``explain``, ``plots`` and workers that share a machine."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import slotool as api
+from slotool.errors import ArgumentError, InputError, PromiseBroken
+from slotool.planning.traffic import Traffic
+from slotool.tables import LatencyTable
+from slotool.workloads import Poisson
+from tests.planning.test_plan_shared import fleets, model, planned, table
+
+# Of ratios that are extrapolated.
+pytestmark = pytest.mark.filterwarnings("ignore::slotool.errors.SlotoolWarning")
+MODELS = model("quick", 2.0, 700.0, 30.0), model("slow", 8.0, 180.0, 150.0)
+
+
+@pytest.fixture(scope="module")
+def explained() -> Any:
+    found = planned(*MODELS, explain=True)
+    assert found.rows[0]["kind"] == "shared"
+    return found
+
+
+def test_what_would_allow_one_worker_fewer_does(explained: Any) -> None:
+    fewer = explained.reasons["fewer"]
+    assert fewer["replicas"] == explained.rows[0]["replicas"] - 1
+    short = {name for name, own in fewer["models"].items() if own["tried"]["misses"]}
+    assert short == set(explained.rows[0]["fewer"]["misses"])
+    allowed = 0
+    for at, own in enumerate(MODELS):
+        found = fewer["models"][own["name"]]
+        changes = {"deadline_ms": found["deadline_us"]["value"] and 1.05e-3 * found["deadline_us"]["value"]}
+        changes["rate"] = found["traffic"]["value"] and 0.9 * found["traffic"]["value"] * own["rate"]
+        for key, value in changes.items():
+            if value is None:
+                continue
+            allowed += 1
+            models = [*MODELS[:at], {**own, key: value}, *MODELS[at + 1 :]]
+            shared = fleets(planned(*models))["shared"]
+            assert shared["holds"]
+            assert shared["replicas"] <= fewer["replicas"], f"{key} of {own['name']}"
+    assert allowed
+
+
+def test_time_is_shared_out_among_the_models(explained: Any) -> None:
+    reasons = explained.reasons
+    for name, taken in reasons["fewer"]["taken"].items():
+        assert sum(taken.values()) == pytest.approx(1.0)
+        assert min(taken.values()) >= 0, name
+    busy = reasons["margins"]["busy"]
+    assert sum(busy.values()) == pytest.approx(explained.rows[0]["utilisation"])
+    # What a model alone has on as many workers is what a plan says in which the other has no requests.
+    for absent, left in reasons["fewer"]["without"].items():
+        for name, tried in left.items():
+            own = next(each for each in MODELS if each["name"] == name)
+            plan = api.plan(
+                own["latency"], rate=own["rate"], deadline_ms=own["deadline_ms"], attainment=0.95,
+                policies=tried["policy"], max_workers=tried["replicas"], progress=None,
+            )  # fmt: skip
+            assert plan.holds == (not tried["misses"]), absent
+
+
+@pytest.mark.parametrize("times", [0.25, 1.0, 1.5, 3.2])
+def test_as_many_requests_come_over_the_same_time(times: float) -> None:
+    traffic = Traffic.whole(Poisson(1_000.0).times(10.0, seed=0))
+    found = traffic.as_many(times)
+    assert len(found.arrival_s) == pytest.approx(times * len(traffic.arrival_s), rel=0.03)
+    assert (np.diff(found.arrival_s) >= 0).all()
+    assert found.arrival_s[-1] == pytest.approx(traffic.arrival_s[-1], abs=0.02)
+    assert np.isin(traffic.arrival_s, found.arrival_s).mean() == pytest.approx(min(1.0, times), rel=0.03)
+
+
+def test_sentences_name_the_model_that_they_are_of(explained: Any) -> None:
+    said = explained.reasons["sentences"]
+    for name in ("quick", "slow"):
+        for about in ("capacity", "deadline", "accuracy", "queue"):
+            assert any(each.startswith(f"{name}: {about}: ") for each in said), about
+    assert any("while its requests that are not in time wait, the workers compute calls: " in each for each in said)
+    assert said[-1].startswith("what gives way first: the ")
+    assert said[0] in " ".join(repr(explained).split())
+
+
+def test_a_limit_of_one_model_counts_the_promises_of_all(explained: Any) -> None:
+    """Half of the least deadline, or twice the most requests, and the same workers hold no more."""
+    margins = explained.reasons["margins"]["models"]
+    for at, own in enumerate(MODELS):
+        limit = margins[own["name"]]["traffic"]
+        if not limit["breaks"]:
+            continue
+        busier = {**own, "rate": 2 * limit["value"] * own["rate"]}
+        found = planned(*MODELS[:at], busier, *MODELS[at + 1 :], explain=True)
+        assert fleets(found)["apart"]["replicas"] > explained.rows[0]["replicas"]
+
+
+def test_models_apart_are_explained_one_by_one_and_why_they_do_not_share() -> None:
+    found = planned(model("quick", 1.0, 200.0, 8.0), model("slow", 60.0, 12.0, 400.0), explain=True)
+    assert found.rows[0]["kind"] == "apart"
+    said = found.reasons["sentences"]
+    assert any(each.startswith("shared: quick: ") for each in said)
+    for name in ("quick", "slow"):
+        assert any(each.startswith(f"{name}: what gives way first") for each in said)
+
+
+def test_where_no_fleet_holds_it_says_what_would(explained: Any) -> None:
+    limit = explained.rows[0]["replicas"] - 1
+    found = api.plan(models=MODELS, attainment=0.95, max_workers=limit, explain=True, progress=None)
+    assert not found.holds
+    assert any(each.startswith(f"shared: {limit} workers would do with") for each in found.reasons["sentences"])
+    assert found.reasons["models"] == {}
+    few = api.plan(models=MODELS, attainment=0.95, max_workers=1, explain=True, progress=None)
+    said = few.reasons["sentences"]
+    assert any(each.startswith("quick: no fleet holds, but 1 worker would do with") for each in said)
+    with pytest.raises(PromiseBroken) as broken:
+        found.judge()
+    assert str(broken.value) not in found.shown(), "it is the error's sentence, and said once"
+
+
+def test_each_model_has_plots_of_its_own(tmp_path: Path) -> None:
+    models = MODELS[0], {**MODELS[1], "name": "slow/2"}
+    found = planned(*models, plots=tmp_path / "plots")
+    names = {path.name for path in found.plots}
+    assert {f"plan-{what}-{name}.png" for what in ("attainment", "accuracy") for name in ("quick", "slow-2-2")} <= names
+    assert all(path.stat().st_size > 10_000 for path in found.plots)
+
+
+def beside(longer: float, one_ms: float) -> LatencyTable:
+    """Alone, and next to a copy, where calls take so many times as long."""
+    return with_copies(table(one_ms), longer)
+
+
+def with_copies(latency: LatencyTable, longer: float) -> LatencyTable:
+    copied = latency.rows.assign(
+        co_runners=latency.rows["subject"], samples_s=[longer * each for each in latency.rows["samples_s"]],
+        placement="split",
+    )  # fmt: skip
+    return LatencyTable(pd.concat([latency.rows.assign(placement=""), copied], ignore_index=True))
+
+
+@pytest.mark.parametrize(
+    ("longer", "cores", "slower"),
+    [
+        ((1.0, 1.0), 16, ()),
+        ((1.3, 1.3), 1, ()),
+        ((1.3, 1.0), 16, ("quick",)),
+        ((1.0, 1.3), 16, ("slow",)),
+    ],
+)
+def test_calls_take_longer_beside_busy_workers_for_each_model_by_its_own_rows(
+    longer: tuple[float, float], cores: int, slower: tuple[str, ...]
+) -> None:
+    """Under a policy that always chooses the same point, so that only how long calls take changes."""
+    steady = [{**own, "policies": "fixed@version=small"} for own in MODELS]
+    models = [
+        {**own, "interference": beside(each, one_ms)}
+        for own, each, one_ms in zip(steady, longer, (2.0, 8.0), strict=True)
+    ]
+    busy = []
+    for given, others in ((steady, {}), (models, {"machine_cores": cores})):
+        shared = fleets(planned(*given, **others))["shared"]
+        assert shared["replicas"] > 1
+        busy.append({each["model"]: shared["replicas"] * each["utilisation"] for each in shared["models"]})
+    before, after = busy
+    assert {name for name in before if after[name] > 1.02 * before[name]} == set(slower)
+
+
+def test_workers_that_slow_each_other_down_are_more() -> None:
+    given = {"interference": 1.3, "machine_cores": 16}
+    alone, beside_others = (fleets(planned(*MODELS, **each))["shared"] for each in ({}, given))
+    assert not beside_others["holds"] or beside_others["replicas"] > alone["replicas"]
+
+
+def test_one_table_of_all_subjects_counts_for_every_model() -> None:
+    rows = [table(one_ms, subject).rows for one_ms, subject in ((2.0, "a"), (8.0, "b"))]
+    latency = LatencyTable(pd.concat(rows, ignore_index=True))
+    interference = with_copies(latency, 1.4)
+    models = [{**own, "latency": latency, "subject": subject} for own, subject in zip(MODELS, "ab", strict=True)]
+    of_table = planned(*models, interference=interference, machine_cores=16).rows[0]
+    of_ratio = planned(*models, interference=1.4, machine_cores=16).rows[0]
+    assert of_table["replicas"] == of_ratio["replicas"]
+
+
+def test_the_service_file_names_tables_with_the_latencies_beside_others(tmp_path: Path) -> None:
+    models = []
+    for own, one_ms in zip(MODELS, (2.0, 8.0), strict=True):
+        latency, artifact = tmp_path / f"{own['name']}.parquet", tmp_path / own["name"]
+        table(one_ms).save(latency)
+        artifact.mkdir()
+        models.append({**own, "latency": latency, "artifact": artifact})
+    models[0]["interference"] = beside(1.1, 2.0)
+    found = planned(*models, machine_cores=2, out=tmp_path / "service.toml")
+    assert found.rows[0]["kind"] == "shared"
+    assert found.rows[0]["replicas"] > 1
+    named = {each["name"]: each["latency"] for each in tomllib.loads(found.out.read_text())["models"]}
+    assert named == {"quick": "service-quick-latency.parquet", "slow": "slow.parquet"}
+    raised = LatencyTable.load(tmp_path / "service-quick-latency.parquet")
+    before, after = (each.rows["samples_s"].iloc[0].mean() for each in (table(2.0), raised))
+    assert after == pytest.approx(1.1 * before, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"machine_cores": 4}, "it has no effect without interference"),
+        ({"interference": 0.9}, r"quick: interference: a ratio of 0.9 is not 1 or more"),
+        ({"interference": True}, r"models\[0\].interference: a table, predictor or ratio is expected"),
+        ({"interference": table(2.0)}, "quick: .*no row of net with 1 thread is co-located"),
+    ],
+)
+def test_what_says_nothing_of_workers_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises((ArgumentError, InputError), match=problem):
+        planned(*MODELS, **settings)
