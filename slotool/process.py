@@ -52,6 +52,15 @@ def thread_variables(threads: int) -> dict[str, str]:
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command line of a process that runs ``module`` as a program, and imports from where this one does.
+
+    ``python -m`` looks in the current directory first, where a folder named as a package can hide the installed one.
+    """
+    code = f"import runpy, sys; sys.path[:] = {sys.path!r}; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
+    return [sys.executable, "-P", "-c", code, module, *arguments]
+
+
 def cores_by_preference(topology: str = "/sys/devices/system/cpu") -> list[int]:
     """The logical cores given to this process: one of each physical core first, then their hyperthread siblings,
     later numbers first, as the first cores serve the system's interrupts."""

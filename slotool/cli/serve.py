@@ -13,7 +13,7 @@ from slotool.cli.commands import config_file, refuse_without_effect
 from slotool.cli.options import Json, panel, parse_duration
 from slotool.cli.serve_logs import access_log_at, events_to, traces_to
 from slotool.cli.serve_pools import of_only_pool, router_of, scaling_of
-from slotool.cli.serve_sources import beside_config, devices_of, first_read, reader
+from slotool.cli.serve_sources import beside_config, devices_of, first_read, keys_in_force, reader
 from slotool.cli.serve_workers import autoscalers_of, engine_of, reprofiling_of, with_faults, worker_changes
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slotool.serving.addresses import AddressRates
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import SecondaryFrontEnd
+    from slotool.serving.service_file import KeysInForce
     from slotool.serving.tls import Certificate
 
 
@@ -212,7 +213,7 @@ def serve(
         secondary, grpc_address = _grpc_front(app, grpc_listener, certificate)
         url = url_of(listener, encrypted=certificate is not None)
         ready = partial(_ready, output, url, grpc_address, router.models, default_deadline_ms, sources.devices)
-        reload = partial(_reload, output, runtime_settings, certificate, app, token_file)
+        reload = partial(_reload, output, runtime_settings, certificate, app, token_file, keys_in_force(bool(models)))
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
         ended_by = serve_until_signalled(
@@ -298,9 +299,10 @@ async def _reload(
     certificate: Certificate | None,
     app: Starlette,
     token_file: Path | None,
+    in_force: KeysInForce | None,
 ) -> None:
     """Reload certificate and tokens, reopen the access log, and reload models, tables and rules; where one is invalid,
-    the server keeps the old one."""
+    the server keeps the old one. Changes of a service file that need a restart are named."""
     from slotool.errors import SlotoolError
 
     reloads: dict[str, Callable[[], None]] = {}
@@ -324,6 +326,7 @@ async def _reload(
     output.note(f"reloading models, tables and rules{later}")
     try:
         what = await runtime_settings.reload()
+        changed = in_force.changed() if in_force is not None else []
     except Exception as error:
         # Another kind is a fault of ours, and is said all the same: nobody else waits for this.
         said = str(error) if isinstance(error, SlotoolError) else f"{type(error).__name__}: {error}"
@@ -331,6 +334,8 @@ async def _reload(
         runtime_settings.report_failed(said)
     else:
         output.note(f"{what} reloaded")
+        if changed:
+            output.warn(f"{', '.join(changed)}: changed in the service file, in force when the server starts again")
 
 
 def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket.socket | None]:

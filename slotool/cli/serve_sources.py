@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from slotool.serving.pooled_sources import PooledSources
     from slotool.serving.runtime_settings import AnySources
+    from slotool.serving.service_file import KeysInForce
     from slotool.serving.sources import CombinedSources, Sources
 
 
@@ -133,6 +134,14 @@ def _described(
     workers = (given.replicas if "replicas" in fixed else 1, given.threads if "threads" in fixed else 1)
     common = given.with_workers(*workers)
     return ServiceFile(file, overriding, common, fixed, given.mapped, pool, max_queue).read
+
+
+def keys_in_force(described: bool) -> KeysInForce | None:
+    """What the file of a service says for as long as the server runs; None unless models are ``described`` in one."""
+    from slotool.serving.service_file import KeysInForce
+
+    file = config_file()
+    return KeysInForce(file) if described and file is not None else None
 
 
 def _planned(given: Sources | CombinedSources) -> Callable[[], Sources | CombinedSources]:

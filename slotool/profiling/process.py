@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from slotool import strict_json
 from slotool.errors import InputError, WorkerError
+from slotool.process import module_command
 from slotool.profiling.timer import StoppingRule
 
 START_TIMEOUT_S = 180.0
@@ -79,7 +79,7 @@ class WorkerProcess:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         # Its own session, so that Ctrl-C in the terminal reaches the parent alone.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "slotool.profiling.worker", json.dumps(options)],
+            module_command("slotool.profiling.worker", json.dumps(options)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

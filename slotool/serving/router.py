@@ -1,22 +1,21 @@
-"""The router: one EDF queue per model, policies that choose a point and a batch, workers of an engine that compute."""
+"""The router: what becomes of a request that comes, and one EDF queue per model, which the dispatch loop serves."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from slotool.data.columns import Columns, Inputs, concatenate
+from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
-from slotool.scheduling import Batch, Drop, Query, RequestOutcome, Workers
+from slotool.scheduling import Query, Workers
 from slotool.serving import rejections
-from slotool.serving.call_results import CallResults
-from slotool.serving.calls import Calls
 from slotool.serving.candidates import SHADOW, parted
 from slotool.serving.circuit_breaker import CircuitBreakers
+from slotool.serving.dispatch_loop import DispatchLoop
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
@@ -29,21 +28,11 @@ from slotool.serving.model_queue import (
     ModelQueue,
     OutcomeListener,
     PendingRequest,
-    most_urgent,
     settle,
 )
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.retries import Retries
 from slotool.serving.served import ServedModel
-from slotool.tables import OperatingPoint
-
-# Iterations of the event loop between two dispatches. The first reads requests, the second runs their handlers and
-# reads closed connections, the third marks those requests. Only then does the queue hold all that arrived during the
-# last dispatch, without the requests of clients that have left.
-READING_ITERATIONS = 3
-# After a blocking call of this length more urgent requests may have arrived, or clients may have left.
-LONG_US = 1_000.0
 
 
 def monotonic_us() -> float:
@@ -89,16 +78,6 @@ class Router:
         self.breakers = breakers or CircuitBreakers(self.events, self.metrics)
         self.breakers.listen(self._candidate_stopped)
         self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
-        self._calls = Calls(
-            self.engine,
-            self._workers,
-            self.metrics,
-            self.events,
-            clock_us,
-            self._wake,
-            self._worker_is_idle,
-            self.breakers,
-        )
         self._queues = {name: self._new_queue(served) for name, served in models.items()}
         # How many live workers others have that would answer what waits here.
         self.alive_elsewhere: Callable[[], int] = int
@@ -106,19 +85,29 @@ class Router:
         self.models_listener: Callable[[], None] | None = None
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
-        retries = Retries(self._calls, self.metrics, self._default_deadline)
-        self.results = CallResults(self.headroom, retries, self.metrics, clock_us, self._hand_over)
+        self._dispatch_loop = DispatchLoop(
+            self.engine,
+            self._queues,
+            self._workers,
+            self._default_deadline,
+            self.headroom,
+            self._hand_over,
+            metrics=self.metrics,
+            events=self.events,
+            breakers=self.breakers,
+            now_us=clock_us,
+        )
+        self.results = self._dispatch_loop.results
         self._exchange = ModelExchange(
             self.engine, self._queues, clock_us, self._new_queue, self._hand_over, self._models_changed
         )
         self._ended: Rejection | None = None
         self._is_draining = False
         self._counts = RequestCounts(numbered=numbered_from)
-        self._scheduled = self._is_dispatching = False
+        loop_was_busy = self._dispatch_loop.read_if_long
         self.lone_request = LoneRequest(
-            self.engine, self._queues, self.results, self._counts, clock_us, self._is_free, self._read_if_long
+            self.engine, self._queues, self.results, self._counts, clock_us, self._is_free, loop_was_busy
         )
-        self._alarm: asyncio.TimerHandle | None = None
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
         for device in self.engine.devices:
@@ -148,10 +137,7 @@ class Router:
         """Requests in the queue of a model, by default in all."""
         if model is not None:
             return len(self._queues[model].dispatcher.queue)
-        waiting = 0
-        for model_queue in self._queues.values():
-            waiting += len(model_queue.dispatcher.queue)
-        return waiting
+        return self._dispatch_loop.waiting()
 
     def alive(self) -> int:
         """Number of live workers, busy or not."""
@@ -176,7 +162,7 @@ class Router:
     def worker_states(self) -> list[dict[str, Any]]:
         """Of each worker ``state``: idle, busy, starting (its models load) or dead; ``model``: of the call it has, None
         without one; ``device``: that it computes on."""
-        return self._calls.worker_states()
+        return self._dispatch_loop.calls.worker_states()
 
     def unready(self) -> Rejection | None:
         """Why the server is not ready; None while some worker has every model warm."""
@@ -198,9 +184,7 @@ class Router:
 
     def close(self) -> None:
         """Close the engine."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._calls.close()
+        self._dispatch_loop.close()
         self.engine.close()
 
     def replace(self, served: ServedModel) -> None:
@@ -228,10 +212,10 @@ class Router:
         for name, model_queue in self._queues.items():
             if (heir := other._queues.get(name)) is not None and model_queue.dispatcher.queue:
                 hand_over(model_queue, heir, other._default_deadline)
-        other._wake_if_needed()
+        other._dispatch_loop.wake_if_needed()
 
     def _worker_changed(self, worker: int, alive: bool) -> None:
-        self._calls.worker_changed(worker, alive)
+        self._dispatch_loop.calls.worker_changed(worker, alive)
         if not alive:
             self.results.loss_listener()
 
@@ -244,7 +228,7 @@ class Router:
             stopped.end(rejection)
         elif (serving := self._queues.get(public_name)) is not None:
             hand_over(stopped, serving, self._default_deadline)
-            self._wake_if_needed()
+            self._dispatch_loop.wake_if_needed()
 
     def _new_queue(self, served: ServedModel) -> ModelQueue:
         return ModelQueue(served, self._workers, self._no_worker, self.now_us)
@@ -256,7 +240,7 @@ class Router:
     def _hand_over(self, retired: ModelQueue) -> None:
         if retired.heir is not None:
             hand_over(retired, retired.heir, self._default_deadline)
-            self._wake_if_needed()
+            self._dispatch_loop.wake_if_needed()
 
     async def answer(
         self,
@@ -320,49 +304,18 @@ class Router:
         request = PendingRequest(query, x, done, is_disconnected, headroom_us)
         model_queue.pending[query.id] = request
         if alone and self._is_free():
-            self._serve_alone(model_queue, request)
+            self._dispatch_loop.serve_alone(model_queue, request)
             return
         model_queue.dispatcher.arrive(query)
         self._default_deadline.begin(model_queue, query)
-        if self._scheduled or not alone:
-            self._wake()
+        if self._dispatch_loop.is_scheduled or not alone:
+            self._dispatch_loop.wake()
         else:
-            self._dispatch()
+            self._dispatch_loop.dispatch()
 
     def _is_free(self) -> bool:
         """Whether a request that comes now is admitted and the only one, and the event loop itself is to compute it."""
-        if not self.engine.in_loop or self._scheduled or self._is_dispatching or self._calls.waiting or self.waiting():
-            return False
-        return self._ended is None and self._max_queue > 0 and self._workers.idle() is not None
-
-    def _serve_alone(self, model_queue: ModelQueue, request: PendingRequest) -> None:
-        """What a dispatch does with a request that is the only one, without the queue."""
-        query = request.query
-        if request.is_disconnected():
-            model_queue.pending.pop(query.id).end(rejections.client_gone())
-            model_queue.dispatcher.outcomes[RequestOutcome.GONE] += 1
-            return
-        now_us = self.now_us()
-        begun = model_queue.dispatcher.begin_alone(query, now_us)
-        if isinstance(begun, Drop):
-            model_queue.reject([begun], now_us)
-            return
-        self._is_dispatching = True
-        try:
-            self._call(model_queue, begun, [request])
-        finally:
-            self._is_dispatching = False
-        if not request.is_over:
-            self._default_deadline.begin(model_queue, query)
-        if self._calls.waiting or self.waiting():
-            self._wake()  # the call failed: it is made again
-        else:
-            self._read_if_long(self.now_us() - now_us)
-
-    def _read_if_long(self, took_us: float) -> None:
-        """After a call of a request that was the only one: others may have come meanwhile."""
-        if took_us > LONG_US:
-            self._wake(READING_ITERATIONS)
+        return self._ended is None and self._max_queue > 0 and self._dispatch_loop.is_free()
 
     def rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""
@@ -385,92 +338,3 @@ class Router:
         return (
             None if alive else rejections.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())
         )
-
-    def _wake(self, iterations: int = 0) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            self._dispatch_after(iterations)
-
-    def _worker_is_idle(self) -> None:
-        # A dispatch that goes on looks for itself.
-        if not self._is_dispatching:
-            self._wake_if_needed()
-
-    def _wake_if_needed(self) -> None:
-        if self.waiting() or self._calls.waiting:
-            self._wake(READING_ITERATIONS)
-
-    def _dispatch_after(self, iterations: int) -> None:
-        then = (self._dispatch_after, iterations - 1) if iterations else (self._dispatch,)
-        asyncio.get_running_loop().call_soon(*then)
-
-    def _dispatch(self) -> None:
-        """Serve the most urgent queries of all queues while a worker is idle. Where calls run in the loop itself, this
-        takes at most ``LONG_US`` at a time, so that the loop reads new arrivals."""
-        self._scheduled = False
-        began_us = now_us = self.now_us()
-        self._default_deadline.expire(now_us)
-        while self._calls.waiting and (worker := self._workers.idle()) is not None:
-            self._calls.waiting.popleft()(worker)
-            now_us = self.now_us()
-        self._is_dispatching = True
-        try:
-            while (idle := self._workers.idle()) is not None:
-                model_queue = most_urgent(self._queues.values())
-                if model_queue is None or (self.engine.in_loop and now_us - began_us > LONG_US):
-                    break
-                self._turn(model_queue, now_us)
-                now_us = self.now_us()
-        finally:
-            self._is_dispatching = False
-        if idle is not None:
-            # An iteration of the loop polls all sockets: worth it only for requests that wait or may have arrived
-            # meanwhile.
-            if model_queue is not None or self._calls.waiting or now_us - began_us > LONG_US:
-                self._wake(READING_ITERATIONS)
-        elif self.waiting():
-            for model_queue in self._queues.values():
-                model_queue.reject(model_queue.dispatcher.next_batch(now_us)[1], now_us)  # expired ones
-            self._set_alarm()
-
-    def _turn(self, model_queue: ModelQueue, now_us: float) -> None:
-        queue, pending = model_queue.dispatcher.queue, model_queue.pending
-        while (query := queue.peek()) is not None and pending[query.id].is_disconnected():
-            model_queue.withdraw(query)
-        batch, drops = model_queue.dispatcher.next_batch(now_us)
-        if drops:
-            model_queue.reject(drops, now_us)
-        if batch is None:
-            return
-        requests = [pending[query.id] for query in batch.queries]
-        if len(requests) > 1:
-            for request in requests[1:]:
-                if request.is_disconnected():
-                    request.end(rejections.client_gone())
-            requests = [request for request in requests if not request.is_over]
-        self._call(model_queue, batch, requests)
-
-    def _note_switch(self, model_queue: ModelQueue, point: OperatingPoint) -> None:
-        before = model_queue.switches_to(point)
-        if before is not None:
-            name = model_queue.served.name
-            self.metrics.switched(name)
-            self.events.emit(
-                "switch", f"{name}: {before} to {point}", model=name, before=before.label, point=point.label
-            )
-
-    def _call(self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[PendingRequest]) -> None:
-        if batch.decision.switches:
-            self._note_switch(model_queue, batch.decision.point)
-        x = wanted[0].x if len(wanted) == 1 else concatenate([request.x for request in wanted])
-        self._calls.make(model_queue, batch, x, partial(self.results.ended, model_queue, batch, wanted))
-
-    def _set_alarm(self) -> None:
-        """All workers are busy: wake at the next deadline, to reject what expires."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        soonest_us = min(model_queue.dispatcher.next_expiry_us for model_queue in self._queues.values())
-        soonest_us = min(soonest_us, self._default_deadline.next_us)
-        if not math.isinf(soonest_us):
-            wait_s = max(0.0, soonest_us - self.now_us()) * 1e-6
-            self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)

@@ -30,6 +30,8 @@ _FILES = {
 }
 # What may stand at the top of the file too, for every model.
 _STATED = (*_FILES, "policy", "deadline-ms")
+# What a reload puts in force; every other key counts from the start of the server on.
+_RELOADED = frozenset((*_STATED, "models", "pools", "replicas", "threads"))
 # What a pool of workers may state, for all models in it.
 _OF_POOL = ("latency", "policy", "deadline-ms")
 _KINDS = {"str": "text", "int": "a whole number", "float": "a number", "object": "a table", "array": "a list"}
@@ -77,6 +79,25 @@ class WorkersEntry(msgspec.Struct, kw_only=True):
     threads: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
+class KeysInForce:
+    """The keys of ``file`` that a reload does not put in force, as they are when this is made.
+
+    Raises ``InputError`` for a file that is no TOML.
+    """
+
+    def __init__(self, file: Path):
+        self._file, self._stated = file, self._read(file)
+
+    def changed(self) -> list[str]:
+        """Those that the file states otherwise now, or no more. Raises ``InputError`` for one that is no TOML."""
+        now = self._read(self._file)
+        return sorted(key for key in now.keys() | self._stated.keys() if now.get(key) != self._stated.get(key))
+
+    @staticmethod
+    def _read(file: Path) -> dict[str, Any]:
+        return {key: value for key, value in _document(file).items() if key not in _RELOADED}
+
+
 @dataclass(frozen=True)
 class ServiceFile:
     """The models of ``file``, as it is whenever they are read. ``overriding``: by key, what goes before all of its
@@ -94,11 +115,7 @@ class ServiceFile:
 
     def read(self) -> CombinedSources | PooledSources:
         """Raises ``InputError`` as ``read_models`` does, and for a file that is no TOML."""
-        try:
-            document = tomllib.loads(self.file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise InputError(f"{self.file}: cannot be read as TOML ({reason})") from None
+        document = _document(self.file)
         stated = {key: document[key] for key in _STATED if key in document}
         if isinstance(tables := stated.get("outcomes"), list):  # as on the command line, where there may be several
             stated["outcomes"] = tables[0] if len(tables) == 1 else tables
@@ -158,6 +175,15 @@ class ServiceFile:
             raise InputError(sentence_of(str(error), str(self.file))) from None
         stated = {"replicas": entry.replicas, "threads": entry.threads}
         return {key: value for key, value in stated.items() if value is not None and key not in self.fixed}
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """Raises ``InputError``."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{file}: cannot be read as TOML ({reason})") from None
 
 
 def read_models(

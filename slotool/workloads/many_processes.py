@@ -6,7 +6,6 @@ import json
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from slotool.data.columns import Columns
 from slotool.data.sequences import RaggedColumns
 from slotool.errors import InputError, RunError
 from slotool.models.packing import pack
+from slotool.process import module_command
 from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LEAD_S, LoadPlan, LoadRun
 from slotool.workloads.requests import RequestLog
@@ -100,7 +100,7 @@ class ManyProcesses(LoadRun):
         (folder / "options.json").write_text(json.dumps({"processes": self.processes, "target": asdict(self.target)}))
 
     def _start(self, folder: str, number: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "slotool.workloads.client_process", folder, str(number)]
+        command = module_command("slotool.workloads.client_process", folder, str(number))
         # A session of its own, so that Ctrl-C in the terminal reaches the parent alone, which passes it on.
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True

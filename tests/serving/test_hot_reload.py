@@ -265,6 +265,14 @@ def test_a_model_that_the_file_comes_to_list_is_added_and_one_it_lists_no_more_i
         assert answer_of(url) == 2
 
 
+def test_a_key_that_only_a_start_puts_in_force_is_named(folder: Path) -> None:
+    with serving(folder, "--config", "service.toml") as (process, _):
+        file = folder / "service.toml"
+        file.write_text('log = "events.jsonl"\npolicy = "by-demand"\n' + file.read_text())
+        hang_up(process)
+        assert "warning: log: changed in the service file, in force when" in said_next(process, "service file")
+
+
 def test_an_artifact_on_the_command_line_is_exchanged_in_place(folder: Path) -> None:
     with serving(folder, "current", "--name", "net") as (process, ready):
         assert "warning" not in hang_up(process)

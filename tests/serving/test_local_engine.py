@@ -163,6 +163,20 @@ def test_a_model_that_is_no_artifact_cannot_be_sent() -> None:
         Router({"family": ServedModel("family", served.model, served.policy)}, LocalInferenceEngine())
 
 
+def test_workers_import_what_the_server_imports_whatever_the_current_folder_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slotool").mkdir()
+    monkeypatch.chdir(tmp_path)
+    engine = LocalInferenceEngine(1, max_examples=4)
+    try:
+        router = Router({"family": family()}, engine)
+        (answer,) = ask(router, 1, RequestOptions())
+    finally:
+        engine.close()
+    assert isinstance(answer, InferenceResult)
+
+
 def test_an_artifact_that_a_worker_cannot_load_is_reported_at_the_start(tmp_path: Path) -> None:
     served = family()
     with pytest.raises(RunError, match="cannot run its models"):

@@ -7,7 +7,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from slotool import devices
 from slotool.data.columns import Inputs
 from slotool.errors import RunError
 from slotool.models.signature import RowCountError
-from slotool.process import bound_to, schedule, thread_variables
+from slotool.process import bound_to, module_command, schedule, thread_variables
 from slotool.serving.engines.base import CallCancelled, Done
 from slotool.serving.engines.protocol import (
     CALL,
@@ -88,7 +87,7 @@ class WorkerProcess:
             with bound_to(cores), other:
                 # Its own session: Ctrl-C in the terminal is for the router, which drains first.
                 self.popen = subprocess.Popen(
-                    [sys.executable, "-m", "slotool.serving.engines.worker", json.dumps(options)],
+                    module_command("slotool.serving.engines.worker", json.dumps(options)),
                     pass_fds=(other.fileno(), self._tensors.fd),
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, **thread_variables(threads), **own_device},
