@@ -14,12 +14,19 @@ import pandas as pd
 import pytest
 
 import slotool as api
+from slotool.api.plan_interference import graphs_of
 from slotool.elastic.family import Family, Version
 from slotool.errors import ArgumentError, InputError, SlotoolWarning
 from slotool.graphs import OperatorGraph
+from slotool.planning.interference import Interference
+from slotool.predictors.colocated_labels import join_colocated
+from slotool.predictors.colocated_splits import random_colocated_split
 from slotool.predictors.colocation import PredictorArtifact, SoloLatency
 from slotool.predictors.labels import Setting
+from slotool.predictors.ridge import RidgePredictor
+from slotool.predictors.training import train_and_score
 from slotool.tables import LatencyTable
+from slotool.testing.predictors import random_networks
 from slotool.workloads import ArrivalTable, Poisson
 from tests.conftest import Slotool
 from tests.elastic.tiny_slo_nns import network
@@ -215,3 +222,57 @@ def test_a_predictor_says_what_versions_do_to_each_other(
     assert predicted.rows[0]["utilisation"] == pytest.approx(by_ratio.rows[0]["utilisation"])
     with pytest.raises(ArgumentError, match="give its artifact too"):
         api.plan(latency, interference=predictor, **given)
+
+
+def _trained(folder: Path, artifact: Path) -> None:
+    """A predictor learnt from the family's networks and others, each next to one and two networks.
+
+    The more weights its co-runners read, the longer a network takes: 1.6 times next to one copy of the large version.
+    """
+    own = list(graphs_of(artifact).values())
+    most = max(graph.weights for graph in own)
+    graphs = {graph.id: graph for graph in [*own, *random_networks(6, seed=3), *random_networks(6, seed=3, kind="cnn")]}
+    solo_s = dict(zip(graphs, 1e-3 + 1e-8 * np.array([graph.flops for graph in graphs.values()]), strict=True))
+    sizes = {name: min(graph.weights / most, 1.0) for name, graph in graphs.items()}
+    groups = [[a, *others] for a in graphs for b in graphs for others in ([b], [b, a])]
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "subject": name, "co_runners": "+".join(sorted(others)), "solo_s": solo_s[name] * rng.lognormal(0, 0.01, 5),
+            "samples_s": solo_s[name] * (1 + (LONGER - 1) * sum(sizes[o] for o in others)) * rng.lognormal(0, 0.01, 5),
+            "placement": "split", "affinity": "0,1,2", "threads": 1, "batch_size": 1,
+        }
+        for name, *others in groups
+    ]  # fmt: skip
+    labelled = join_colocated(LatencyTable(pd.DataFrame(rows)), graphs.values())
+    run = train_and_score([RidgePredictor()], labelled, random_colocated_split(labelled.items, 0))
+    run.save(folder, None, config={}, seed=0)
+
+
+def test_a_predictor_that_was_trained_is_asked_for_each_version(tmp_path: Path, traffic: ArrivalTable) -> None:
+    versions = [Version.of_mlp(name, network(20, width, 3)) for name, width in (("small", 20), ("large", 400))]
+    Family("net", versions).save(tmp_path / "family", config={}, seed=0)
+    _trained(tmp_path / "predictor", tmp_path / "family")
+    artifact = PredictorArtifact.load(str(tmp_path / "predictor"))
+    graphs = graphs_of(tmp_path / "family")
+    small, large = sorted(graphs, key=lambda point: graphs[point].weights)
+    found = Interference.of_predictor(artifact, graphs)
+    for count in (1, 2):
+        assert found.ratio(large, 1, count) == pytest.approx(1 + (LONGER - 1) * count, rel=0.15)
+        assert (found.ratio(small, 1, count) < found.ratio(large, 1, count)).all()
+    rows = [
+        {"subject": "net", "point": point.key, "batch_size": 1, "samples_s": [taken_s] * 3}
+        for point, taken_s in ((small, 2e-3), (large, ALONE_S))
+    ]
+    latency = LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=[0.8, 0.9]))
+    given: dict[str, Any] = {
+        "arrivals": traffic, "deadline_ms": 40, "attainment": 0.95, "policies": "fixed", "min_accuracy": 0.85,
+        "machine_cores": 2, "progress": None,
+    }  # fmt: skip
+    predicted = api.plan(latency, interference=tmp_path / "predictor", artifact=tmp_path / "family", **given)
+    by_ratio = api.plan(latency, interference=float(found.ratio(large, 1, 1)[0]), **given)
+    assert predicted.rows[0]["replicas"] == by_ratio.rows[0]["replicas"]
+    assert predicted.rows[0]["utilisation"] == pytest.approx(by_ratio.rows[0]["utilisation"], rel=1e-6)
+    alone = api.plan(latency, **{**given, "machine_cores": None}).rows[0]
+    busy = predicted.rows[0]["utilisation"] * predicted.rows[0]["replicas"]
+    assert busy > 1.1 * alone["utilisation"] * alone["replicas"]
