@@ -117,7 +117,8 @@ class RequestReader:
         if not raw or len(head) > _REMEMBERED_BYTES:
             return None
         asked = self._remembered(head)
-        if asked.places or any(tensor.data is not None or tensor.place is not None for tensor in asked.tensors):
+        elsewhere = any(tensor.data is not None or tensor.place is not None for tensor in asked.tensors)
+        if len(raw) != asked.raw_bytes or asked.places or elsewhere:
             return None
         request = InferRequest(_NO_VALUES, asked.outputs, asked.id, asked.parameters, asked.classes)
         return Repeatable(head, request, lambda values: self._x(asked, memoryview(values), None))
