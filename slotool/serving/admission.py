@@ -13,7 +13,7 @@ from slotool.serving.rejections import Rejection
 
 # The key of a request's scope that holds its rejection, when it was known too late to reject it before parsing.
 REJECTION = "rejection"
-# The loop is overloaded when it has been idle for less than this share of the time.
+# The loop has no idleness to spare when it has been idle for less than this share of the time.
 MIN_IDLE_SHARE = 0.1
 # Then so many requests may be in progress that the last of them waits for this share of the time that requests have.
 SHARE = 0.5
@@ -21,6 +21,9 @@ SHARE = 0.5
 MAX_TIMEOUT_US = 1e6
 # Length of a measuring interval, and age after which a measurement is discarded.
 INTERVAL_S, STALE_S = 0.1, 1.0
+# The loop is overloaded after so many intervals in a row without idleness. One alone may hold a stall: a long call, a
+# thousand connections that closed at once, other programs on the core. What came meanwhile is soon answered.
+BUSY_INTERVALS = 2
 # The rate of answers is the best of the last so many intervals: one in which others had the core says little.
 INTERVALS = 5
 # The patience of so many requests is averaged.
@@ -57,7 +60,8 @@ class Admission:
     request nor a rejected one counts.
 
     The load is measured by the clock, at every request: ``limit`` is at most ``INTERVAL_S`` old when it decides, and
-    after ``STALE_S`` without requests, or with an idle loop, all requests are admitted again.
+    after ``STALE_S`` without requests, or with an idle loop, all requests are admitted again. A stall, shorter than
+    that and with idleness before and after it, rejects nothing.
 
     ``idle_s``: seconds the loop has had nothing to do so far; ``clock_s``: what they are a part of.
     """
@@ -117,6 +121,6 @@ class Admission:
         if idle_share >= MIN_IDLE_SHARE or length_s >= STALE_S:
             self.limit = math.inf
             self._counts_per_s.clear()
-        else:
+        elif len(self._counts_per_s) >= BUSY_INTERVALS:
             self.limit = max(MIN_LIMIT, SHARE * self._mean_timeout_us // self._spacing_us)
         self._begin_interval(now_s)

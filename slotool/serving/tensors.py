@@ -117,10 +117,19 @@ class RequestReader:
         if not raw or len(head) > _REMEMBERED_BYTES:
             return None
         asked = self._remembered(head)
-        if asked.places or any(tensor.data is not None or tensor.place is not None for tensor in asked.tensors):
+        elsewhere = any(tensor.data is not None or tensor.place is not None for tensor in asked.tensors)
+        if len(raw) != asked.raw_bytes or asked.places or elsewhere:
             return None
         request = InferRequest(_NO_VALUES, asked.outputs, asked.id, asked.parameters, asked.classes)
-        return Repeatable(head, request, lambda values: self._x(asked, memoryview(values), None))
+        return Repeatable(head, request, self._x_of_values(asked))
+
+    def _x_of_values(self, asked: _Asked) -> Callable[[bytearray], np.ndarray | Columns]:
+        """As ``Repeatable`` has it. Of one tensor of numbers, the usual case, all but the values is checked by now."""
+        interface, parameters, (spec, shape, *_) = self.interface, asked.parameters, asked.tensors[0]
+        name, dtype = spec.name, values.memory_dtype(spec)
+        if len(asked.tensors) > 1 or dtype is None:
+            return lambda raw: self._x(asked, memoryview(raw), None)
+        return lambda raw: interface.x({name: np.ndarray(shape, dtype, raw)}, parameters)
 
     def _x(self, asked: _Asked, raw: memoryview, regions: Regions | None) -> np.ndarray | Columns:
         arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}

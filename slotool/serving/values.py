@@ -51,6 +51,13 @@ def of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[i
     return found.astype(DTYPES[datatype], copy=False)
 
 
+def memory_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
+    """Of tensors whose raw form is what they have in memory, whatever its bytes are; None for all others."""
+    if spec.datatype in ("BF16", "BOOL", "BYTES") or not _LITTLE_ENDIAN[spec.datatype].isnative:
+        return None
+    return _LITTLE_ENDIAN[spec.datatype]
+
+
 def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:
     count = math.prod(shape)
     try:

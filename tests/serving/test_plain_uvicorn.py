@@ -111,6 +111,17 @@ def test_repeated_requests_are_answered_the_same(servers: list[LiveServer], more
     assert fast == plain
 
 
+@pytest.mark.parametrize("count", [X.size - 1, X.size + 1])
+def test_a_body_that_is_not_as_long_as_its_json_says_is_rejected_each_time(
+    servers: list[LiveServer], count: int
+) -> None:
+    head = json.dumps({"inputs": [{**TENSOR, "parameters": {"binary_data_size": X.nbytes}}]}).encode()
+    given = 4 * [np.zeros(count, dtype=np.float32)]
+    said = [[shown(answer) for answer in raw_answers(server, head, given)] for server in servers]
+    assert said[0] == said[1]
+    assert [status for status, *_ in said[0]] == 4 * [400]
+
+
 @pytest.mark.parametrize("hosts", [0, 2])
 def test_a_request_has_one_host(servers: list[LiveServer], hosts: int) -> None:
     request = b"GET /v2 HTTP/1.1\r\n" + hosts * b"host: x\r\n" + b"\r\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import socket
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
 from slotool.serving import rejections
-from slotool.serving.admission import INTERVAL_S, MIN_IDLE_SHARE, MIN_LIMIT, SHARE, Admission
-from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served
+from slotool.serving.admission import BUSY_INTERVALS, INTERVAL_S, MIN_IDLE_SHARE, MIN_LIMIT, SHARE, Admission
+from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
 HEAD = f"POST /v2/models/three/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {X.nbytes}\r\n"
 CHUNKED = "POST /v2/models/three/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+BODY = b'{"inputs": [{"name": "input", "shape": [1, 1, 2, 3], "datatype": "FP32", "data": [0, 0, 0, 0, 0, 0]}]}'
+ANSWERED = HEAD.replace(str(X.nbytes), str(len(BODY))).encode() + b"\r\n" + BODY
 COMPUTE = f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {X.nbytes}\r\n"
 
 
@@ -33,11 +36,13 @@ COMPUTE = f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {X.nbytes}\r\n"
 def test_only_a_loop_that_is_hardly_ever_idle_admits_fewer(idle: float, timeout_us: float, answers: list[bool]) -> None:
     now_s = 0.0
     admission = Admission(lambda: idle * now_s, lambda: now_s)
-    for answered in answers:
-        now_s += INTERVAL_S / len(answers) * 1.001
-        admission.begin()
-        admission.end(timeout_us, answered=answered)
-    assert admission.rejection() is None
+    for _ in range(BUSY_INTERVALS):
+        assert admission.limit == math.inf
+        for answered in answers:
+            now_s += INTERVAL_S / len(answers) * 1.001
+            admission.begin()
+            admission.end(timeout_us, answered=answered)
+        assert admission.rejection() is None
     if idle >= MIN_IDLE_SHARE + 1e-9:
         assert admission.limit == math.inf
         return
@@ -78,6 +83,39 @@ def test_after_a_second_of_idleness_everybody_is_admitted_whatever_came_before(
         admission.rejection()
     now_s, idle_s = now_s + 1.0, idle_s + 1.0
     assert admission.rejection() is None
+
+
+@given(stall_s=st.floats(INTERVAL_S, 2.0), waiting=st.integers(0, 100), pause_s=st.floats(INTERVAL_S, 1.0))
+def test_a_stall_rejects_nothing_of_what_came_meanwhile(stall_s: float, waiting: int, pause_s: float) -> None:
+    now_s = idle_s = 0.0
+    admission = Admission(lambda: idle_s, lambda: now_s)
+    for _ in range(5):
+        now_s += stall_s
+        for _ in range(waiting):
+            assert admission.rejection() is None
+            admission.begin()
+        while admission.in_progress:
+            admission.end(1e6, answered=True)
+        now_s, idle_s = now_s + pause_s, idle_s + pause_s
+        assert admission.rejection() is None
+
+
+def test_requests_that_came_during_one_long_call_are_answered() -> None:
+    model = ThreeLinear()
+    with live_server([served(model)]) as live, contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(live.connect()) for _ in range(4 * MIN_LIMIT)]
+        for connection in connections:
+            assert ask(connection, ANSWERED).startswith(b"HTTP/1.1 200")
+        time.sleep(2 * INTERVAL_S)  # the call that follows begins an interval
+        called = len(model.calls)
+        model.sleep_s = dict.fromkeys(model.sleep_s, 2 * INTERVAL_S)
+        connections[0].sendall(ANSWERED)
+        until(lambda: len(model.calls) > called)
+        for connection in connections[1:]:
+            connection.sendall(ANSWERED)
+        model.sleep_s = dict.fromkeys(model.sleep_s, 0.0)
+        for connection in connections:
+            assert ask(connection).startswith(b"HTTP/1.1 200")
 
 
 @pytest.fixture(scope="module")
