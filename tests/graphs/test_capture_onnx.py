@@ -293,7 +293,7 @@ def test_of_two_branches_the_one_with_more_weights_is_walked_and_the_weights_of_
     ]
     assert graph.operators[-1].attributes["activation"] == "relu"
     assert graph.weights == 2 * 4 * 64 + (2 if deep else 1) * 4 * 4
-    assert graph.flops == 2 * 2 * 4 * 64
+    assert graph.matrix_flops == 2 * 2 * 4 * 64
 
 
 def test_a_loop_is_refused_with_what_would_help() -> None:
