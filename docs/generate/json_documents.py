@@ -293,6 +293,8 @@ predictor       text            name of the predictor
 artifact        text            its folder
 artifact_why    text?           why this one was chosen
 calibration_refused text?       that this machine was calibrated, which was not kept, and why
+other_predictors list           others shipped: artifact, setting, this_machine, like_training (networks)
+advice          list            what would answer better, with commands
 setting         object          setting that it predicts for
 this_machine    object          whether that is this machine, and in what it differs
 nominal_coverage number         share of latencies that an interval is made to hold
@@ -327,6 +329,8 @@ predictor       text            name of the predictor
 artifact        text            its folder
 artifact_why    text?           why this one was chosen
 calibration_refused text?       that this machine was calibrated, which was not kept, and why
+other_predictors list           others shipped: artifact, setting, this_machine, like_training (networks)
+advice          list            what would answer better, with commands
 setting         object          setting that it predicts for
 this_machine    object          whether that is this machine, and in what it differs
 nominal_coverage number         share of latencies that an interval is made to hold

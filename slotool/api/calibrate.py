@@ -355,7 +355,7 @@ def _sources(predictor: str | Path | None, backend: str) -> list[TrainedPredicto
 
     if predictor is not None:
         return [TrainedPredictor.load(str(predictor))]
-    names = (SHIPPED.get(backend, SHIPPED[TORCH]), ARCHITECTURES)
+    names = (SHIPPED.get(backend, SHIPPED[TORCH])[0], ARCHITECTURES)
     return [TrainedPredictor.load(str(shipped_artifact(name).path)) for name in names]
 
 

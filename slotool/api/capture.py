@@ -122,7 +122,7 @@ def capture_zoo(
     out: FilePath | None = None,
     *,
     processes: int | None = None,
-    timeout_s: float = 600.0,
+    timeout_s: float = 180.0,
     max_memory_gb: float | None = None,
     force: bool = False,
     progress: Reporting = "auto",
@@ -139,7 +139,7 @@ def capture_zoo(
             configurations, such as bert, whose defaults are taken.
         out: Graph file to write: .jsonl or .parquet.
         processes: Captures that run side by side; None: as many as there are cores.
-        timeout_s: Seconds after which the capture of one network has hung.
+        timeout_s: Seconds after which the capture of one network is given up, and the next begun.
         max_memory_gb: What the capture of a network may take; None: 90 % of what is free.
         force: Replace ``out`` if it exists, and begin again where a journal is.
         progress: Who hears how far it is, and of networks left out; see ``slotool.api.progress``.

@@ -1,5 +1,5 @@
-"""Which predictor answers: the one named, else that of the framework that the networks come from, calibrated on this
-machine or shipped."""
+"""Which predictors may answer: the one named, else those of the framework that the networks come from, calibrated on
+this machine or shipped."""
 
 from __future__ import annotations
 
@@ -18,26 +18,50 @@ if TYPE_CHECKING:
     from slotool.predictors.colocation import PredictorArtifact
     from slotool.predictors.trained import TrainedPredictor
 
-# Shipped predictors by the backend whose latencies they learnt.
-SHIPPED = {"torch": "predictor-torch", "keras": "predictor"}
-TORCH, KERAS = SHIPPED
 # It knows attention, norms and mixers, which the others never saw; its latencies are those of one thread.
 ARCHITECTURES = "predictor-architectures"
+# Shipped predictors by the backend whose latencies they learnt; the first answers where several know a network.
+SHIPPED = {"torch": ("predictor-torch", ARCHITECTURES), "keras": ("predictor",)}
+TORCH, KERAS = SHIPPED
 # Of devices that others measured.
 DEVICES = "predictor-devices"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How far the training of a predictor covers the networks asked about. ``here``: whether its labels are of this
+    machine; of ``networks``, ``covered`` are like its training networks, and to ``bounded`` it gives an interval where
+    they were measured; ``distance``: sum of what all lie from the training networks (``Distance.vector``)."""
+
+    here: bool
+    networks: int
+    covered: int
+    bounded: int
+    distance: float
 
 
 @dataclass(frozen=True)
 class Chosen:
     """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none,
     and how good a calibration was; ``folder``: what other commands take to open it; ``refused``: that a calibration of
-    this machine was measured and not kept, in words."""
+    this machine was measured and not kept, in words; ``calibrated``: whether ``calibrate`` left it for this machine.
+    Where several could answer, ``coverage`` is what it knows of the networks, and ``others`` are the rest, each with
+    its own, best first."""
 
     opened: PredictorArtifact
     path: str
     why: str | None
     folder: str
     refused: str | None = None
+    calibrated: bool = False
+    coverage: Coverage | None = None
+    others: tuple[Chosen, ...] = ()
+
+    def fits(self, **facts: Any) -> bool:
+        """Whether its setting has all ``facts`` (``predictors.setting.FACTS``) that are not None."""
+        from slotool.predictors.setting import matching
+
+        return bool(matching([self.opened.setting], **facts))
 
     def of_setting(self, **facts: Any) -> Chosen:
         """Of a predictor of several settings, the one that ``facts`` (``predictors.setting.FACTS``) tell from the
@@ -100,33 +124,13 @@ class Chosen:
         return f", or measure on {threads} here, which takes two minutes: {command}"
 
 
-def chosen_predictor(
-    predictor: str | Path | None,
-    asked: Networks,
-    *,
-    colocated: bool = False,
-    backend: str | None = None,
-    device: str | None = None,
-    precision: str | None = None,
-    threads: int | None = None,
-    batch_size: int | None = None,
-) -> Chosen:
-    """``opened_predictor``, of the setting that the facts say (``Chosen.of_setting``).
-
-    Raises ``ArgumentError`` for facts that no predictor has.
-    """
-    facts = {"device": device, "backend": backend, "precision": precision, "threads": threads}
-    opened, rest = opened_predictor(predictor, asked, colocated=colocated, **facts)
-    return opened.of_setting(**rest, batch_size=batch_size)
-
-
-def opened_predictor(
+def opened_predictors(
     predictor: str | Path | None, asked: Networks, *, colocated: bool = False, **facts: Any
-) -> tuple[Chosen, dict[str, Any]]:
-    """``predictor``; where it is None, the shipped one of ``DEVICES`` if a device or precision is asked for, else that
-    of the backend or of the networks' framework: the one that ``calibrate`` left for this machine, and for so many
-    threads, or the shipped one. Also which of ``facts`` (device, backend, precision, threads) are left to tell its
-    settings apart.
+) -> tuple[list[Chosen], dict[str, Any]]:
+    """``predictor`` alone; where it is None, the shipped one of ``DEVICES`` if a device or precision is asked for, else
+    those of the backend or of the networks' framework: the one that ``calibrate`` left for this machine, and for so
+    many threads, and then those shipped. Also which of ``facts`` (device, backend, precision, threads) are left to tell
+    its settings apart.
 
     Raises ``ArgumentError`` for a backend or device that none is of.
     """
@@ -134,34 +138,39 @@ def opened_predictor(
 
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
-        return Chosen(opened, str(predictor), calibration_in_words(str(predictor)), str(predictor)), facts
+        return [Chosen(opened, str(predictor), calibration_in_words(str(predictor)), str(predictor))], facts
     if (facts["device"], facts["precision"]) == (None, None):
         rest = {"threads": facts["threads"]}
         return _of_backend(facts["backend"], asked, colocated, facts["threads"]), rest
     if colocated:
         raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
-    return _shipped(DEVICES, "it holds the published devices"), facts
+    return [_shipped(DEVICES, "it holds the published devices")], facts
 
 
-def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: int | None) -> Chosen:
+def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: int | None) -> list[Chosen]:
     from slotool.predictors.colocation import PredictorArtifact
 
     found, why = (backend, "as --backend says") if backend else _default(asked, colocated)
-    # Calibrating measures networks alone.
+    if colocated and found in SHIPPED:
+        # Calibrating measures networks alone, and of a backend one shipped predictor at most knows co-locations.
+        return [_shipped(SHIPPED[found][0], why)]
     own_folder = None if colocated else calibrated_here(found, threads)
+    own: list[Chosen] = []
     if own_folder is not None:
         opened = PredictorArtifact.load(str(own_folder))
         calibrated = calibration_in_words(str(own_folder)) or "calibrated on this machine"
-        return Chosen(opened, own_folder.name, f"{calibrated}; {why}", str(own_folder))
-    if found not in SHIPPED:
-        make = refused_here(found, threads) or f"make one with slotool calibrate --backend {found}"
-        raise ArgumentError(
-            "backend",
-            f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {found}: name a predictor of your own, or "
-            f"{make}",
-        )
-    refused = None if colocated else refused_here(found, threads)
-    return replace(_shipped(SHIPPED[found], why), refused=refused)
+        own = [Chosen(opened, own_folder.name, f"{calibrated}; {why}", str(own_folder), calibrated=True)]
+    if found in SHIPPED:
+        refused = None if own else refused_here(found, threads)
+        return [*own, *(replace(_shipped(name, why), refused=refused) for name in SHIPPED[found])]
+    if own:
+        return own
+    make = refused_here(found, threads) or f"make one with slotool calibrate --backend {found}"
+    raise ArgumentError(
+        "backend",
+        f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {found}: name a predictor of your own, or "
+        f"{make}",
+    )
 
 
 def _shipped(name: str, why: str) -> Chosen:

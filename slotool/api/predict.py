@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.chosen_predictor import chosen_predictor
+from slotool.api.candidates import Candidates
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
@@ -53,7 +53,8 @@ def predict(
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
             or a graph file.
-        predictor: Predictor artifact; None: the shipped one of the networks' framework.
+        predictor: Predictor artifact; None: the one calibrated on this machine, else of the shipped ones of the
+            networks' framework the one whose training covers them.
         input_shape: Shape of one example without the batch, for torch modules and free axes of .onnx files; one for
             all, or one for each.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
@@ -96,19 +97,15 @@ def predict(
 
     asked = Networks.of(networks, input_shape, input_dtype)
     _require_values(slo_s, threads=threads, batch_size=batch_size)
-    if explain and co_runners:
-        raise ArgumentError("explain", "it explains the latency of networks alone")
     axis = None if sweep is None else SweepAxis.of(sweep)
-    if axis is not None and (explain or co_runners):
-        raise ArgumentError("sweep", "it goes with neither --explain nor --co-runners")
-    if plot is not None and not (explain or axis):
-        raise ArgumentError("plot", "it draws what --explain or --sweep finds")
-    if family is not None and (out is None or co_runners):
-        raise ArgumentError("family", "it names the family of the latency table of --out, without --co-runners")
+    _require_together(explain, axis, plot, out, family, co_runners)
     versions = None if family is None else Versions(family, asked.versions("family"))
     for path in (out, plot):
         if path is not None:
             refuse_existing(Path(path), force)
+    if predictor is None and device is not None and device.lower() == "cpu":
+        # The published devices are others; those of a CPU are chosen as where none is asked for.
+        device = None
     facts: dict[str, Any] = {
         "backend": backend,
         "device": device,
@@ -120,11 +117,15 @@ def predict(
     if axis is not None:
         drawn = None if plot is None else Path(plot)
         return SweptPrediction.over(axis, predictor, asked, facts, limits, slo_s).written(drawn, written, versions)
-    chosen = chosen_predictor(predictor, asked, colocated=bool(co_runners), **facts)
+    size = facts.pop("batch_size")
+    candidates = Candidates.of(predictor, asked, colocated=bool(co_runners), **facts).of_setting(size)
     # Before a model is opened, which takes seconds.
-    trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
+    for one in candidates.each:
+        _ = one.opened.require_colocated() if co_runners else one.opened.require_solo()
     failed: dict[str, str] = {}
     graphs = asked.graphs(limits, failed)
+    chosen = candidates.best(graphs)
+    trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
     others = _others(co_runners, [] if asked.framework else graphs, limits)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
@@ -141,6 +142,25 @@ def predict(
         predicted = trained.latency_table(found.items, found.predictions)
         (predicted if versions is None else versions.table(predicted, known)).save(written)
     return found
+
+
+def _require_together(
+    explain: bool,
+    axis: SweepAxis | None,
+    plot: str | Path | None,
+    out: str | Path | None,
+    family: str | None,
+    co_runners: Sequence[Network],
+) -> None:
+    """Raises ``ArgumentError`` for arguments that have no effect beside each other."""
+    if explain and co_runners:
+        raise ArgumentError("explain", "it explains the latency of networks alone")
+    if axis is not None and (explain or co_runners):
+        raise ArgumentError("sweep", "it goes with neither --explain nor --co-runners")
+    if plot is not None and not (explain or axis):
+        raise ArgumentError("plot", "it draws what --explain or --sweep finds")
+    if family is not None and (out is None or co_runners):
+        raise ArgumentError("family", "it names the family of the latency table of --out, without --co-runners")
 
 
 def _require_values(slo_s: float | None, **counts: int | None) -> None:

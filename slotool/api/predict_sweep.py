@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.chosen_predictor import Chosen, chosen_predictor, machine_differences, opened_predictor
+from slotool.api.candidates import Candidates
+from slotool.api.chosen_predictor import Chosen, machine_differences
 from slotool.api.networks import Captured, Networks
 from slotool.api.prediction import NOT_HERE
 from slotool.api.sweep_axis import BATCH, SHAPES, THREADS, SweepAxis
@@ -90,7 +91,8 @@ def answers_of(
     facts: Mapping[str, Any],
     limits: Limits,
 ) -> list[Answer]:
-    """At every value of ``axis`` that a predictor answers for; ``facts`` as ``chosen_predictor`` has them.
+    """At every value of ``axis`` that a predictor answers for; ``facts`` as ``Candidates.of`` has them, and the batch
+    size.
 
     Raises ``ArgumentError`` where no value can be predicted, and what capturing the networks raises.
     """
@@ -99,37 +101,26 @@ def answers_of(
         raise ArgumentError(
             "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
         )
+    others, size = {name: value for name, value in facts.items() if name != "batch_size"}, facts["batch_size"]
     if axis.fact in SHAPES:
-        found = _over_shapes(axis, chosen_predictor(predictor, asked, **facts), asked, limits)
+        found = _over_shapes(axis, Candidates.of(predictor, asked, **others).of_setting(size), asked, limits)
     elif axis.fact == THREADS:
-        found = _over_threads(axis, predictor, asked, facts, limits)
+        found = _over_threads(axis, predictor, asked, others, size, limits)
     else:
-        found = _over_batches(axis, predictor, asked, facts, limits)
+        found = _over_batches(axis, Candidates.of(predictor, asked, **others), asked, limits)
     if (facts["device"], facts["precision"]) != (None, None):
         return found
     return [_only_here(answer) for answer in found]
 
 
-def _over_batches(
-    axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], limits: Limits
-) -> list[Answer]:
+def _over_batches(axis: SweepAxis, candidates: Candidates, asked: Networks, limits: Limits) -> list[Answer]:
     from slotool.predictors.batch_scaling import scaled_to_batch
 
-    others = {name: value for name, value in facts.items() if name != "batch_size"}
-    opened, rest = opened_predictor(predictor, asked, **others)
-    sizes = opened.batch_sizes(**rest)
-    # Also says what it knows where ``facts`` fit nothing.
-    known = {size: opened.of_setting(**rest, batch_size=size) for size in sizes or [1]}
-    device = known[min(known)].opened.setting.device
-    unknown = [value for value in axis.values if value not in known]
-    if unknown and device != "cpu":
-        raise ArgumentError(
-            "sweep",
-            f"{opened.path} learnt {device} at batch {', '.join(map(str, known))} alone, and only on a CPU is a "
-            "latency scaled to other batch sizes: learn from labels of them, with slotool train-predictor --model "
-            "settings",
-        )
+    # Before a model is opened, which takes seconds.
+    for one in candidates.each:
+        _by_batch(one, candidates.facts, axis)
     networks, graphs = _captured(asked, limits)
+    known = _by_batch(candidates.best(graphs), candidates.facts, axis)
     found = []
     for value in axis.values:
         nearest = min(known, key=lambda size: abs(math.log(size / value)))
@@ -139,46 +130,77 @@ def _over_batches(
     return found
 
 
+def _by_batch(opened: Chosen, facts: Mapping[str, Any], axis: SweepAxis) -> dict[int, Chosen]:
+    """The predictor of each batch size that was learnt, of the settings with ``facts``.
+
+    Raises ``ArgumentError`` where there is none, and where ``axis`` has others that nothing scales to.
+    """
+    # Also says what it knows where ``facts`` fit nothing.
+    sizes = opened.batch_sizes(**facts) or [1]
+    known = {size: opened.of_setting(**facts, batch_size=size) for size in sizes}
+    device = known[min(known)].opened.setting.device
+    if device != "cpu" and any(value not in known for value in axis.values):
+        raise ArgumentError(
+            "sweep",
+            f"{opened.path} learnt {device} at batch {', '.join(map(str, known))} alone, and only on a CPU is a "
+            "latency scaled to other batch sizes: learn from labels of them, with slotool train-predictor --model "
+            "settings",
+        )
+    return known
+
+
 def _over_threads(
-    axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], limits: Limits
+    axis: SweepAxis,
+    predictor: Any,
+    asked: Networks,
+    facts: Mapping[str, Any],
+    batch_size: int | None,
+    limits: Limits,
 ) -> list[Answer]:
-    known: dict[int, Chosen] = {}
+    known: dict[int, Candidates] = {}
     unknown: dict[int, ArgumentError] = {}
     for value in axis.values:
         try:
-            known[value] = chosen_predictor(predictor, asked, **{**facts, "threads": value})
+            known[value] = Candidates.of(predictor, asked, **{**facts, "threads": value}).of_setting(batch_size)
         except ArgumentError as error:
             unknown[value] = error
     if not known:
         raise next(iter(unknown.values()))
     networks, graphs = _captured(asked, limits)
+    # One curve is of one machine: two of different machines differ by more than their threads.
+    every = [one for value in known for one in known[value].each]
+    machine = Candidates(every, facts).best(graphs).opened.setting.machine
+    same = {value: those for value in known if (those := known[value].of_machine(machine)).each}
+    chosen = {value: those.best(graphs) for value, those in same.items()}
     found = []
-    first = next(iter(known.values()))
+    first = next(iter(chosen.values()))
     size = first.opened.setting.batch_size
     for value in axis.values:
-        if value in known:
-            predictions = known[value].opened.require_solo().predict(graphs)
-            found.append(Answer(value, known[value], size, networks, predictions))
+        if value in chosen:
+            predictions = chosen[value].opened.require_solo().predict(graphs)
+            found.append(Answer(value, chosen[value], size, networks, predictions))
         else:
             command = f"slotool calibrate --backend {first.opened.setting.backend} --threads {value}"
-            why = f"no label was measured on so many threads; {command} measures some here"
+            where = " on that machine" if value in known else ""
+            why = f"no label was measured on so many threads{where}; {command} measures some here"
             found.append(Answer(value, first, size, networks, None, learnt=False, why_not=why))
     return found
 
 
-def _over_shapes(axis: SweepAxis, chosen: Chosen, asked: Networks, limits: Limits) -> list[Answer]:
-    trained, found = chosen.opened.require_solo(), []
-    errors: dict[str, SlotoolError] = {}
-    for value, reshaped in zip(axis.values, axis.reshaped(asked), strict=True):
-        networks = list(reshaped.captured(limits))
-        for each in networks:
+def _over_shapes(axis: SweepAxis, candidates: Candidates, asked: Networks, limits: Limits) -> list[Answer]:
+    captured = [list(reshaped.captured(limits)) for reshaped in axis.reshaped(asked)]
+    by_value = [[each.graph for each in networks if each.graph is not None] for networks in captured]
+    if not any(by_value):
+        errors: dict[str, SlotoolError] = {}
+        for each in (each for networks in captured for each in networks):
             if each.error is not None:
                 errors.setdefault(each.name, each.error)
-        graphs = [each.graph for each in networks if each.graph is not None]
+        raise asked.not_captured(errors)
+    chosen = candidates.best([graph for graphs in by_value for graph in graphs])
+    trained, found = chosen.opened.require_solo(), []
+    for value, networks, graphs in zip(axis.values, captured, by_value, strict=True):
         predictions = trained.predict(graphs) if graphs else None
         found.append(Answer(value, chosen, trained.setting.batch_size, networks, predictions))
-    if all(answer.predictions is None for answer in found):
-        raise asked.not_captured(errors)
     return found
 
 

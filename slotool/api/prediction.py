@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.better_answers import advice_of, other_document
 from slotool.api.chosen_predictor import Chosen, machine_differences
 from slotool.api.display import Part, duration, table
 from slotool.api.result import Result
@@ -99,6 +99,8 @@ class Prediction(Result):
             "artifact": self.chosen.path,
             "artifact_why": self.chosen.why,
             "calibration_refused": self.chosen.refused,
+            "other_predictors": [other_document(one) for one in self.chosen.others],
+            "advice": self.advice,
             "setting": self.trained.setting.document(),
             "this_machine": {"same": self.differences is None, "differences": list(self.differences or [])},
             "nominal_coverage": 0.9,
@@ -124,8 +126,7 @@ class Prediction(Result):
             weights, outputs = (row[key] / 1e6 for key in ("weight_bytes", "peak_activation_bytes"))
             parts += [_explained(each), f"memory: {weights:.4g} MB of weights, {outputs:.4g} MB of outputs at one time"]
         parts += _not_explained(self.explanations)
-        if self.differences is not None:
-            parts.append(self.chosen.refused or self._calibrate)
+        parts += self.advice
         if len(self._rows) > MAX_ROWS_SHOWN:
             parts.append(f"and {len(self._rows) - MAX_ROWS_SHOWN:,} more; --out or --json gives all")
         return [*parts, *(f"wrote {path}" for path in (self.plot, self.out) if path is not None)]
@@ -138,6 +139,11 @@ class Prediction(Result):
         if len(found) > MAX_WARNINGS:
             sentences.append(f"{len(found) - MAX_WARNINGS} more networks are unlike the training networks (--json)")
         return sentences
+
+    @property
+    def advice(self) -> list[str]:
+        """What would answer better, as commands: another predictor, or calibrating."""
+        return advice_of(self.chosen, self.trained, self.differences is not None, colocated=bool(self.others))
 
     @property
     def _left_out(self) -> list[str]:
@@ -155,21 +161,6 @@ class Prediction(Result):
         if self.differences is None:
             return line
         return f"{line}; THIS MACHINE IS ANOTHER: {', '.join(self.differences[:3])}; no interval is valid here"
-
-    @property
-    def _calibrate(self) -> str:
-        """What it would cost to be right here."""
-        setting = self.trained.setting
-        if self.others or setting.device != "cpu" or setting.batch_size != 1:
-            return (
-                "to learn this machine, measure ten networks here and adapt: "
-                f"slotool profile solo GRAPHS --for {self.chosen.folder} -o few.parquet; "
-                f"slotool adapt-predictor {self.chosen.folder} few.parquet --graphs GRAPHS -o here"
-            )
-        command = f"slotool calibrate --backend {setting.backend}"
-        if setting.threads <= len(os.sched_getaffinity(0)):
-            command += f" --threads {setting.threads}"
-        return f"to learn this machine takes two minutes: {command}; it measures sixty networks and keeps a predictor"
 
     @property
     def _unlike(self) -> list[tuple[str, str]]:

@@ -201,8 +201,7 @@ class SweptPrediction(Prediction):
             parts.append(f"and {len(cells) - MAX_SHOWN:,} more; --json gives all")
         parts += [self._verdict(row) for row in self.largest]
         parts += _reasons(self.points, self.fact)
-        if self.differences is not None:
-            parts.append(self._calibrate)
+        parts += self.advice
         return [*parts, *(f"wrote {path}" for path in (self.plot, self.out) if path is not None)]
 
     @property

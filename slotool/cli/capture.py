@@ -45,7 +45,8 @@ InputDtype = Annotated[
         show_default="that of the weights, or int64",
     ),
 ]
-CaptureTimeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds until a capture has hung.")]
+_TIMEOUT = "Seconds until a capture has hung."
+CaptureTimeout = Annotated[float, typer.Option("--timeout", min=0.1, help=_TIMEOUT)]
 MaxMemory = Annotated[
     float | None,
     typer.Option("--max-memory-gb", min=0.01, help="For one capture.", show_default="90 % of free"),
@@ -75,7 +76,10 @@ def capture(
         int | None, typer.Option(min=1, help="Captures of a package at once.", show_default="all cores")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Graph file to write: .jsonl or .parquet.")] = None,
-    timeout: CaptureTimeout = 600.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0.1, help=_TIMEOUT, show_default="600, of a package's 180"),
+    ] = None,
     max_memory_gb: MaxMemory = None,
     force: Force = False,
     json: Json = False,
@@ -106,6 +110,8 @@ def capture(
     if out is None:
         refuse_without_effect(("force",), "without --out")
     output = Output(as_json=json)
+    # Left out, each function has its own.
+    limits: dict[str, Any] = {} if timeout is None else {"timeout_s": timeout}
     if packages:
         refuse_without_effect(("input_shape", "input_dtype", "factory_arguments"), f"with --{packages[0]}")
         (package,), (names,) = packages, [str(zoo[package]) for package in packages]
@@ -114,7 +120,7 @@ def capture(
             names,
             out,
             processes=processes,
-            timeout_s=timeout,
+            **limits,
             max_memory_gb=max_memory_gb,
             force=force,
             progress=output,
@@ -125,9 +131,7 @@ def capture(
             refuse_without_effect(("timeout", "max_memory_gb"), "for several networks of keras.applications")
             found = slotool.capture_applications(keras, out, force=force, progress=output)
         else:
-            found = slotool.capture(
-                sources, out, timeout_s=timeout, max_memory_gb=max_memory_gb, force=force, progress=output
-            )
+            found = slotool.capture(sources, out, max_memory_gb=max_memory_gb, force=force, progress=output, **limits)
     output.show(found)
     require_none_failed(found.failed)
 

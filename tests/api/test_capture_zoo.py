@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,66 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, timm: None, monkeypatch: p
         found = slotool.capture_zoo("timm", names, out, progress=None)
     assert asked == ["small_a", "small_b", "small_b", "dies"]
     assert (len(found.graphs), found.failed) == (2, {"dies": "odd"})
+
+
+def test_a_network_that_hangs_is_given_up_and_the_sweep_goes_on(
+    tmp_path: Path, timm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = TIMM.replace("os._exit(3)", "import time; time.sleep(600)")
+    (tmp_path / "timm.py").write_text(hanging)
+    with pytest.warns(SlotoolWarning, match="dies is left out: capturing dies took longer than 20 s and was stopped"):
+        found = slotool.capture_zoo("timm", "dies,small_a", processes=1, timeout_s=20, progress=None)
+    assert [graph.name for graph in found.graphs] == ["small_a"]
+    assert "allow more with --timeout" in found.failed["dies"]
+
+
+TRANSFORMERS = """
+from importlib.util import find_spec
+from types import SimpleNamespace
+from torch import nn
+
+# As the package itself does it: one that is installed is taken for one that works.
+if find_spec("torchvision"):
+    import torchvision
+
+class Net(nn.Linear):
+    main_input_name = "input_ids"
+    def forward(self, input_ids):
+        return super().forward(input_ids.float())
+
+class AutoConfig:
+    for_model = staticmethod(lambda name: SimpleNamespace(is_encoder_decoder=False))
+
+class AutoModel:
+    from_config = staticmethod(lambda config: Net(128, 3))
+"""
+
+
+def test_a_torchvision_that_cannot_be_imported_costs_no_network_of_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("transformers/models/auto", "torchvision"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("transformers", "transformers/models", "transformers/models/auto"):
+        (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / "transformers" / "__init__.py").write_text(TRANSFORMERS)
+    names = 'MODEL_MAPPING_NAMES = {"bert": "BertModel"}'
+    (tmp_path / "transformers" / "models" / "auto" / "modeling_auto.py").write_text(names)
+    broken = "raise RuntimeError('operator torchvision::nms does not exist')"
+    (tmp_path / "torchvision" / "__init__.py").write_text(broken)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ours = ("torchvision", "transformers")
+    before = {name: value for name, value in sys.modules.items() if name.partition(".")[0] in ours}
+    for name in before:
+        monkeypatch.delitem(sys.modules, name)
+    try:
+        found = slotool.capture_zoo("transformers", "bert", progress=None)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
+            del sys.modules[name]
+        sys.modules.update(before)
+    assert [(graph.name, graph.weights) for graph in found.graphs] == [("bert", 128 * 3 + 3)]
 
 
 def test_what_is_asked_wrongly_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,30 @@ class Branches(nn.Module):
 
 
 def test_of_two_branches_the_one_with_more_flops_counts():
-    graph = capture_torch(Branches(), (16,))
-    assert [operator.op for operator in graph.operators] == ["InputLayer", "Dense", "Dense"]
+    module = Branches()
+    graph = capture_torch(module, (16,))
+    assert [operator.op for operator in graph.operators] == ["InputLayer", "Constant", "Dense", "Dense"]
     assert graph.flops == graph.counted_flops == 2 * 2 * 16 * 64
+    # The other branch is not run, and its weights are the network's all the same.
+    assert graph.weights == sum(each.numel() for each in module.parameters()) == 2400
+    # Counting FLOPs of one such network does not keep torch from exporting another.
+    assert capture_torch(Branches(), (16,)).id == graph.id
+
+
+def test_weights_that_both_branches_or_a_later_layer_have_count_once():
+    module = Branches()
+
+    class After(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.branches = module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.branches.short(self.branches(x))
+
+    graph = capture_torch(After(), (16,))
+    assert graph.weights == 2400
+    assert "Constant" not in {operator.op for operator in graph.operators}
 
 
 class Loop(nn.Module):

@@ -104,9 +104,11 @@ def test_forms_of_one_network_have_ids_of_their_own() -> None:
     assert len({capture_torch(FORMS[name][0](), (16,)).id for name in names}) == len(names)
 
 
-def test_layers_of_a_quantised_network_are_unknown_with_their_weights_and_flops() -> None:
-    first, second = capture_torch(quantised(), (16,)).unknown
-    assert (first.op, first.weights, first.flops) == ("torch.Linear", 544, 1024)
+def test_linear_layers_of_a_quantised_network_are_dense_ones_with_their_weights_and_flops() -> None:
+    graph = capture_torch(quantised(), (16,))
+    assert not graph.unknown
+    first, second = (operator for operator in graph.operators if operator.op == "Dense")
+    assert (first.weights, first.flops, first.attributes["activation"]) == (544, 1024, "relu")
     assert (second.weights, second.flops) == (132, 256)
 
 

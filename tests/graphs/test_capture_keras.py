@@ -208,9 +208,26 @@ def test_models_that_have_no_graph_are_explained(keras: Any) -> None:
         def call(self, x: Any) -> Any:
             return x
 
-    for model in (Subclassed(), keras.Sequential([keras.layers.Dense(3)])):
-        with pytest.raises(GraphError, match="neither a built Sequential nor a functional Keras model"):
+    for model, sentence in (
+        (Subclassed(), r"has a call of its own: capture keras\.Model\(x, model\.call\(x\)\)"),
+        (keras.Sequential([keras.layers.Dense(3)]), r"is not built: say the shape of its input, as model\.build"),
+    ):
+        with pytest.raises(GraphError, match=sentence):
             capture_keras(model)
+
+    class Layered(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = keras.layers.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.layer(x)
+
+    x = keras.Input((8,))
+    assert [operator.op for operator in capture_keras(keras.Model(x, Layered().call(x))).operators] == [
+        "InputLayer",
+        "Dense",
+    ]
     free = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
     with pytest.raises(GraphError, match="has a free axis in its shape"):
         capture_keras(free)

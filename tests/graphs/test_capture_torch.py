@@ -153,6 +153,21 @@ def test_unknown_operators_are_kept_with_their_shapes_and_weights() -> None:
     assert OperatorGraph.from_document(graph.document()).id == graph.id
 
 
+class Eigen(nn.Module):
+    """Uses both outputs of a call that slotool does not know, of which the first is the smaller."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values, vectors = torch.linalg.eigh(x @ x.transpose(1, 2))
+        return vectors * values[:, None]
+
+
+def test_a_call_of_several_outputs_is_one_unknown_operator() -> None:
+    graph = capture_torch(Eigen(), (8, 8))
+    assert [(operator.op, operator.shape) for operator in graph.unknown] == [("torch.linalg_eigh", (8, 8))]
+    assert graph.output_shape == (8, 8)
+    assert graph.uncosted == ("linalg_eigh",)
+
+
 class TwoInputs(nn.Module):
     """Tokens and a mask, whose answers are in a dictionary."""
 

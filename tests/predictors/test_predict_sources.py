@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from slotool.api.chosen_predictor import chosen_predictor
+from slotool.api.candidates import Candidates
+from slotool.api.chosen_predictor import Chosen
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError
+from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.three_term import ThreeTermPredictor
@@ -34,6 +36,11 @@ def hangs():
     import time
     time.sleep(600)
 """
+
+
+def chosen_predictor(predictor: Path | None, asked: Networks, batch_size: int | None = None, **facts: Any) -> Chosen:
+    given = dict.fromkeys(("device", "backend", "precision", "threads")) | facts
+    return Candidates.of(predictor, asked, **given).of_setting(batch_size).each[0]
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +71,86 @@ def test_several_graph_files_are_all_predicted_and_the_first_line_says_as_what(s
     shown = slotool("predict", *files)
     assert shown.stdout.startswith("for cpu, torch, 2 threads, batch 1, machine ")
     assert "a graph file names no framework; --backend chooses another" in shown.stdout.splitlines()[0]
+
+
+TORCHS, ARCHITECTURES_MACHINE = "2c3218c3b791", "9f0510a08e35"
+
+
+def drawn(kind: str) -> OperatorGraph:
+    from slotool.graphs.architectures import ARCHITECTURES
+
+    return ARCHITECTURES[kind].graph((0,) * len(ARCHITECTURES[kind].sizes))
+
+
+def at_machine(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    """Predict as on the machine of this id, which no calibration is of."""
+    monkeypatch.setattr("slotool.machine.machine_id", lambda facts=None: machine if facts is None else "unknown")
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind", "artifact", "why"),
+    [
+        # On a machine that none was measured on, the one whose training covers the network.
+        ("0" * 12, "vit", "predictor-architectures", "like its training networks, unlike those of predictor-torch"),
+        ("0" * 12, "bert", "predictor-architectures", "like its training networks, unlike those of predictor-torch"),
+        # Of this machine before others: their latencies are not those of here.
+        (TORCHS, "vit", "predictor-torch", "its labels were measured on this machine"),
+        (ARCHITECTURES_MACHINE, "vit", "predictor-architectures", "its labels were measured on this machine"),
+    ],
+)
+def test_where_none_is_named_the_one_whose_training_covers_the_network_answers(
+    slotool, folder: Path, monkeypatch, machine: str, kind: str, artifact: str, why: str
+) -> None:
+    at_machine(monkeypatch, machine)
+    write_graphs(folder / "net.jsonl", [drawn(kind)])
+    document = slotool("predict", "--graph", "net.jsonl", "--json").document
+    assert document["artifact"] == artifact
+    assert why in document["artifact_why"]
+    (other,) = document["other_predictors"]
+    assert {other["artifact"], artifact} == {"predictor-torch", "predictor-architectures"}
+    shown = slotool("predict", "--graph", "net.jsonl").stdout
+    assert why in " ".join(shown.splitlines()[0].split())
+
+
+def test_what_this_machine_does_not_cover_is_answered_with_a_hint_at_what_does(
+    slotool, folder: Path, monkeypatch
+) -> None:
+    at_machine(monkeypatch, TORCHS)
+    write_graphs(folder / "net.jsonl", [drawn("vit")])
+    document = slotool("predict", "--graph", "net.jsonl", "--threads", 2, "--json").document
+    assert document["artifact"] == "predictor-torch"
+    assert document["predictions"][0]["low_s"] is None
+    covering, calibrate = document["advice"]
+    assert covering.startswith("predictor-architectures learnt networks like this, on another machine (AMD EPYC)")
+    assert "slotool calibrate --backend torch" in calibrate
+    assert "two minutes" in calibrate
+    shown = " ".join(slotool("predict", "--graph", "net.jsonl", "--threads", 2).stdout.split())
+    assert covering in shown
+    assert calibrate in shown
+    # The command that it hints at is one.
+    command = covering.partition("slotool predict ")[2].partition(" …")[0]
+    assert slotool("predict", command, "--graph", "net.jsonl").exit_code == 0
+
+
+def test_threads_and_the_cpu_choose_among_the_shipped_predictors(slotool, folder: Path, monkeypatch) -> None:
+    at_machine(monkeypatch, "0" * 12)
+    write_graphs(folder / "nets.jsonl", [drawn("vit"), *MLPS])
+    for threads, artifact in ((1, "predictor-architectures"), (2, "predictor-torch")):
+        arguments = ("--graph", "nets.jsonl", "--threads", threads, "--device", "cpu", "--json")
+        document = slotool("predict", *arguments).document
+        assert (document["artifact"], document["setting"]["threads"]) == (artifact, threads)
+        assert document["this_machine"]["same"] is False
+    swept = slotool("predict", "--graph", "nets.jsonl", "--sweep", "batch=1:2", "--json").document
+    assert swept["artifact"] == document["artifact"] == "predictor-torch"
+    # It gives an interval to more of them: the MLPs.
+    assert "2 of 7 networks are like its training networks, 1 like those of" in swept["artifact_why"]
+
+
+def test_a_sweep_over_threads_mixes_no_machines(slotool, folder: Path, monkeypatch) -> None:
+    at_machine(monkeypatch, "0" * 12)
+    write_graphs(folder / "net.jsonl", [drawn("vit")])
+    points = slotool("predict", "--graph", "net.jsonl", "--sweep", "threads=1:2", "--json").document["points"]
+    assert [point["latency_s"] is not None for point in points] == [True, False]
 
 
 def test_keras_models_are_predicted_as_tensorflow_runs_them(slotool) -> None:

@@ -42,12 +42,14 @@ class Draft:
 
 @dataclass
 class Drafts:
-    """Layers in the order in which they run. ``framework`` prefixes the operators that are kept by name alone."""
+    """Layers in the order in which they run. ``framework`` prefixes the operators that are kept by name alone; ``idle``
+    are layers that no output needs, and whose weights are the network's all the same."""
 
     framework: str
     layers: dict[str, Draft] = field(default_factory=dict)
     # Layers dropped or folded, and which one's output each now is.
     same: dict[str, str] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
 
     def add(
         self,
@@ -67,6 +69,12 @@ class Drafts:
         sources = tuple(self.source(name) for name in inputs)
         self.layers[unique] = Draft(unique, op, sources, attributes, tuple(shape), weights, flops)
         return unique
+
+    def idle_weights(self, weights: int, prefix: str = "") -> None:
+        """Append weights that no operator takes, such as those of a branch that is not walked: they are the network's,
+        and no call that is priced reads them."""
+        given = {"shape": (1,), "weights": weights}
+        self.idle.append(self.add(f"{prefix}other_branches", "Constant", [], given, (1,), weights))
 
     def add_activation(self, name: str, activation: str, inputs: Iterable[str], shape: Sequence[int]) -> str:
         """Append an activation that is a layer of its own."""
@@ -96,7 +104,7 @@ class Drafts:
         self._fold(ends)
         builder = GraphBuilder(kind)
         first = list(inputs) if len(inputs) > 1 else self._first_input(inputs)
-        for name in self._order([*first, *(self.source(name) for name in ends)]):
+        for name in self._order([*first, *self.idle, *(self.source(name) for name in ends)]):
             self._build(builder, self.layers[name])
         return builder.graph()
 

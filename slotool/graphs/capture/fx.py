@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, share_of, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.torch_forms import Forms, count_weights, quantised_flops
+from slotool.graphs.capture.torch_forms import Forms, count_weights, dense_attributes, quantised_flops
 from slotool.graphs.capture.torch_program import add_program, export, lazy_zeros
 from slotool.graphs.capture.torch_walk import shape_of
 
@@ -146,6 +146,7 @@ class _Place:
         data = [value for value in node.all_input_nodes if value in self.names]
         sources = [self.names[value] for value in data]
         weights, flops, op = 0, 0, getattr(node.target, "__name__", str(node.target))
+        attributes = None
         whole = shape_of(node) or ()
         share = share_of(whole, self.batch)
         shape = whole if share is None else share.shape
@@ -154,10 +155,12 @@ class _Place:
             if piece.layer is not None:
                 op, weights = type(piece.layer).__name__, count_weights(piece.layer)
                 flops = quantised_flops(piece.layer, math.prod(shape))
+                attributes = dense_attributes(piece.layer)
             program = export(piece, [_zeros_like(value.meta["val"], device) for value in data])
         except Exception:
-            # Whatever export cannot take is what the caller wants to keep by name.
-            return self.drafts.add(node.name, op, sources, None, shape, weights, flops)
+            # Whatever export cannot take is what the caller wants to keep by name, if it is not a layer that we know.
+            op = op if attributes is None else "Dense"
+            return self.drafts.add(node.name, op, sources, attributes, shape, weights, flops)
         prefix = f"{node.name}_"
         return add_program(self.drafts, program, sources, self.batch, self.forms, prefix)[0]
 

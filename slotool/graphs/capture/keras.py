@@ -32,6 +32,18 @@ DROPPED = (
 )
 
 
+def _why_no_layers(model: keras.Model) -> str:
+    """Why a model shows no layers, and what makes it do so, as the end of a sentence."""
+    import keras
+
+    if isinstance(model, keras.Sequential):
+        return "is a Sequential that is not built: say the shape of its input, as model.build((None, 28, 28, 1))"
+    return (
+        "is neither a Sequential nor a functional Keras model, but has a call of its own: capture "
+        "keras.Model(x, model.call(x)), where x = keras.Input(shape of one example)"
+    )
+
+
 def capture_keras(model: keras.Model) -> OperatorGraph:
     """The graph of a Sequential or functional model.
 
@@ -43,7 +55,7 @@ def capture_keras(model: keras.Model) -> OperatorGraph:
     """
     functional = getattr(model, "_functional", None) or model
     if not hasattr(functional, "_nodes_by_depth"):
-        raise GraphError(f"{model.name} is neither a built Sequential nor a functional Keras model")
+        raise GraphError(f"{model.name} {_why_no_layers(model)}")
     drafts = Drafts("keras")
     walk = _Walk(drafts, channels_last=not any(_channels_first(layer) for layer in _layers(functional)))
     outputs = walk.run(functional, [], "")

@@ -116,6 +116,11 @@ def _saved(keras: Any, path: Path) -> keras.Model:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:
         # Keras raises whatever its layers do on a file that is torn, foreign or unsafe.
+        if "Could not locate class" in str(error):
+            raise GraphError(
+                f"{path}: it has layers of a class of your own, whose code is not in the file: capture the model in "
+                "Python, as slotool.capture(model), or give it to slotool.predict"
+            ) from error
         raise GraphError(f"{path}: Keras cannot read it ({reason(error)})") from error
     if not isinstance(model, keras.Model):
         raise GraphError(f"{path}: holds no model, but something of type {type(model).__name__}")

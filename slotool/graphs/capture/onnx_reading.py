@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.extras import import_failed
+from slotool.graphs.capture.onnx_branches import with_branches
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, empty_slices, known_shapes, with_shapes
 from slotool.graphs.capture.onnx_quantised import in_floats, is_quantised
 from slotool.graphs.graph_documents import FLOAT32
@@ -58,7 +59,7 @@ class Node:
 class Reading:
     """A model. ``inputs`` are those that are no weights, ``dtypes`` their types. ``shapes`` of values are with the
     batch, which is ``batch`` examples; ``empty`` names slices without elements. ``element_type`` is what it computes
-    in, as ``OperatorGraph`` has it."""
+    in, as ``OperatorGraph`` has it. ``idle_weights``: how many weights branches have that are not among the nodes."""
 
     name: str
     opset: int
@@ -71,6 +72,7 @@ class Reading:
     empty: frozenset[str]
     batch: int
     element_type: str
+    idle_weights: int = 0
 
     @property
     def input(self) -> str:
@@ -93,12 +95,13 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
     model = _loaded(Path(source)) if isinstance(source, str | Path) else source
     name = str(source) if is_file else model.graph.name or "the model"
     light = _without_weights(model)
-    element_type = _element_type(light.graph)
     _set_sizes(light.graph, name, input_shape)
     batch = _fix_batch(light.graph, name)
     try:
         if light.functions:
             light = onnx.inliner.inline_local_functions(light)
+        idle_weights = with_branches(light.graph, MAX_VALUES)
+        element_type = _element_type(light.graph)
         in_floats(light, MAX_VALUES)
         light = with_shapes(light)
     except Exception as error:
@@ -117,6 +120,7 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
         empty=frozenset(empty_slices(graph)),
         batch=batch,
         element_type=element_type,
+        idle_weights=idle_weights,
     )
 
 

@@ -63,6 +63,14 @@ def quantised_flops(layer: nn.Module, values: int) -> int:
     return 0 if weight is None or weight.ndim < 2 else 2 * values * weight[0].numel()
 
 
+def dense_attributes(layer: nn.Module) -> dict[str, Any] | None:
+    """Of a quantised linear layer, static or dynamic, what ``Dense`` takes; None of any other layer."""
+    if not _is_quantised(layer) or type(layer).__name__ != "Linear":
+        return None
+    weight, *bias = _packed(layer)
+    return {"units": int(weight.shape[0]), "bias": bool(bias)}
+
+
 def _is_quantised(part: nn.Module) -> bool:
     return ".quantized" in type(part).__module__
 
@@ -84,6 +92,8 @@ class Forms:
         self.batch_lost = False
         # Calls whose cost follows neither from the bytes they move nor from FLOPs that torch counts.
         self.uncosted: set[str] = set()
+        # Whether the module runs one of two branches, by values.
+        self.has_choices = False
         # How many weights were met again by another operator.
         self.shared_weights = 0
         self._quantised = any(map(_is_quantised, module.modules()))

@@ -18,8 +18,9 @@ from slotool.graphs.capture.aten_moving import MOVING
 from slotool.graphs.capture.batch_axis import share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
 from slotool.graphs.capture.torch_composed import block_of, parts_of
-from slotool.graphs.capture.torch_flops import fourier_flops, is_uncosted
+from slotool.graphs.capture.torch_flops import fourier_flops, is_choice, is_uncosted
 from slotool.graphs.capture.torch_forms import Forms
+from slotool.graphs.capture.torch_nodes import base_of, dtype_of, largest_shape, plain_name, position_of, values_of
 from slotool.graphs.capture.torch_values import Call, Emitter, Untranslatable, Value
 from slotool.graphs.capture.torch_walk import FILLED, TURNS, Walk, arguments_of, shape_of
 from slotool.graphs.operators import DTYPES, Shape
@@ -46,6 +47,8 @@ class NetworkWalk(Walk):
         self._sizes: dict[Any, int] = {}
         self._claimed: dict[Any, int] = {}
         self._stood_in: set[Any] = set()
+        # Parameters that branches take, of which one branch alone is walked.
+        self._of_choices: set[Any] = set()
         # Whether the calls are those that another is made of.
         self._within = False
 
@@ -58,6 +61,10 @@ class NetworkWalk(Walk):
         """Append what a call is."""
         block = block_of(node, self._call_flops)
         if block is not None:
+            if is_choice(node):
+                self._forms.has_choices = True
+                operands = (each for each in block[1] if isinstance(each, fx.Node))
+                self._of_choices |= frozenset().union(*(self._behind.get(each, ()) for each in operands))
             self._inline(node, *block)
             return
         if node in self.constants:
@@ -66,7 +73,7 @@ class NetworkWalk(Walk):
         if node.target is operator.getitem and data:
             self._take(node, data[0])
             return
-        shape, name = shape_of(node), _plain_name(node)
+        shape, name = shape_of(node), plain_name(node)
         if is_uncosted(node) and not self._within:
             self._forms.uncosted.add(name)
         share = None if shape is None else share_of(shape, self._batch)
@@ -86,6 +93,12 @@ class NetworkWalk(Walk):
             self._claim(node)
         if name != str(getattr(node.target, "__name__", "")).partition(".")[0] and node in self.names:
             self._written(node)
+
+    def keep_idle_weights(self) -> None:
+        """After the last call: append the weights that only branches which were not walked have."""
+        weights = sum(self._sizes[key] - self._claimed.get(key, 0) for key in self._of_choices)
+        if weights:
+            self._drafts.idle_weights(weights, self._prefix)
 
     def _written(self, node: fx.Node) -> None:
         """Of a call in place: who asks for its first input later gets this, and who asks for what that is a view of
@@ -184,7 +197,7 @@ class NetworkWalk(Walk):
         """Whether a call leaves an image with its channels last as it is."""
         if len(data) != 1 or data[0] not in self._last or shape_of(node) != shape_of(data[0]):
             return False
-        if _dtype(node) != _dtype(data[0]):
+        if dtype_of(node) != dtype_of(data[0]):
             return False
         self.names[node] = self.names[data[0]]
         self._last.add(node)
@@ -213,7 +226,7 @@ class NetworkWalk(Walk):
             return False
         emit = Emitter(self._drafts, self._prefix + node.name)
         try:
-            outs = tuple(self._value(node, val) for val in _values(node))
+            outs = tuple(self._value(node, val) for val in values_of(node))
             call = Call(name, self._arguments(node), outs, emit, self._name_of)
             made = known(call)
             right = len(made) >= len(outs) and all(
@@ -234,18 +247,34 @@ class NetworkWalk(Walk):
         counted = self._call_flops.of(node) / self._batch
         if not emit.product_flops and not counted:
             return True
-        if _plain_name(node) in _UNCOUNTED:
+        if plain_name(node) in _UNCOUNTED:
             return True
         return abs(emit.product_flops - counted) <= FLOPS_TOLERANCE * max(counted, emit.product_flops)
 
     def _take(self, node: fx.Node, source: Any) -> None:
-        parts, position = self._parts.get(source), _position(node)
+        parts, position = self._parts.get(source), position_of(node)
         if parts is not None and position < len(parts) and parts[position]:
             self.names[node] = parts[position]
-        elif position == 0 and source in self.names:
-            self.names[node] = self.names[source]
+        elif (part := self._part_of_unknown(node, source)) is not None:
+            self.names[node] = part
         else:
             self._keep_by_name(node, "getitem", [source])
+
+    def _part_of_unknown(self, node: fx.Node, source: Any) -> str | None:
+        """One output of a call that is kept by name, as a view of its largest: the call is one unknown operator,
+        whatever number of outputs it has. None where the batch is lost."""
+        whole, share = self.names.get(source), share_of(shape_of(node) or (), self._batch)
+        if whole is None or (share is None and position_of(node)):
+            return None
+        if share is None or share.shape == self._drafts.shape(whole):
+            return whole
+        emit = Emitter(self._drafts, f"{self._prefix}{node.name}")
+        try:
+            part = emit.add("Slice", emit.add("Flatten", whole), axis=0, size=math.prod(share.shape))
+            return emit.add("Reshape", part, shape=share.shape)
+        except GraphError:
+            emit.undo()
+            return None
 
     def _name_of(self, value: Value, shape: Shape | None = None) -> str:
         """The operator behind a value: of a constant one that stands for it, in a shape without the batch."""
@@ -301,7 +330,7 @@ class NetworkWalk(Walk):
 
     def _keep_by_name(self, node: fx.Node, name: str, data: Sequence[Any]) -> None:
         """As an operator that slotool does not know, with its shape, weights and FLOPs."""
-        shape = shape_of(node) or ()
+        shape = largest_shape(node)
         share = share_of(shape, self._batch)
         weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
         flops = 0 if name == "getitem" else self._flops(node, share)
@@ -333,9 +362,9 @@ class NetworkWalk(Walk):
     def _constant_parts(self, node: fx.Node, ends: Sequence[Any]) -> None:
         """What comes out of a block and depends on no input is a constant after it too."""
         for user in node.users:
-            if user.target is operator.getitem and ends[_position(user)] not in self.names:
-                self.constants[user] = self.constants.get(ends[_position(user)], 0)
-                self._behind[user] = self._behind.get(ends[_position(user)], frozenset())
+            if user.target is operator.getitem and ends[position_of(user)] not in self.names:
+                self.constants[user] = self.constants.get(ends[position_of(user)], 0)
+                self._behind[user] = self._behind.get(ends[position_of(user)], frozenset())
 
     def _alias(self, node: fx.Node, source: Any) -> None:
         if source in self.names:
@@ -359,43 +388,11 @@ class NetworkWalk(Walk):
         return True
 
 
-def base_of(node: Any) -> Any:
-    """The tensor that a value is a view of; itself where it is none."""
-    while isinstance(node, fx.Node) and node.op == "call_function" and node.all_input_nodes:
-        whole = node.all_input_nodes[0]
-        if not getattr((whole if node.target is operator.getitem else node).target, "is_view", False):
-            return node
-        node = whole
-    return node
-
-
-def _values(node: fx.Node) -> list[Any]:
-    value = node.meta.get("val")
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _position(node: fx.Node) -> int:
-    """Which of several outputs a node takes."""
-    position = node.args[1]
-    assert isinstance(position, int)
-    return position
-
-
-def _dtype(node: fx.Node) -> Any:
-    return getattr(node.meta.get("val"), "dtype", None)
-
-
-def _plain_name(node: fx.Node) -> str:
-    """What a call calls, without its overload; in place or not is all one."""
-    name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
-    return name.removesuffix("_") if name.endswith("_") and not name.endswith("__") else name
-
-
 def _order_of(node: fx.Node, rank: int) -> list[int] | None:
     from slotool.graphs.capture.aten_moving import order_of
 
     try:
-        return order_of(_plain_name(node), arguments_of(node), rank)
+        return order_of(plain_name(node), arguments_of(node), rank)
     except (KeyError, TypeError, IndexError, ValueError):
         return None
 

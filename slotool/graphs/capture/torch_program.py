@@ -46,6 +46,7 @@ def add_program(
             walk.place(node, None)
         elif node.op == "call_function":
             walk.call(node)
+    walk.keep_idle_weights()
     results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
     wanted = set(program.graph_signature.user_outputs)
     return [walk.names[node] for node in results if node in walk.names and node.name in wanted]

@@ -6,6 +6,7 @@ memory and no time to draw. Nothing is downloaded.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -87,14 +88,27 @@ def capture_network(package: str, name: str) -> OperatorGraph:
 def _imported(package: str) -> Any:
     needed_by = f"a network of {package}"
     require(package, needed_by=needed_by)
+    if package == "transformers":
+        _hide_broken_torchvision()
     try:
-        if package == "transformers" and find_spec("torchvision"):
-            import_module("torchvision")
         return import_module(package)
     except (ImportError, RuntimeError) as error:
         # A torchvision that was built for another torch raises RuntimeError.
         missing = error if isinstance(error, ImportError) else ImportError(str(error))
         raise import_failed(missing, package, needed_by) from error
+
+
+def _hide_broken_torchvision() -> None:
+    """transformers takes a torchvision that is installed for one that works, and then none of its networks, not even of
+    text, can be imported. One that cannot be imported, such as one built for another torch, is to it as none: types
+    that need it then say so."""
+    if find_spec("torchvision") is None:
+        return
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError, OSError):
+        # Of a module that is None, Python finds no specification.
+        sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 
 def _names(found: Any, package: str) -> dict[str, str]:
