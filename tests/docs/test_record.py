@@ -93,6 +93,8 @@ def exists(module: Path, name: str) -> bool:
             found.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MODULES":
+            found.update(ast.literal_eval(node.value))  # names that are imported when asked for
         else:
             found.update(of.id for of in ast.walk(node) if isinstance(of, ast.Name) and isinstance(of.ctx, ast.Store))
     return name in found
