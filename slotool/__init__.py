@@ -3,10 +3,10 @@
 Everything that the command line does is a function here, imported when first used: ``slotool.predict("ResNet50")``.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotool import errors
+from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
@@ -152,12 +152,7 @@ _MODULES = {
     "update_tables": "update_tables",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'slotool' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"slotool.api.{_MODULES[name]}"), name)
-    return value
+__getattr__ = names_on_demand(__name__, _MODULES, "slotool.api")
 
 
 def __dir__() -> list[str]:

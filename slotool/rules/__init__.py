@@ -1,7 +1,8 @@
 """Routing rules: which ensemble of service versions keeps which tolerance, and on what evidence."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from slotool.rules.base import Assessment, Problem, RuleGenerator
@@ -63,9 +64,4 @@ _MODULES = {
     "takes_second": "policies",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'slotool.rules' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"slotool.rules.{_MODULES[name]}"), name)
-    return value
+__getattr__ = names_on_demand(__name__, _MODULES)

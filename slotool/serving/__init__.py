@@ -1,7 +1,8 @@
 """One server for every kind of operating point: front ends, the router behind them, engines that compute, metrics."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from slotool.serving.app import create_app
@@ -36,9 +37,4 @@ _MODULES = {
     "create_app": "app",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'slotool.serving' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"slotool.serving.{_MODULES[name]}"), name)
-    return value
+__getattr__ = names_on_demand(__name__, _MODULES)

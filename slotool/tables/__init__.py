@@ -1,7 +1,8 @@
 """The two tables in the middle, and the operating points they are keyed by."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from slotool.tables.latency import LATENCY_SCHEMA, LatencyTable
@@ -39,9 +40,4 @@ _MODULES = {
     "schema_name": "schema",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'slotool.tables' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"slotool.tables.{_MODULES[name]}"), name)
-    return value
+__getattr__ = names_on_demand(__name__, _MODULES)
