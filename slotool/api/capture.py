@@ -139,7 +139,7 @@ def capture_zoo(
             configurations, such as bert, whose defaults are taken.
         out: Graph file to write: .jsonl or .parquet.
         processes: Captures that run side by side; None: as many as there are cores.
-        timeout_s: Seconds after which the capture of one network is given up, and the next begun.
+        timeout_s: Seconds after which the capture of one network is given up, and the next started.
         max_memory_gb: What the capture of a network may take; None: 90 % of what is free.
         force: Replace ``out`` if it exists, and begin again where a journal is.
         progress: Who hears how far it is, and of networks left out; see ``slotool.api.progress``.

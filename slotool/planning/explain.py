@@ -210,7 +210,7 @@ class _Why:
             search = self._search.with_deadline(times * self._promise.deadline_us)
             return self._missed(search, pools, search.searched)
 
-        least = least_holding(low, high, missed)
+        least = lowest_without_misses(low, high, missed)
         return least if least.value is None else replace(least, value=least.value * self._promise.deadline_us)
 
     def _greatest_traffic(self, pools: Sequence[Pool], low: float, high: float) -> Limit | None:
@@ -218,7 +218,7 @@ class _Why:
         search = self._search
         if not np.ptp(search.searched.arrival_s):
             return None
-        least = least_holding(
+        least = lowest_without_misses(
             1 / high, 1 / low, lambda slower: self._missed(search, pools, search.searched.faster(1 / slower))
         )
         return least if least.value is None else replace(least, value=1 / least.value)
@@ -305,7 +305,7 @@ def point_shares(parts: Sequence[Part]) -> dict[str, float]:
     return {key: count / counts.total() for key, count in counts.most_common()}
 
 
-def least_holding(low: float, high: float, missed: Callable[[float], tuple[str, ...]]) -> Limit:
+def lowest_without_misses(low: float, high: float, missed: Callable[[float], tuple[str, ...]]) -> Limit:
     """The least of ``low`` to ``high`` with nothing ``missed``, as all above it; to 2 % of a range of 8 times."""
     if breaks := missed(high):
         return Limit(None, breaks)

@@ -24,7 +24,7 @@ from slotool.planning.explain import (
     Margins,
     Tried,
     fewer_of,
-    least_holding,
+    lowest_without_misses,
     margins_of,
 )
 from slotool.planning.fleet import Found, Pool
@@ -214,7 +214,7 @@ class _Why:
             search = self._search.with_deadline(name, times * promised_us)
             return self._missed(search, fleet, search.searched)
 
-        least = least_holding(low, high, missed)
+        least = lowest_without_misses(low, high, missed)
         return least if least.value is None else replace(least, value=least.value * promised_us)
 
     def _most_requests(self, fleet: SharedFleet, name: str, low: float, high: float) -> Limit | None:
@@ -227,7 +227,7 @@ class _Why:
 
         if not np.ptp(searched[name].arrival_s):
             return None
-        least = least_holding(1 / high, 1 / low, missed)
+        least = lowest_without_misses(1 / high, 1 / low, missed)
         return least if least.value is None else replace(least, value=1 / least.value)
 
     def _greatest_traffic(self, fleet: SharedFleet, low: float, high: float) -> Limit | None:
@@ -239,7 +239,7 @@ class _Why:
         def missed(slower: float) -> tuple[str, ...]:
             return self._missed(self._search, fleet, {name: each.faster(1 / slower) for name, each in searched.items()})
 
-        least = least_holding(1 / high, 1 / low, missed)
+        least = lowest_without_misses(1 / high, 1 / low, missed)
         return least if least.value is None else replace(least, value=1 / least.value)
 
     def _missed(self, search: SharedFleetSearch, fleet: SharedFleet, traffic: Mapping[str, Traffic]) -> tuple[str, ...]:

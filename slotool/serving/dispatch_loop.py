@@ -17,7 +17,7 @@ from slotool.serving.engines import InferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
-from slotool.serving.model_queue import DefaultDeadline, ModelQueue, PendingRequest, most_urgent
+from slotool.serving.model_queue import DefaultDeadline, ModelQueue, PendingRequest, earliest_deadline
 from slotool.serving.retries import Retries
 from slotool.tables import OperatingPoint
 
@@ -88,13 +88,13 @@ class DispatchLoop:
             model_queue.dispatcher.outcomes[RequestOutcome.GONE] += 1
             return
         now_us = self._now_us()
-        begun = model_queue.dispatcher.begin_alone(query, now_us)
-        if isinstance(begun, Drop):
-            model_queue.reject([begun], now_us)
+        decided = model_queue.dispatcher.begin_alone(query, now_us)
+        if isinstance(decided, Drop):
+            model_queue.reject([decided], now_us)
             return
         self._is_dispatching = True
         try:
-            self._call(model_queue, begun, [request])
+            self._call(model_queue, decided, [request])
         finally:
             self._is_dispatching = False
         if not request.is_over:
@@ -141,7 +141,7 @@ class DispatchLoop:
         self._is_dispatching = True
         try:
             while (idle := self._workers.idle()) is not None:
-                model_queue = most_urgent(self._queues.values())
+                model_queue = earliest_deadline(self._queues.values())
                 if model_queue is None or (self._engine.in_loop and now_us - began_us > LONG_US):
                     break
                 self._turn(model_queue, now_us)

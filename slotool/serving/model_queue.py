@@ -178,8 +178,8 @@ class ModelQueue:
         self.pending.pop(query.id).end(rejections.client_gone())
 
 
-def most_urgent(queues: Iterable[ModelQueue]) -> ModelQueue | None:
-    """The queue whose first request comes before those of the others; None where nothing waits."""
+def earliest_deadline(queues: Iterable[ModelQueue]) -> ModelQueue | None:
+    """The queue whose first request is due before those of the others; None where nothing waits."""
     found, first = None, None
     for model_queue in queues:
         query = model_queue.dispatcher.queue.peek()

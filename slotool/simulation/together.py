@@ -159,7 +159,7 @@ def _of(joined: _Joined, model: int) -> Any:
 
 
 @njit(cache=True)
-def _most_urgent(queries: _Queries, head: Any, arrived: Any) -> int:
+def _earliest_deadline(queries: _Queries, head: Any, arrived: Any) -> int:
     """The model whose first waiting query has the earliest deadline, of equal ones the earliest arrival; −1: none."""
     found, soonest_us, came_us = -1, np.inf, np.inf
     for model in range(len(head)):
@@ -210,12 +210,12 @@ def _run(choose: Any, models: _Models, queries: _Queries, free_us: Any, found: _
     while True:
         worker = np.argmin(free_us)
         now = max(now, free_us[worker])
-        if _most_urgent(queries, head, arrived) < 0:
+        if _earliest_deadline(queries, head, arrived) < 0:
             now = max(now, _next_arrival_us(queries, arrived))
         if now == np.inf:
             break
         _let_in(now, queries, head, arrived, status)
-        model = _most_urgent(queries, head, arrived)
+        model = _earliest_deadline(queries, head, arrived)
         if model < 0:
             continue
         accuracy, sizes = _of(models.accuracy, model), _of(models.sizes, model)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slotool.errors import InputError
 from slotool.scheduling import Dispatcher, Query, RequestOutcome, Workers
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, make_policy
-from slotool.serving.model_queue import most_urgent
+from slotool.serving.model_queue import earliest_deadline
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.simulation.events import ROUNDING_US
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
@@ -64,7 +64,7 @@ def plainly(
                 queues[model].dispatcher.arrive(query)
                 arrived[model] += 1
             queues[model].dispatcher.queue.expire(now_us)
-        chosen = most_urgent(queues)
+        chosen = earliest_deadline(queues)
         if chosen is None:
             continue
         model = queues.index(chosen)
