@@ -14,7 +14,7 @@ from slotool.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from slotool.api.loadtest import LoadTest
+    from slotool.api.load_tested import LoadTest
     from slotool.data import DataSource
     from slotool.planning.fleet import Fleet, Pool
     from slotool.planning.fleet_search import FleetSearch
