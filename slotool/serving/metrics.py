@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
@@ -50,12 +50,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         # The first that is collected.
         self._reading = _Reading()
         self.registry.register(self._reading)
-        self._requests = Counter(
-            "slotool_requests", "Requests by outcome", ["model", "outcome"], registry=self.registry
-        )
+        self._requests = counter("slotool_requests", "Requests by outcome", ["model", "outcome"])
         self._latency_s = Distribution(
             "slotool_request_latency_seconds",
             "Seconds from the arrival of a request to its answer",
@@ -63,125 +62,81 @@ class Metrics:
             BUCKETS_S,
         )
         self.registry.register(self._latency_s)
-        self._points = Counter(
-            "slotool_operating_point_requests",
-            "Answered requests by operating point",
-            ["model", "point"],
-            registry=self.registry,
+        self._points = counter(
+            "slotool_operating_point_requests", "Answered requests by operating point", ["model", "point"]
         )
-        self._drops = Counter(
-            "slotool_drops", "Requests that were not answered, by cause", ["model", "cause"], registry=self.registry
-        )
+        self._drops = counter("slotool_drops", "Requests that were not answered, by cause", ["model", "cause"])
         # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
-        self._waiting = Gauge("slotool_queue_requests", "Requests waiting to be served", registry=self.registry)
-        self._workers = Gauge("slotool_workers", "Workers that are alive and warm", registry=self.registry)
-        self._device_workers = Gauge(
-            "slotool_device_workers",
-            "Workers that are alive and warm, by the device that they compute on",
-            ["device"],
-            registry=self.registry,
+        self._waiting = gauge("slotool_queue_requests", "Requests waiting to be served")
+        self._workers = gauge("slotool_workers", "Workers that are alive and warm")
+        self._device_workers = gauge(
+            "slotool_device_workers", "Workers that are alive and warm, by the device that they compute on", ["device"]
         )
-        self._pool_workers = Gauge(
-            "slotool_pool_workers", "Workers of a pool that are alive and warm", ["pool"], registry=self.registry
+        self._pool_workers = gauge("slotool_pool_workers", "Workers of a pool that are alive and warm", ["pool"])
+        self._pool_threads = gauge("slotool_pool_threads", "Compute threads of each worker of a pool", ["pool"])
+        self._pool_waiting = gauge("slotool_pool_queue_requests", "Requests waiting for workers of a pool", ["pool"])
+        self._pool_requests = counter("slotool_pool_requests", "Requests given to a pool", ["pool"])
+        self._threads = gauge("slotool_worker_threads", "Compute threads of each worker; 0 where pools differ")
+        self._reconfigurations = counter(
+            "slotool_worker_reconfigurations", "Times that all workers were replaced by others in number or threads"
         )
-        self._pool_threads = Gauge(
-            "slotool_pool_threads", "Compute threads of each worker of a pool", ["pool"], registry=self.registry
-        )
-        self._pool_waiting = Gauge(
-            "slotool_pool_queue_requests", "Requests waiting for workers of a pool", ["pool"], registry=self.registry
-        )
-        self._pool_requests = Counter(
-            "slotool_pool_requests", "Requests given to a pool", ["pool"], registry=self.registry
-        )
-        self._threads = Gauge(
-            "slotool_worker_threads", "Compute threads of each worker; 0 where pools differ", registry=self.registry
-        )
-        self._reconfigurations = Counter(
-            "slotool_worker_reconfigurations",
-            "Times that all workers were replaced by others in number or threads",
-            registry=self.registry,
-        )
-        self._restarts = Counter(
+        self._restarts = counter(
             "slotool_worker_restarts",
             "Workers restarted, as they were lost: in a call, while idle, or while they loaded",
-            registry=self.registry,
         )
-        self._switches = Counter(
-            "slotool_switches", "Operating points switched by a policy", ["model"], registry=self.registry
-        )
-        self._retries = Counter(
-            "slotool_retries", "Requests retried on another worker", ["model"], registry=self.registry
-        )
-        self._cancelled = Counter(
+        self._switches = counter("slotool_switches", "Operating points switched by a policy", ["model"])
+        self._retries = counter("slotool_retries", "Requests retried on another worker", ["model"])
+        self._cancelled = counter(
             "slotool_cancelled_calls",
             "Second calls of Conc ensembles cancelled because the first was confident",
             ["model"],
-            registry=self.registry,
         )
-        self._fallbacks = Counter(
+        self._fallbacks = counter(
             "slotool_fallbacks",
             "Calls of a version behind another server without an answer, in place of which another version answered",
             ["model", "version", "cause"],
-            registry=self.registry,
         )
-        self._accuracy = Gauge(
-            "slotool_labelled_accuracy",
-            "Accuracy of labelled answers; NaN without any",
-            ["model"],
-            registry=self.registry,
+        self._accuracy = gauge("slotool_labelled_accuracy", "Accuracy of labelled answers; NaN without any", ["model"])
+        self._alarms = gauge(
+            "slotool_violated_guarantees", "Tolerance tiers whose guarantee is violated by labelled answers", ["model"]
         )
-        self._alarms = Gauge(
-            "slotool_violated_guarantees",
-            "Tolerance tiers whose guarantee is violated by labelled answers",
-            ["model"],
-            registry=self.registry,
-        )
-        self._group_alarms = Gauge(
+        self._group_alarms = gauge(
             "slotool_violated_group_guarantees",
             "Tolerance tiers whose guarantee for a group is violated by labelled answers",
             ["model", "group"],
-            registry=self.registry,
         )
-        self._unknown_groups = Counter(
+        self._unknown_groups = counter(
             "slotool_unknown_group_requests",
             "Answered requests that name a group which the model's rules do not know",
             ["model"],
-            registry=self.registry,
         )
         self._groups: dict[str, set[str]] = {}
-        self._clients = Counter(
+        self._clients = counter(
             "slotool_client_requests",
             "Requests for an inference by client: let in, or beyond its rate (quota)",
             ["client", "outcome"],
-            registry=self.registry,
         )
-        self._corrections = Gauge(
+        self._corrections = gauge(
             "slotool_latency_correction",
             "How many times as long calls take as the latency table says, by which plans are made",
             ["model", "point", "pool"],
-            registry=self.registry,
         )
-        self._replans = Counter(
-            "slotool_replans", "Plans made again because latencies had changed", ["model"], registry=self.registry
-        )
-        self._shadow_requests = Counter(
+        self._replans = counter("slotool_replans", "Plans made again because latencies had changed", ["model"])
+        self._shadow_requests = counter(
             "slotool_shadow_requests",
             "Copies of answered requests for the shadow of a model: compared, rejected, failed, or skipped under load",
             ["model", "outcome"],
-            registry=self.registry,
         )
-        self._shadow_examples = Counter(
+        self._shadow_examples = counter(
             "slotool_shadow_examples",
             "Examples that shadow and serving model both answered, by whether the answers agree",
             ["model", "agree"],
-            registry=self.registry,
         )
-        self._shadow_difference = Counter(
+        self._shadow_difference = counter(
             "slotool_shadow_difference",
             "Sum of the errors of a shadow's answers, were the serving model's right",
             ["model"],
-            registry=self.registry,
         )
         self._shadow_latency_s = Histogram(
             "slotool_shadow_compute_seconds",
@@ -190,11 +145,10 @@ class Metrics:
             buckets=BUCKETS_S,
             registry=self.registry,
         )
-        self._stopped = Gauge(
+        self._stopped = gauge(
             "slotool_candidate_stopped",
             "1 for a canary or shadow that gets no requests, as workers were lost in its calls; absent for all others",
             ["model"],
-            registry=self.registry,
         )
         self._batch = Distribution("slotool_batch_examples", "Examples in a call", ("model",), BATCHES)
         self.registry.register(self._batch)
