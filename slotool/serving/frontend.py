@@ -214,18 +214,18 @@ class FrontEnd:
     def answer_alone(
         self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
     ) -> InferenceResult | None:
-        """The answer of ``submit`` where ``may_answer_alone``, as ``LoneRequest.answer`` has it; ``settle_alone`` must
+        """The answer of ``submit`` where ``may_answer_alone``, as ``DirectCalls.answer`` has it; ``settle_alone`` must
         follow. ``options``: without a tolerance or a minimum of accuracy, to a model that checks no inputs and is named
         without a version. None: nothing has happened, and ``submit`` is asked."""
-        lone = self.router.lone_request
-        return None if lone is None else lone.answer(served, x, options, arrival_us)
+        direct = self.router.direct_calls
+        return None if direct is None else direct.answer(served, x, options, arrival_us)
 
     def settle_alone(self, asked: Asked, answer: InferenceResult) -> None:
         """Count it, once it is on its way."""
         self.admission.answered_alone(asked.options.timeout_us)
         self.accounts.answered(asked, answer)
-        if (lone := self.router.lone_request) is not None:
-            lone.settle()
+        if (direct := self.router.direct_calls) is not None:
+            direct.settle()
 
     def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
         served = asked.served

@@ -64,7 +64,7 @@ class PooledRouter:
     """
 
     # No pool computes in the event loop.
-    lone_request = None
+    direct_calls = None
 
     def __init__(
         self,

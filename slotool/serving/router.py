@@ -15,11 +15,11 @@ from slotool.scheduling import Query, Workers
 from slotool.serving import rejections
 from slotool.serving.candidates import SHADOW, parted
 from slotool.serving.circuit_breaker import CircuitBreakers
+from slotool.serving.direct_calls import DirectCalls, RequestCounts
 from slotool.serving.dispatch_loop import DispatchLoop
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
-from slotool.serving.lone_request import LoneRequest, RequestCounts
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_exchange import ModelExchange, hand_over
 from slotool.serving.model_queue import (
@@ -105,7 +105,7 @@ class Router:
         self._is_draining = False
         self._counts = RequestCounts(numbered=numbered_from)
         loop_was_busy = self._dispatch_loop.read_if_long
-        self.lone_request = LoneRequest(
+        self.direct_calls = DirectCalls(
             self.engine, self._queues, self.results, self._counts, clock_us, self._is_free, loop_was_busy
         )
         self.metrics.watch_queue(self.waiting)

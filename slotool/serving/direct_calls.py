@@ -1,4 +1,4 @@
-"""A request that is the only one: answered before its caller goes on, and counted afterwards."""
+"""Calls that the event loop computes itself, past the queue: answered before the caller goes on, counted afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RequestCounts:
     numbered: int = 0
 
 
-class LoneRequest:
+class DirectCalls:
     """Answers a request that is the only one, where the event loop itself computes: without the queue, and without what
     its client need not wait for.
 
