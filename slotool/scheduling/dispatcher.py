@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -146,6 +146,21 @@ class Dispatcher:
         self.queue.note_arrival(query)
         self.workers.becomes_idle(worker, now_us)
         self.outcomes[RequestOutcome.IN_TIME if now_us <= query.deadline_us else RequestOutcome.LATE] += 1
+
+    def decide_alike(self, query: Query, now_us: float) -> tuple[int, Decision] | None:
+        """The worker and the decision of the batch that ``query`` begins with others like it, which have no deadline
+        either, where the policy decides without the queue; None where none would join, and otherwise as
+        ``decide_alone``. ``answered_alike`` says that the call was made and has ended."""
+        decided = self.decide_alone(query, now_us)
+        if decided is None or not self.policy.serves(decided[1].point, query):
+            return None
+        return decided[0], self.policy.decision_for(query, decided[1])
+
+    def answered_alike(self, arrivals_us: Sequence[float], worker: int, now_us: float) -> None:
+        """A call decided by ``decide_alike`` has ended with answers to queries that came at these instants."""
+        self.queue.note_arrivals(arrivals_us)
+        self.workers.becomes_idle(worker, now_us)
+        self.outcomes[RequestOutcome.IN_TIME] += len(arrivals_us)
 
     def finished(self, worker: int, now_us: float) -> Batch:
         """The answers of ``worker`` are there; it is idle again. The batch they are of."""

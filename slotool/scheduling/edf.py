@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -100,6 +100,10 @@ class EdfQueue:
     def note_arrival(self, query: Query) -> None:
         """``query`` has come, and is served without having been here."""
         self._arrivals.unread_us.append(query.arrival_us)
+
+    def note_arrivals(self, arrivals_us: Sequence[float]) -> None:
+        """The same of several."""
+        self._arrivals.unread_us.extend(arrivals_us)
 
     def peek(self) -> Query | None:
         """The most urgent query, left where it is; None when the queue is empty."""

@@ -91,10 +91,11 @@ class Admission:
         self._answered += answered
         self._mean_timeout_us += (min(timeout_us, MAX_TIMEOUT_US) - self._mean_timeout_us) / REMEMBERED
 
-    def answered_alone(self, timeout_us: float) -> None:
-        """A request was answered while no other was in progress; it had so long."""
-        self.in_progress += 1
-        self.end(timeout_us, answered=True)
+    def answered_at_once(self, timeout_us: float, count: int = 1) -> None:
+        """So many requests were answered that are in progress no more, or never were; each had so long."""
+        self._answered += count
+        timeout_us, kept = min(timeout_us, MAX_TIMEOUT_US), (1 - 1 / REMEMBERED) ** count
+        self._mean_timeout_us = timeout_us + (self._mean_timeout_us - timeout_us) * kept
 
     def rejection(self) -> Rejection | None:
         """Why one more request is not admitted; None when it is."""

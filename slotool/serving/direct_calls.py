@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from slotool.data.columns import Inputs
 from slotool.scheduling import Query
 from slotool.serving.call_results import CallResults
 from slotool.serving.engines import InferenceEngine
 from slotool.serving.model_queue import InferenceResult, ModelQueue
-from slotool.serving.outputs import lowest
+from slotool.serving.outputs import Computed, lowest
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
@@ -26,12 +29,29 @@ class RequestCounts:
     numbered: int = 0
 
 
-class DirectCalls:
-    """Answers a request that is the only one, where the event loop itself computes: without the queue, and without what
-    its client need not wait for.
+class _Call(NamedTuple):
+    """A call that was made and is not noted yet. ``query``: of the only request, or of the first of those alike that
+    came at ``arrivals_us``."""
 
-    ``queues``: the router's, by name; ``is_free``: whether a request that comes now is admitted and the only one;
-    ``loop_was_busy``: called with the µs that one took.
+    model_queue: ModelQueue
+    query: Query
+    arrivals_us: Sequence[float]
+    worker: int
+    point: OperatingPoint
+    begun_us: float
+    done_us: float
+
+    @property
+    def examples(self) -> int:
+        return self.query.examples * len(self.arrivals_us)
+
+
+class DirectCalls:
+    """Answers a request that is the only one, or several that are alike but for their values, where the event loop
+    itself computes: without the queue, and without what their clients need not wait for.
+
+    ``queues``: the router's, by name; ``is_free``: whether so many requests that come now are admitted and the only
+    ones; ``loop_was_busy``: called with the µs that a call took.
     """
 
     def __init__(
@@ -41,13 +61,16 @@ class DirectCalls:
         results: CallResults,
         counts: RequestCounts,
         now_us: Callable[[], float],
-        is_free: Callable[[], bool],
+        is_free: Callable[[int], bool],
         loop_was_busy: Callable[[float], None],
     ):
         self._engine, self._queues, self._results, self._counts = engine, queues, results, counts
         self._now_us, self._is_free, self._loop_was_busy = now_us, is_free, loop_was_busy
-        # Of the last answer: its queue, query, worker and point, when it began and when it ended.
-        self._unsettled: tuple[ModelQueue, Query, int, OperatingPoint, float, float] | None = None
+        self._unsettled: _Call | None = None
+
+    def is_free(self) -> bool:
+        """Whether nothing waits, so that ``answer`` and ``answer_alike`` are worth asking."""
+        return self._is_free(1)
 
     def answer(
         self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
@@ -58,39 +81,114 @@ class DirectCalls:
 
         ``options``: without a tolerance or a minimum of accuracy. None: nothing has happened, and ``submit`` is asked.
         """
-        model_queue = self._queues.get(served.name)
-        if model_queue is None or model_queue.served is not served or model_queue.is_closing or not self._is_free():
+        model_queue = self._queue_of(served)
+        if model_queue is None or not self._is_free(1):
             return None
         headroom_us = self._results.headroom.of(options.timeout_us, arrival_us)
         deadline_us = arrival_us + options.timeout_us - headroom_us
-        name = str(self._counts.numbered + 1)
-        query = Query(name, arrival_us, deadline_us, None, options.objective, None, options.priority, len(x))
+        query = self._query(options, arrival_us, deadline_us, len(x))
         begun_us = self._now_us()
         decided = model_queue.dispatcher.decide_alone(query, begun_us)
         if decided is None or decided[1].switches:
             return None
         worker, decision = decided
-        try:
-            scored = self._engine.compute(served.name, decision.point, x)
-        except Exception:
-            return None  # ``submit`` has it fail again, and finds out whose fault it is
+        scored = self._computed(served, decision.point, x)
         done_us = self._now_us()
+        if scored is None:
+            return None
         sure = None if scored.confidence is None else lowest(scored.confidence)
         if sure is not None and math.isnan(sure):
             return None
-        self._unsettled = model_queue, query, worker, decision.point, begun_us, done_us
+        self._unsettled = _Call(model_queue, query, (arrival_us,), worker, decision.point, begun_us, done_us)
         timing = begun_us - arrival_us, done_us - begun_us, query.deadline_us - done_us + headroom_us
         return InferenceResult(scored, decision, *timing, len(scored), query.id, "", served.version, sure)
 
+    def answer_alike(
+        self,
+        served: ServedModel,
+        options: RequestOptions,
+        arrivals_us: Sequence[float],
+        examples: int,
+        joined: Callable[[int], Inputs],
+    ) -> Sequence[InferenceResult]:
+        """The answers of ``Router.submit`` to the first of several requests that came in one iteration of the event
+        loop, as many as the policy has share a call. ``settle`` must follow if there are any; if there are none,
+        nothing has happened, and ``submit`` is asked.
+
+        ``options``: of all of them, without a deadline, a tolerance or a minimum of accuracy; ``examples``: of each;
+        ``joined``: the examples of so many of the first, which it may fail to join.
+        """
+        model_queue = self._queue_of(served)
+        if model_queue is None or not self._is_free(len(arrivals_us)):
+            return ()
+        query = self._query(options, arrivals_us[0], math.inf, examples)
+        begun_us = self._now_us()
+        decided = model_queue.dispatcher.decide_alike(query, begun_us)
+        if decided is None or decided[1].switches:
+            return ()
+        (worker, decision), count = decided, min(len(arrivals_us), decided[1].batch_size // examples)
+        scored = self._computed(served, decision.point, joined(count)) if count > 1 else None
+        done_us = self._now_us()
+        if scored is None or len(scored) != count * examples:
+            return ()
+        sure = _lowest_of_each(scored.confidence, examples)
+        if sure is None and scored.confidence is not None:
+            return ()
+        answered_us = tuple(arrivals_us[:count])
+        self._unsettled = _Call(model_queue, query, answered_us, worker, decision.point, begun_us, done_us)
+        took_us, batch, number, version = done_us - begun_us, len(scored), int(query.id), served.version
+        return [
+            InferenceResult(
+                scored.take(slice(at * examples, (at + 1) * examples)),
+                decision,
+                begun_us - arrival_us,
+                took_us,
+                math.inf,
+                batch,
+                str(number + at),
+                version=version,
+                confidence=None if sure is None else sure[at],
+                is_shared=True,
+            )
+            for at, arrival_us in enumerate(answered_us)
+        ]
+
     def settle(self) -> None:
-        """Note what follows of the last answer."""
+        """Note what follows of the last answers."""
         assert self._unsettled is not None
-        (model_queue, query, worker, point, begun_us, done_us), self._unsettled = self._unsettled, None
-        self._counts.arrived += 1
-        self._counts.numbered += 1
-        examples = query.examples
-        model_queue.dispatcher.answered_alone(query, worker, done_us)
-        planned_us = model_queue.served.policy.planned_us(point, examples)
-        self._results.note_call(model_queue, point, examples, begun_us, done_us)
-        self._results.all_answered(done_us - begun_us, planned_us or 0.0, done_us, 1)
-        self._loop_was_busy(self._now_us() - begun_us)
+        call, self._unsettled = self._unsettled, None
+        count = len(call.arrivals_us)
+        self._counts.arrived += count
+        self._counts.numbered += count
+        if count == 1:
+            call.model_queue.dispatcher.answered_alone(call.query, call.worker, call.done_us)
+        else:
+            call.model_queue.dispatcher.answered_alike(call.arrivals_us, call.worker, call.done_us)
+        planned_us = call.model_queue.served.policy.planned_us(call.point, call.examples)
+        self._results.note_call(call.model_queue, call.point, call.examples, call.begun_us, call.done_us)
+        self._results.all_answered(call.done_us - call.begun_us, planned_us or 0.0, call.done_us, count)
+        self._loop_was_busy(self._now_us() - call.begun_us)
+
+    def _queue_of(self, served: ServedModel) -> ModelQueue | None:
+        """The queue of a model that is still served as it is."""
+        model_queue = self._queues.get(served.name)
+        is_there = model_queue is not None and model_queue.served is served and not model_queue.is_closing
+        return model_queue if is_there else None
+
+    def _query(self, options: RequestOptions, arrival_us: float, deadline_us: float, examples: int) -> Query:
+        name = str(self._counts.numbered + 1)
+        return Query(name, arrival_us, deadline_us, None, options.objective, None, options.priority, examples)
+
+    def _computed(self, served: ServedModel, point: OperatingPoint, x: Inputs) -> Computed | None:
+        try:
+            return self._engine.compute(served.name, point, x)
+        except Exception:
+            return None  # ``submit`` has it fail again, and finds out whose fault it is
+
+
+def _lowest_of_each(confidence: np.ndarray | None, examples: int) -> list[float] | None:
+    """Of each request; None where the model states none, and where one of them is no number."""
+    if confidence is None:
+        return None
+    sure = confidence if examples == 1 else confidence.reshape(-1, examples).min(axis=1)
+    return None if np.isnan(sure).any() else sure.tolist()

@@ -87,10 +87,20 @@ class FrontEnd:
     def may_answer_alone(self) -> bool:
         """Whether ``answer_alone`` is worth asking: a request that arrives now is the only one, in this iteration of
         the event loop and in progress, and it is computed without asking who sent it or writing down what."""
-        if self.admission.in_progress or not self.router.engine.in_loop or not self._arrives_alone():
-            return False
+        return not self.admission.in_progress and self._arrives_alone() and self._only_computes()
+
+    def may_gather(self, gathered: int) -> bool:
+        """Whether requests that arrive in this iteration of the event loop may wait for each other, to ask
+        ``answer_alike`` for all together, as so many do already: none but they are in progress, and they are computed
+        as in ``may_answer_alone``."""
+        direct = self.router.direct_calls
+        is_free = direct is not None and self.admission.in_progress == gathered and direct.is_free()
+        return is_free and self._only_computes()
+
+    def _only_computes(self) -> bool:
+        """Whether the event loop computes requests itself, without asking who sent them or writing down what."""
         others = self._has_candidates or self.default_tolerance is not None or self.has_records
-        return not others and self.clients is None and self.addresses is None
+        return self.router.engine.in_loop and not others and self.clients is None and self.addresses is None
 
     def _arrives_alone(self) -> bool:
         """Whether no other request arrived in this iteration of the event loop: one that might be more urgent, or share
@@ -222,8 +232,26 @@ class FrontEnd:
 
     def settle_alone(self, asked: Asked, answer: InferenceResult) -> None:
         """Count it, once it is on its way."""
-        self.admission.answered_alone(asked.options.timeout_us)
-        self.accounts.answered(asked, answer)
+        self.settle_alike([asked], [answer])
+
+    def answer_alike(
+        self,
+        served: ServedModel,
+        options: RequestOptions,
+        arrivals_us: Sequence[float],
+        examples: int,
+        joined: Callable[[int], Inputs],
+    ) -> Sequence[InferenceResult]:
+        """The answers of ``submit`` to the first of requests that ``may_gather``, as ``DirectCalls.answer_alike`` has
+        it; ``settle_alike`` must follow if there are any. Models and options are those of ``answer_alone``."""
+        direct = self.router.direct_calls
+        return () if direct is None else direct.answer_alike(served, options, arrivals_us, examples, joined)
+
+    def settle_alike(self, asked: Sequence[Asked], answers: Sequence[InferenceResult]) -> None:
+        """Count them, once they are on their way."""
+        self.admission.answered_at_once(asked[0].options.timeout_us, len(asked))
+        for each, answer in zip(asked, answers, strict=True):
+            self.accounts.answered(each, answer)
         if (direct := self.router.direct_calls) is not None:
             direct.settle()
 

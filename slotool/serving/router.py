@@ -303,7 +303,7 @@ class Router:
         )
         request = PendingRequest(query, x, done, is_disconnected, headroom_us)
         model_queue.pending[query.id] = request
-        if alone and self._is_free():
+        if alone and self._is_free(1):
             self._dispatch_loop.serve_alone(model_queue, request)
             return
         model_queue.dispatcher.arrive(query)
@@ -313,9 +313,10 @@ class Router:
         else:
             self._dispatch_loop.dispatch()
 
-    def _is_free(self) -> bool:
-        """Whether a request that comes now is admitted and the only one, and the event loop itself is to compute it."""
-        return self._ended is None and self._max_queue > 0 and self._dispatch_loop.is_free()
+    def _is_free(self, count: int) -> bool:
+        """Whether so many requests that come now are admitted and the only ones, and the event loop itself is to
+        compute them."""
+        return self._ended is None and self._max_queue >= count and self._dispatch_loop.is_free()
 
     def rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""

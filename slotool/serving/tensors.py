@@ -78,11 +78,13 @@ class _Asked:
 
 
 class Repeatable(NamedTuple):
-    """Requests with the same JSON, ``head``. ``request``: what they all ask for, without values; ``x``: what the model
-    takes, of the bytes that follow the JSON of one; these then belong to it. Raises ``Rejection`` as ``parse``."""
+    """Requests with the same JSON, ``head``. ``request``: what they all ask for, without values; ``examples``: that
+    each has; ``x``: what the model takes, of the bytes that follow the JSON of one; these then belong to it. Raises
+    ``Rejection`` as ``parse``."""
 
     head: bytes
     request: InferRequest
+    examples: int
     x: Callable[[bytearray], np.ndarray | Columns]
 
 
@@ -121,7 +123,7 @@ class RequestReader:
         if len(raw) != asked.raw_bytes or asked.places or elsewhere:
             return None
         request = InferRequest(_NO_VALUES, asked.outputs, asked.id, asked.parameters, asked.classes)
-        return Repeatable(head, request, self._x_of_values(asked))
+        return Repeatable(head, request, asked.tensors[0].shape[0], self._x_of_values(asked))
 
     def _x_of_values(self, asked: _Asked) -> Callable[[bytearray], np.ndarray | Columns]:
         """As ``Repeatable`` has it. Of one tensor of numbers, the usual case, all but the values is checked by now."""

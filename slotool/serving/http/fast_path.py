@@ -13,6 +13,7 @@ from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.bulk_rejection import INFERENCE, BulkRejector
+from slotool.serving.http.gathered import GatheredRequests
 from slotool.serving.http.requests import Request
 from slotool.serving.http.straight_path import StraightPath
 from slotool.serving.http.transport import Outbox
@@ -56,6 +57,7 @@ class FastPath:
         self._front, self._inference, self._compute = front, inference, compute
         self.bulk_rejector = BulkRejector(front)
         self.straight = StraightPath(front, inference)
+        self.gathered = GatheredRequests(front, inference, self.straight)
         # Answers of one call leave together.
         self.outbox = Outbox()
         front.router.listen_to_batches(self._call_answered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from functools import partial
 from typing import Any, cast
 
 from starlette.types import ASGIApp
@@ -16,6 +17,7 @@ from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
 from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.fast_path import FastPath
+from slotool.serving.http.gathered import GatheredRequest
 from slotool.serving.http.head_faults import head_fault
 from slotool.serving.http.repeated_head import RepeatedHead
 from slotool.serving.http.requests import Request, RequestReader
@@ -217,12 +219,26 @@ class HttpProtocol(AnsweringProtocol):
             self._watch()
             return True
         exchange = repeated.exchange(data)
+        if not overloaded and self._gathers(exchange, data):
+            return True
         # Nothing is being answered and nothing waits: it needs no place in a queue, and no deadline for a client that
         # waits for its answer.
         if overloaded or self._front.clients is not None:
             self._begin(exchange)
         else:
             self._begin_admitted(exchange)
+        return True
+
+    def _gathers(self, exchange: Exchange, data: bytes) -> bool:
+        """Whether the request ``data`` waits for others that arrive with it and are like it but for their values."""
+        gathered = self._fast_path.gathered
+        if not gathered.admit() or (known := self._repeated_head.patient(data)) is None:
+            return False
+        assert exchange.head is not None
+        self._exchange = exchange
+        begin, is_closing = partial(self._begin_admitted, exchange), self._transport.is_closing
+        values = memoryview(data)[len(known.prefix) :]
+        gathered.add(known, GatheredRequest(values, exchange.head.arrival_us, is_closing, self._reply, begin))
         return True
 
     def _is_busy(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.fast_path import FastPath, SentHead
 from slotool.serving.http.straight_path import KnownRequest
@@ -54,6 +56,24 @@ class RepeatedHead:
         """The answer to ``data``, which this head begins, where it differs from the request before in nothing but its
         values and ``FrontEnd.may_answer_alone``; ``settle`` must follow, once it is written. None: nothing has
         happened."""
+        known = self._known_of(data)
+        return None if known is None else self._fast_path.straight.answer(known, data)
+
+    def settle(self) -> None:
+        """Count the last ``answer``."""
+        self._fast_path.straight.settle()
+        self._looks = MAX_LOOKS
+
+    def patient(self, data: bytes) -> KnownRequest | None:
+        """What ``data``, which this head begins, is known as, if it has no deadline; None otherwise."""
+        known = self._known_of(data)
+        if known is None or not math.isinf(known.options.timeout_us):
+            return None
+        self._looks = MAX_LOOKS
+        return known
+
+    def _known_of(self, data: bytes) -> KnownRequest | None:
+        """What ``data``, which this head begins, is known as by now."""
         straight, known = self._fast_path.straight, self._known
         if known is None or not data.startswith(known.prefix) or not straight.is_current(known):
             assert self._last is not None
@@ -62,11 +82,4 @@ class RepeatedHead:
                 return None
             self._looks -= 1
             known = self._known = straight.known(sent, head.model, head.headers, data[len(sent) :])
-            if known is None:
-                return None
-        return straight.answer(known, data)
-
-    def settle(self) -> None:
-        """Count the last ``answer``."""
-        self._fast_path.straight.settle()
-        self._looks = MAX_LOOKS
+        return known

@@ -162,7 +162,7 @@ def _count_each(application: Any) -> None:
 
 def _through_the_queue(application: Any) -> None:
     router = application.state.front.router
-    router._is_free = router.direct_calls._is_free = lambda: False
+    router._is_free = router.direct_calls._is_free = lambda count: False
 
 
 def _never_straight(application: Any) -> None:

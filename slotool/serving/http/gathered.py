@@ -1,0 +1,101 @@
+"""Requests that arrive together and are alike but for their values: answered in calls that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from slotool.data.columns import Inputs, concatenate
+from slotool.serving.accounts import Asked
+from slotool.serving.dispatch_loop import LONG_US
+from slotool.serving.frontend import FrontEnd
+from slotool.serving.http.straight_path import KnownRequest, StraightPath
+from slotool.serving.oip import OpenInference
+from slotool.serving.reply import Reply
+
+
+class GatheredRequest(NamedTuple):
+    """``values``: the bytes of its tensors; ``done``: takes its answer; ``begin``: has the fast path answer it."""
+
+    values: memoryview
+    arrival_us: float
+    is_disconnected: Callable[[], bool]
+    done: Callable[[Reply], None]
+    begin: Callable[[], None]
+
+
+class GatheredRequests:
+    """Gathers known requests in an iteration of the event loop, in which nothing else is in progress, and answers those
+    that are alike in as few calls as the policy admits: without the queue, and with one decision for each call.
+
+    Tensors are read, the policy asked, the call made and each answer written as for every other request. Whatever is
+    unusual is left to the fast path, as if it had not been gathered: a request whose client has left, values that are
+    not numbers, a policy that has none share a call, others that wait for a worker meanwhile.
+    """
+
+    def __init__(self, front: FrontEnd, inference: OpenInference, straight: StraightPath):
+        self._front, self._inference, self._straight = front, inference, straight
+        self._groups: dict[bytes, tuple[KnownRequest, list[GatheredRequest]]] = {}
+        self._count = 0
+
+    def admit(self) -> bool:
+        """Whether a known request that arrives now may be added."""
+        return self._front.may_gather(self._count)
+
+    def add(self, known: KnownRequest, request: GatheredRequest) -> None:
+        """Have it answered once all that this iteration has read were added."""
+        if not self._count:
+            asyncio.get_running_loop().call_soon(self._answer)
+        self._groups.setdefault(known.prefix, (known, []))[1].append(request)
+        self._count += 1
+        self._front.admission.begin()
+
+    def _answer(self) -> None:
+        groups, self._groups = self._groups, {}
+        self._front.admission.in_progress -= self._count
+        self._count = 0
+        # None has a deadline.
+        for known, requests in sorted(groups.values(), key=lambda group: group[0].options.priority or math.inf):
+            here = [request for request in requests if not request.is_disconnected()]
+            left = [] if len(here) == len(requests) else [request for request in requests if request.is_disconnected()]
+            for request in (*self._unanswered(known, here), *left):
+                request.begin()
+
+    def _unanswered(self, known: KnownRequest, requests: list[GatheredRequest]) -> list[GatheredRequest]:
+        """Answer requests in calls for a millisecond, in which no other comes to wait; the rest is returned."""
+        now_us = self._front.router.now_us
+        until_us = now_us() + LONG_US
+        while len(requests) > 1 and now_us() < until_us:
+            answered = self._answered_by_a_call(known, requests)
+            if not answered:
+                break
+            requests = requests[answered:]
+        return requests
+
+    def _answered_by_a_call(self, known: KnownRequest, requests: Sequence[GatheredRequest]) -> int:
+        """How many of the first of ``requests`` a call has answered; 0: nothing has happened."""
+        front, served, options, json = self._front, known.served, known.options, known.json
+        arrivals_us, taken = [request.arrival_us for request in requests], list[Inputs]()
+
+        def joined(count: int) -> Inputs:
+            taken.extend(json.x(bytearray(request.values)) for request in requests[:count])
+            return concatenate(taken)
+
+        if not self._straight.is_current(known):
+            return 0
+        try:
+            answers = front.answer_alike(served, options, arrivals_us, json.examples, joined)
+            replies = [self._inference.reply(served, json.request, answer) for answer in answers]
+        except Exception:
+            return 0  # the fast path says what is wrong
+        if not answers:
+            return 0
+        for request, reply in zip(requests, replies, strict=False):
+            request.done(reply)
+        front.settle_alike([
+            Asked(served, x, options, request.arrival_us, answer.queue_us)
+            for x, request, answer in zip(taken, requests, answers, strict=False)
+        ], answers)  # fmt: skip
+        return len(answers)
