@@ -169,8 +169,13 @@ def _never_straight(application: Any) -> None:
     application.state.fast_path.straight.known = lambda *_: None
 
 
+def _never_gathered(application: Any) -> None:
+    application.state.fast_path.gathered.admit = lambda: False
+
+
 SHORTCUTS = {
     "the straight path of known requests": _never_straight,
+    "known requests gathered": _never_gathered,
     "answers written together": _one_by_one,
     "heads remembered": _read_each_time,
     "lone requests dispatched at once": _dispatch_later,
