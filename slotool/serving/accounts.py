@@ -74,6 +74,7 @@ class Accounts:
         for name in names:
             if name not in self._statistics:
                 self._statistics[name], self._feedback[name] = Statistics(), Feedback()
+                self._metrics.serves(name)
                 self._metrics.watch_feedback(name, self._feedback[name])
             if len(names) > 1 and name not in self._live_of:
                 self._live_of[name] = Live(partial(self._waiting, name))

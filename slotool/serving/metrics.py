@@ -188,6 +188,14 @@ class Metrics:
         """All workers were replaced by others in number or threads."""
         self._reconfigurations.inc()
 
+    def serves(self, model: str) -> None:
+        """Show a model's counters from 0 on: a rate knows no increase of a series that was not there before it, and an
+        alert of few answers in time needs their count where there are none."""
+        for outcome in ("ok", "late"):
+            self._requests.labels(model, outcome)
+        for counter in (self._switches, self._retries, self._cancelled):
+            counter.labels(model)
+
     def watch_feedback(self, model: str, feedback: Labelled) -> None:
         """Report labelled accuracy and alarms whenever metrics are read."""
         self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
