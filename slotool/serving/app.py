@@ -31,23 +31,16 @@ from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.limits import Limits
 from slotool.serving.live_page import LivePage, RuntimeSettings
 from slotool.serving.metrics import CONTENT_TYPE
-from slotool.serving.oip import MODELS_ARE_FIXED, OpenInference
+from slotool.serving.not_served import reason_of_page
+from slotool.serving.oip import OpenInference
 from slotool.serving.pools import AnyRouter, PooledEngine
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.reprofiling import Reprofiling
-from slotool.serving.shared_memory import CUDA_NOT_SHARED, NOT_SHARED, SharedMemory
-from slotool.serving.shared_memory_routes import PATH as SHARED_MEMORY
+from slotool.serving.shared_memory import SharedMemory
 from slotool.serving.shared_memory_routes import SharedMemoryRoutes
 from slotool.serving.traces import Traces
 from slotool.serving.worker_switching import WorkerSwitching
-
-# What clients of this protocol may look for, and why it is not there.
-_NOT_SERVED = {
-    "/v2/repository/models/": MODELS_ARE_FIXED,
-    f"{SHARED_MEMORY}/": NOT_SHARED,
-    "/v2/cudasharedmemory/": CUDA_NOT_SHARED,
-}
 
 
 def create_app(
@@ -161,10 +154,7 @@ class _Pages:
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        sentence = {404: f"there is no page {request.url.path[:80]}", 405: f"{request.method} is not served here"}
-        for pages, reason in _NOT_SERVED.items():
-            if request.url.path.startswith(pages):
-                sentence[404] = reason
+        sentence = {404: reason_of_page(request.url.path), 405: f"{request.method} is not served here"}
         document = {"error": sentence.get(error.status_code, error.detail)}
         return json_response(document, error.status_code, error.headers)
 

@@ -21,14 +21,14 @@ from slotool.serving import bounds, grpc_messages, rejections, request_options, 
 from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import FrontEnd, explanation
+from slotool.serving.not_served import SERVICE, reason_of_method
 from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
-from slotool.serving.shared_memory import CUDA_NOT_SHARED, EXTENSION, NOT_SHARED, Regions
+from slotool.serving.shared_memory import EXTENSION, NOT_SHARED, Regions
 from slotool.serving.tls import Certificate
 
-SERVICE = "inference.GRPCInferenceService"
 EXTENSIONS = ["classification", "model_configuration", "statistics", "model_repository"]
 # As over HTTP, probes show no token.
 OPEN = (v2.ServerLiveRequest, v2.ServerReadyRequest)
@@ -53,11 +53,6 @@ CODES = {
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
-# What clients of Triton may ask for, and why it is not there.
-NOT_SERVED = {
-    "ModelStreamInfer": "no state is kept between requests; send each of them by ModelInfer",
-    **dict.fromkeys((f"CudaSharedMemory{what}" for what in ("Status", "Register", "Unregister")), CUDA_NOT_SHARED),
 }
 
 
@@ -96,8 +91,8 @@ class GrpcFrontEnd:
         ]
         self._server = grpc.aio.server(options=options)
         methods = {name: self._method(*served) for name, served in self._methods().items()}
-        methods |= {name: _not_served(f"{name} is not served: {reason}") for name, reason in NOT_SERVED.items()}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        # The first that knows a method serves it.
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods), _NotServed()))
         try:
             if self._certificate is None:
                 self._server.add_insecure_port(self._address)
@@ -331,13 +326,16 @@ class GrpcFrontEnd:
         return grpc_messages.format_infer(*named, interface, asked, outputs, explained)
 
 
-def _not_served(sentence: str) -> grpc.RpcMethodHandler:
-    """Rejects every call, whatever it sends, before any of it is read."""
+class _NotServed(grpc.GenericRpcHandler):
+    """Rejects every call of any other method, whatever it sends, before any of it is read."""
 
-    async def refuse(messages: AsyncIterator[bytes], context: Any) -> None:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:
+        sentence = reason_of_method(handler_call_details.method)
 
-    return grpc.stream_stream_rpc_method_handler(refuse)
+        async def reject(messages: AsyncIterator[bytes], context: Any) -> None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, sentence)
+
+        return grpc.stream_stream_rpc_method_handler(reject)
 
 
 async def _named_first(messages: AsyncIterator[bytes]) -> str:

@@ -81,6 +81,18 @@ def test_names_of_a_model_s_classes_are_those_of_its_data(server: LiveServer) ->
         assert label == labels[int(index)]
 
 
+def test_what_is_set_at_the_start_is_not_set_by_requests(server: LiveServer) -> None:
+    for page, sentence in (
+        ("logging", "what is logged is set when the server starts"),
+        ("trace/setting", "what is traced is set when the server starts"),
+        ("models/three/trace/setting", "what is traced is set when the server starts"),
+    ):
+        for ask in (HTTP.get, HTTP.post):
+            answer = ask(f"{server.url}/v2/{page}")
+            assert answer.status_code == 404
+            assert sentence in answer.json()["error"]
+
+
 def test_models_are_not_loaded_or_unloaded(server: LiveServer) -> None:
     for verb in ("load", "unload"):
         answer = HTTP.post(f"{server.url}/v2/repository/models/three/{verb}", json={})

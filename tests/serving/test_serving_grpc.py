@@ -55,9 +55,14 @@ def client(live: LiveServer) -> Iterator[triton.InferenceServerClient]:
 
 
 @pytest.fixture(scope="module")
-def stub(live: LiveServer) -> Iterator[Any]:
+def channel(live: LiveServer) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(live.grpc_address) as channel:
-        yield Stub(channel)
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def stub(channel: grpc.Channel) -> Any:
+    return Stub(channel)
 
 
 def logits(live: LiveServer, x: np.ndarray) -> np.ndarray:
@@ -221,11 +226,37 @@ def test_bytes_that_are_no_message_or_too_long_are_rejected(live: LiveServer) ->
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_what_only_triton_serves_is_a_sentence(stub: Any) -> None:
-    with pytest.raises(grpc.RpcError, match="CUDA shared memory is not served") as caught:
-        stub.CudaSharedMemoryStatus(v2.CudaSharedMemoryStatusRequest())
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("inference.GRPCInferenceService/CudaSharedMemoryStatus", "CUDA shared memory is not served"),
+        ("inference.GRPCInferenceService/CudaSharedMemoryRegister", "CUDA shared memory is not served"),
+        ("inference.GRPCInferenceService/LogSettings", "what is logged is set when the server starts: --log"),
+        ("inference.GRPCInferenceService/TraceSetting", "what is traced is set when the server starts: --traces"),
+        ("inference.GRPCInferenceService/No\x1bMethod", "has no method No\\x1bMethod here"),
+        ("grpc.health.v1.Health/Check", "no service grpc.health.v1.Health: this server has inference.GRPCInference"),
+        ("no-slash", "no service no-slash"),
+    ],
+)
+def test_what_is_not_served_is_a_sentence(channel: grpc.Channel, path: str, sentence: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(f"/{path}")(b"")
+    assert sentence in caught.value.details()
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
-    # How tritonclient sends the requests of a sequence.
+
+
+def test_every_method_of_the_protocol_is_answered_in_words(channel: grpc.Channel) -> None:
+    for method in v2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
+        called = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")(iter([b""]))
+        try:
+            list(called)
+        except grpc.RpcError:
+            assert " " in called.details()
+            assert called.details() != "Method not found!"
+
+
+def test_requests_of_a_sequence_are_a_sentence(stub: Any) -> None:
+    # How tritonclient sends them.
     with pytest.raises(grpc.RpcError, match="no state is kept between requests; send each of them by ModelInfer"):
         next(stub.ModelStreamInfer(iter([request(sequence_id=7)])))
 
