@@ -19,12 +19,11 @@ from slotool.serving import trace_context
 from slotool.serving.candidates import VERSION
 from slotool.serving.events import warn
 from slotool.serving.model_queue import InferenceResult
+from slotool.serving.trace_attributes import MAX_CHARACTERS
 
 STDOUT = "-"
 # What waits to be written; lines beyond it are counted and lost, so that a slow disk stops no request.
 MAX_LINES = 10_000
-# Names and paths that clients send are cut to so many characters.
-MAX_CHARACTERS = 200
 # Lines of so many seconds are written together: waking the thread for each would cost more than the line.
 WRITE_INTERVAL_S = 0.05
 CLOSE_S = 2.0

@@ -21,6 +21,7 @@ from slotool.serving import bounds, grpc_messages, rejections, request_options, 
 from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import FrontEnd, explanation
+from slotool.serving.grpc_codes import CODES
 from slotool.serving.not_served import SERVICE, reason_of_method
 from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
@@ -38,22 +39,6 @@ MAX_STREAMS = 256
 MAX_CONNECTIONS = 1_024
 # How long a rejection by quota waits for the message, which says by which model it is counted.
 NAMED_WITHIN_S = 0.1
-# google/rpc/code.proto says which HTTP status belongs to which code; 408, 413, 415 and 431 have no other home.
-CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    408: grpc.StatusCode.DEADLINE_EXCEEDED,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    415: grpc.StatusCode.INVALID_ARGUMENT,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    431: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    499: grpc.StatusCode.CANCELLED,
-    500: grpc.StatusCode.INTERNAL,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
 
 
 class GrpcFrontEnd:
@@ -173,7 +158,7 @@ class GrpcFrontEnd:
             trailers = [("cause", rejection.cause), *traced]
             if rejection.retry_after_s is not None:
                 trailers.append(("retry-after", str(rejection.retry_after_s)))
-            await context.abort(CODES[rejection.status], str(rejection), tuple(trailers))
+            await context.abort(grpc.StatusCode[CODES[rejection.status]], str(rejection), tuple(trailers))
             raise AssertionError("abort raises")
 
         # On the wire a unary request is a stream of one. Taken as such, a request that never comes can time out, and

@@ -11,16 +11,19 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
-from slotool.serving.access_log import MAX_CHARACTERS
+from slotool.serving import trace_attributes
+from slotool.serving.trace_attributes import MAX_CHARACTERS
 from slotool.serving.trace_context import TraceContext
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class SpanMaker:
-    """``$OTEL_SERVICE_NAME`` and ``$OTEL_RESOURCE_ATTRIBUTES`` go before the names that it gives the service."""
+    """``$OTEL_SERVICE_NAME`` and ``$OTEL_RESOURCE_ATTRIBUTES`` go before the names that it gives the service.
+    ``scheme``: by which requests over HTTP come."""
 
-    def __init__(self, version: str):
+    def __init__(self, version: str, scheme: str):
+        self._scheme = scheme
         own = Resource({SERVICE_NAME: "slotool", SERVICE_VERSION: version})
         named = Resource.create()
         if str(named.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
@@ -41,19 +44,22 @@ class SpanMaker:
         total_us: float | None,
         bytes_in: int,
         bytes_out: int,
+        peer: str | None,
         answer: Mapping[str, Any],
         **others: Any,
     ) -> Iterator[ReadableSpan]:
         """The span of the request and, where it was answered, those of waiting in the queue and of the call."""
         began_ns = ended_ns - round(1e3 * (total_us or 0.0))
         model = model[:MAX_CHARACTERS] if model else None
-        attributes: dict[str, Any] = {"url.path": path[:MAX_CHARACTERS], "network.protocol.name": protocol}
-        attributes |= {"http.response.status_code": status, "http.request.body.size": bytes_in}
-        attributes |= {"http.response.body.size": bytes_out, **_named(model=model, **answer)}
+        if protocol == "grpc":
+            request = trace_attributes.of_grpc(path, status, peer)
+        else:
+            request = trace_attributes.of_http(path, status, bytes_in, bytes_out, peer, self._scheme)
+        attributes = request.attributes | _named(model=model, **answer)
         own = _context(context.trace, context.span)
         parent = _context(context.trace, context.parent, is_remote=True) if context.parent else None
-        failed = Status(StatusCode.ERROR) if status >= 500 else Status()
-        yield self._span("request", own, parent, began_ns, ended_ns, attributes, SpanKind.SERVER, failed)
+        failed = Status(StatusCode.ERROR) if request.is_error else Status()
+        yield self._span(request.name, own, parent, began_ns, ended_ns, attributes, SpanKind.SERVER, failed)
         if "queue_us" not in answer or "compute_us" not in answer:
             return
         dispatched_ns = began_ns + round(1e3 * answer["queue_us"])

@@ -1,7 +1,7 @@
 """OpenTelemetry spans of requests: the request, the time that it waited, and the call that answered it.
 
 Spans are made by a thread from what is known of a request once it is answered, and sent to a collector over OTLP/HTTP;
-requests never wait for it. Source: W3C Trace Context; OpenTelemetry's semantic conventions for HTTP and RPC servers.
+requests never wait for it. Source: W3C Trace Context; OpenTelemetry's semantic conventions for HTTP and gRPC servers.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Traces:
     """Spans of the requests that are chosen, sent by ``exporter``.
 
     A caller that states a trace context decides (its ``sampled`` flag); of other requests a ``share`` is chosen.
+    ``encrypted``: whether requests come over TLS.
     """
 
-    def __init__(self, exporter: SpanExporter, share: float = 1.0):
+    def __init__(self, exporter: SpanExporter, share: float = 1.0, *, encrypted: bool = False):
         """Raises ``MissingPackageError`` without the extra ``otel``."""
         try:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -55,7 +56,7 @@ class Traces:
         self._share = share
         self._random = random.Random(os.urandom(16))
         self._processor = BatchSpanProcessor(exporter)
-        self._maker = SpanMaker(__version__)
+        self._maker = SpanMaker(__version__, "https" if encrypted else "http")
         self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._has_lost = False
         self._thread = threading.Thread(target=self._make_all, name="traces", daemon=True)

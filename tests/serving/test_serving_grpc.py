@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from slotool.scheduling import by_demand
 from slotool.serving import Limits, rejections
-from slotool.serving.grpc_frontend import CODES
+from slotool.serving.grpc_codes import CODES
 from slotool.serving.live import CLIENTS_OWN
 from slotool.serving.rejections import Rejection
 from tests.serving.live_server import (
@@ -407,6 +407,6 @@ def test_the_documents_table_of_rejections_is_true() -> None:
             rejections.too_many_bytes(1), rejections.client_gone(), rejections.failed(ValueError()),
             Rejection(401, "unauthorized", ""), Rejection(403, "forbidden", ""),
             Rejection(429, "quota", "")]  # fmt: skip
-    assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status].name) for each in made)
+    assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status]) for each in made)
     servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
     assert servers_own == {cause for cause, *_ in rows[-12:]}

@@ -16,7 +16,7 @@ import tritonclient.grpc as triton
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 
 from slotool.errors import InputError, MissingPackageError
 from slotool.serving.access_log import AccessLog
@@ -26,6 +26,7 @@ from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server
 from tests.serving.test_access_log import INFER, PARENT, TRACE, TRACEPARENT, lines
 
 PATH = "/v2/models/three/infer"
+GRPC = "inference.GRPCInferenceService/ModelInfer"
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +102,53 @@ def test_every_way_of_asking_is_traced_and_no_other_page(live: LiveServer, spans
     with triton.InferenceServerClient(live.grpc_address) as client:
         client.infer("three", [tensor], headers={"traceparent": TRACEPARENT})
     found = finished(live, spans, 7)
-    requests = [span for span in found if span.name == "request"]
-    assert [span.attributes["network.protocol.name"] for span in requests] == ["http", "http", "grpc"]
-    assert [span.attributes["http.response.status_code"] for span in requests] == [200, 404, 200]
+    requests = [span for span in found if span.kind == SpanKind.SERVER]
+    assert [span.name for span in requests] == ["POST /v2/models/{model}/infer", "POST /compute", GRPC]
+    assert [span.attributes.get("http.response.status_code") for span in requests] == [200, 404, None]
     assert requests[1].attributes["slotool.model"] == "m" * 200
     assert [parse(answer.headers["traceparent"]).span for answer in (slow, bad)] == [ids(r)[1] for r in requests[:2]]
     assert ids(requests[0])[2] is None
     assert ids(requests[2])[::2] == (TRACE, PARENT)
+
+
+def attributes_of(exporter: InMemorySpanExporter, encrypted: bool, **line: Any) -> tuple[dict[str, Any], bool]:
+    """What the span of such a request says, and whether it is an error."""
+    traces = Traces(exporter, encrypted=encrypted)
+    said = {"model": "m", "total_us": 5.0, "bytes_in": 1, "bytes_out": 2, "peer": "10.0.0.1", "answer": {}, **line}
+    traces.add(TraceContext(TRACE, PARENT, ""), **said)
+    traces.close()
+    (span,) = exporter.get_finished_spans()
+    return dict(span.attributes or {}), span.status.status_code == StatusCode.ERROR
+
+
+def test_attributes_are_those_of_the_semantic_conventions() -> None:
+    path = "/v2/models/m/versions/1/infer"
+    said, failed = attributes_of(InMemorySpanExporter(), True, protocol="http", path=path, status=503)
+    assert failed
+    assert said == {
+        "http.request.method": "POST",
+        "http.route": "/v2/models/{model}/versions/{version}/infer",
+        "url.path": path,
+        "url.scheme": "https",
+        "network.protocol.name": "http",
+        "network.peer.address": "10.0.0.1",
+        "http.response.status_code": 503,
+        "http.request.body.size": 1,
+        "http.response.body.size": 2,
+        "error.type": "503",
+        "slotool.model": "m",
+    }
+    for status, code, is_error in ((200, "OK", False), (429, "RESOURCE_EXHAUSTED", False), (503, "UNAVAILABLE", True)):
+        said, failed = attributes_of(InMemorySpanExporter(), False, protocol="grpc", path=f"/{GRPC}", status=status)
+        assert failed == is_error
+        assert said == {
+            "rpc.system.name": "grpc",
+            "rpc.method": GRPC,
+            "rpc.response.status_code": code,
+            "network.peer.address": "10.0.0.1",
+            "slotool.model": "m",
+            **({"error.type": code} if is_error else {}),
+        }
 
 
 def test_the_caller_decides_whether_its_trace_is_recorded_and_the_share_of_others(live: LiveServer) -> None:
@@ -136,7 +177,7 @@ def test_what_a_slow_collector_leaves_waiting_is_bounded(capsys: pytest.CaptureF
 
     traces = Traces(Slow())
     line = {"protocol": "http", "path": PATH, "model": "three", "status": 503, "total_us": 5.0, "bytes_in": 1,
-            "bytes_out": 2, "answer": {}}  # fmt: skip
+            "bytes_out": 2, "peer": None, "answer": {}}  # fmt: skip
     # The thread sleeps between two looks, and what is added meanwhile waits.
     for _ in range(MAX_WAITING * 3):
         traces.add(TraceContext(TRACE, PARENT, ""), **line)
@@ -169,7 +210,7 @@ def test_a_collector_gets_them_over_http() -> None:
     assert path == "/v1/traces"
     (resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
     spans = [span for scope in resource.scope_spans for span in scope.spans]
-    assert [span.name for span in spans] == ["request", "queue", "call"]
+    assert [span.name for span in spans] == ["POST /v2/models/{model}/infer", "queue", "call"]
     assert {span.trace_id.hex() for span in spans} == {TRACE}
 
 
@@ -179,7 +220,7 @@ def test_a_collector_that_is_not_there_is_one_sentence_and_delays_no_end(capfd: 
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         traces = Traces(otlp_exporter(url))
         line = {"protocol": "http", "path": PATH, "model": "three", "status": 503, "total_us": 5.0, "bytes_in": 1,
-                "bytes_out": 2, "answer": {}}  # fmt: skip
+                "bytes_out": 2, "peer": None, "answer": {}}  # fmt: skip
         traces.add(TraceContext(TRACE, PARENT, ""), **line)
         ends = threading.Thread(target=traces.close, daemon=True)
         ends.start()
