@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,9 @@ from slotool.rules.units import PERCENT, LossUnit
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 # Steps within a decade, sparser as more decades are shown.
 _WITHIN_DECADE = ((0.8, (1, 1.5, 2, 3, 4, 5, 6, 8)), (2.2, (1, 2, 5)), (3.2, (1, 3)), (math.inf, (1,)))
+
+# How much of a plot's width a character of a label takes, with its share of the gap to the point.
+_CHARACTER = 0.009
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,23 @@ def linear_ticks(low: float, high: float, most: int = 7) -> list[float]:
 
 def spaced_labels(x: np.ndarray, y: np.ndarray, texts: list[str], horizontal: Axis, vertical: Axis) -> tuple[str, ...]:
     """``texts`` with those emptied that would be written over an earlier one; the ends of the list come first."""
-    across, up = (_position(values, axis) for values, axis in ((x, horizontal), (y, vertical)))
+    up, left = _position(y, vertical), label_is_left(x, texts, horizontal)
+    width = _CHARACTER * np.array([len(text) for text in texts])
+    begins = _position(x, horizontal) - np.where(left, width, 0.0)
     order = sorted(range(len(texts)), key=lambda i: min(i, len(texts) - 1 - i))
     kept: list[int] = []
     for i in order:
-        if all(abs(across[i] - across[k]) > 0.11 or abs(up[i] - up[k]) > 0.06 for k in kept):
+        beside = (begins[i] > begins[k] + width[k] or begins[k] > begins[i] + width[i] for k in kept)
+        if all(free or abs(up[i] - up[k]) > 0.06 for free, k in zip(beside, kept, strict=True)):
             kept.append(i)
     return tuple(text if i in kept else "" for i, text in enumerate(texts))
+
+
+def label_is_left(x: np.ndarray, texts: Sequence[str], axis: Axis) -> np.ndarray:
+    """bool [n]: whether a point's text is written on its left, as the plot ends before the text would on its right."""
+    at, width = _position(x, axis), _CHARACTER * np.array([len(text) for text in texts])
+    found: np.ndarray = (at + width > 1.0) & (at > 0.5)
+    return found
 
 
 def _round_values(low: float, high: float) -> list[float]:

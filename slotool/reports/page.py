@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from slotool.printable import printable
+from slotool.reports.axes import label_is_left
 from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure, Limit, Rows
 from slotool.reports.style import CSS
 
@@ -76,11 +77,27 @@ function draw(box) {{
   if (!plot) return;
   delete plots[box.id];
   if (box.clientWidth < 560) {{
-    Object.assign(plot.layout.margin, {{l: 68, r: 8}});
-    plot.layout.font.size = plot.layout.xaxis.title.font.size = plot.layout.yaxis.title.font.size = 12;
+    const title = plot.layout.xaxis.title, lines = title.text.match(/.{{1,40}}(?:\\s|$)/g) || [title.text];
+    Object.assign(plot.layout.margin, {{l: 68, r: 20, b: 44 + 15 * lines.length}});
+    title.text = lines.join("<br>");
+    plot.layout.font.size = title.font.size = plot.layout.yaxis.title.font.size = 12;
   }}
   const bar = box.clientWidth < 560 ? false : "hover";
-  Plotly.newPlot(box, plot.data, plot.layout, {{...config, displayModeBar: bar}});
+  Plotly.newPlot(box, plot.data, plot.layout, {{...config, displayModeBar: bar}}).then(() => {{
+    untangle(box);
+    box.on("plotly_afterplot", () => untangle(box));
+  }});
+}}
+// Texts beside points that have no room, on a phone or after a zoom, are left out: the pointer and the table name them.
+function untangle(box) {{
+  const all = box.getBoundingClientRect(), kept = [];
+  for (const text of box.querySelectorAll(".textpoint text")) {{
+    const own = text.getBoundingClientRect();
+    const fits = own.left >= all.left && own.right <= all.right && !kept.some(other =>
+      own.left < other.right && other.left < own.right && own.top < other.bottom && other.top < own.bottom);
+    text.style.visibility = fits ? "visible" : "hidden";
+    if (fits) kept.push(own);
+  }}
 }}
 const boxes = document.querySelectorAll(".plot");
 const near = new IntersectionObserver(
@@ -137,7 +154,9 @@ def _curve(curve: Curve, figure: Figure) -> dict[str, Any]:
     }
     if labelled:
         trace["text"] = [_plain(label) for label in curve.labels]
-        trace["textposition"] = "top right" if curve.labels_above else "bottom right"
+        up = "top" if curve.labels_above else "bottom"
+        left = label_is_left(curve.x, curve.labels, figure.x)
+        trace["textposition"] = [f"{up} {'left' if is_left else 'right'}" for is_left in left]
         trace["textfont"] = {"size": 12, "color": INK}
     if curve.hover:
         trace["customdata"] = [_plain(text) for text in curve.hover]
@@ -150,8 +169,14 @@ def _curve(curve: Curve, figure: Figure) -> dict[str, Any]:
 
 
 def _values(array: np.ndarray) -> list[float | None]:
-    """For plotly, which leaves out what is None; JSON has no word for infinite or undefined."""
-    return [float(value) if math.isfinite(value) else None for value in array]
+    """For plotly, which leaves out what is None; JSON has no word for infinite or undefined. More digits than a screen
+    has pixels would make half of the page."""
+    return [_rounded(float(value)) if math.isfinite(value) else None for value in array]
+
+
+def _rounded(value: float) -> float:
+    rounded = float(f"{value:.6g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def _band(band: Band) -> list[dict[str, Any]]:

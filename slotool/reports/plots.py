@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from slotool.reports.axes import label_is_left
 from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure, Limit
 
 DOTS_PER_INCH = 160
@@ -49,7 +50,7 @@ def save_png(figure: Figure, path: Path) -> None:
         for limit in figure.limits:
             _draw_limit(axes, limit)
         for curve in figure.curves:
-            _draw_curve(axes, curve)
+            _draw_curve(axes, curve, figure.x)
         _set_axis(axes, figure.x, "x")
         _set_axis(axes, figure.y, "y")
         if figure.square:
@@ -79,7 +80,7 @@ def save_plots(figures: Iterable[Figure], folder: Path, progress: Callable[[], N
     return paths
 
 
-def _draw_curve(axes: Axes, curve: Curve) -> None:
+def _draw_curve(axes: Axes, curve: Curve, horizontal: Axis) -> None:
     reference = curve.style == "dashes"
     dots = "dots" in curve.style
     dense = dots and len(curve.x) > 60
@@ -99,14 +100,18 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
     )
     if curve.error is not None:
         axes.errorbar(curve.x, curve.y, yerr=curve.error, fmt="none", ecolor=curve.paint, elinewidth=1.1, capsize=2.5)
-    for x, y, label in zip(curve.x, curve.y, curve.labels, strict=False):
+    if not any(curve.labels):
+        return
+    is_left = label_is_left(curve.x, curve.labels, horizontal)
+    for x, y, label, left in zip(curve.x, curve.y, curve.labels, is_left, strict=True):
         if label:
             axes.annotate(
                 label,
                 (float(x), float(y)),
-                xytext=(7, 4 if curve.labels_above else -4),
+                xytext=(-7 if left else 7, 4 if curve.labels_above else -4),
                 textcoords="offset points",
                 fontsize=8.5,
+                ha="right" if left else "left",
                 va="bottom" if curve.labels_above else "top",
                 zorder=5,
             )

@@ -15,7 +15,7 @@ from PIL import Image
 from slotool.errors import InputError
 from slotool.reports import collect
 from slotool.reports.figures import figures_of
-from tests.reports.made_tables import family_outcomes, request_log, slo_nn_outcomes
+from tests.reports.made_tables import family_outcomes, outcomes, request_log, slo_nn_outcomes
 from tests.serving.browser import browser_at
 
 PLOTS = {
@@ -97,8 +97,8 @@ def test_page_and_figures_hold_the_same_numbers(slotool: Any, run_folder: Path, 
     for figure in figures_of(collect([run_folder])):
         drawn = {trace.get("name"): trace for trace in plots[figure.id]["data"]}
         for curve in figure.curves:
-            assert drawn[curve.name]["x"] == pytest.approx(curve.x.tolist())
-            assert drawn[curve.name]["y"] == pytest.approx(curve.y.tolist())
+            assert drawn[curve.name]["x"] == pytest.approx(curve.x.tolist(), rel=1e-5)
+            assert drawn[curve.name]["y"] == pytest.approx(curve.y.tolist(), rel=1e-5)
         axis = plots[figure.id]["layout"]["xaxis"]
         assert axis["ticktext"] == [text for _, text in figure.x.ticks]
         bounds = np.log10([figure.x.low, figure.x.high]) if figure.x.log else [figure.x.low, figure.x.high]
@@ -238,8 +238,31 @@ def test_a_folder_of_somebody_elses_is_never_replaced(slotool: Any, run_folder: 
     assert (tmp_path / "r_plots" / "thesis.tex").exists()
 
 
+# What is written on each plot beyond its edges, or over other such text.
+CUT_OR_OVERLAPPING = """
+[...document.querySelectorAll('.plot')].flatMap(plot => {
+  const all = plot.getBoundingClientRect(), found = [];
+  const boxes = selector => [...plot.querySelectorAll(selector)]
+    .filter(text => text.style.visibility !== 'hidden' && text.textContent)
+    .map(text => ({words: text.textContent, box: text.getBoundingClientRect()}));
+  for (const {words, box} of boxes('.xtitle, .ytitle, .xtick text, .ytick text, .legendtext, .textpoint text'))
+    if (box.left < all.left - 1 || box.right > all.right + 1 || box.top < all.top - 1 || box.bottom > all.bottom + 1)
+      found.push('cut: ' + words);
+  for (const kind of ['.xtick text', '.ytick text', '.textpoint text'])
+    boxes(kind).forEach(({words, box}, i, every) => every.slice(i + 1).forEach(other => {
+      if (box.left < other.box.right && other.box.left < box.right &&
+          box.top < other.box.bottom && other.box.top < box.bottom) found.push(words + ' over ' + other.words);
+    }));
+  return found;
+})
+"""
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_plot_is_drawn_within_the_window(slotool: Any, run_folder: Path, tmp_path: Path, width: int) -> None:
+    versions = {f"depth=1-{i},expand=0.25-0.5,width=0.75": (20 - i, 1e-6 * (10 + i)) for i in range(6)}
+    supernet = {"subject": "supernet", "kind": "supernet", "data": "digits", "split": "validation"}
+    outcomes(versions, supernet).save(run_folder / "supernet-outcomes.parquet")
     slotool("report", run_folder, "-o", tmp_path / "r.html")
     with browser_at("data:text/html,") as browser:
         browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
@@ -253,5 +276,7 @@ def test_every_plot_is_drawn_within_the_window(slotool: Any, run_folder: Path, t
         assert browser.value("document.querySelectorAll('.plot .scatterlayer .trace').length") >= len(PLOTS)
         widths = browser.value("[...document.querySelectorAll('.plot .main-svg')].map(e => e.clientWidth)")
         assert 0 < max(widths) <= width
+        browser.until("[...document.querySelectorAll('.textpoint text')].every(text => text.style.visibility)")
+        assert browser.value(CUT_OR_OVERLAPPING) == []
         assert not browser.complaints
         assert not browser.asked_elsewhere

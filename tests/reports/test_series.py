@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.reports.axes import Unit, linear_ticks, log_axis, spaced_labels
-from slotool.reports.figure import Curve, Figure
+from slotool.reports.axes import Unit, label_is_left, linear_ticks, log_axis, spaced_labels
+from slotool.reports.figure import Axis, Curve, Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
 from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures
@@ -242,6 +242,27 @@ def test_labels_that_would_overlap_are_left_out() -> None:
     axis = log_axis("x", np.array([1.0, 100.0]))
     same = np.array([10.0, 10.0, 90.0])
     assert spaced_labels(same, same, ["a", "b", "c"], axis, axis) == ("a", "", "c")
+
+
+def test_labels_are_written_where_there_is_room_for_them() -> None:
+    axis = Axis("", 0.0, 1.0, ())
+    x, texts = np.array([0.1, 0.9, 0.93]), ["a" * 30, "b" * 30, "c"]
+    assert label_is_left(x, texts, axis).tolist() == [False, True, False]
+    level = np.full(3, 0.5)
+    # The one on the left of its point ends where the next begins.
+    assert spaced_labels(x, level, texts, axis, axis) == tuple(texts)
+    assert spaced_labels(np.array([0.1, 0.3, 0.9]), level, texts, axis, axis) == (texts[0], "", "c")
+
+
+def test_of_very_many_networks_a_thousand_are_drawn_and_all_are_counted() -> None:
+    many = [{"subject": f"n{i}", "samples_s": [1e-3 * (i + 1)]} for i in range(2_500)]
+    (figure,) = latency_figures("many", LatencyTable.of(many), "m")
+    (dots,) = figure.curves
+    assert len(dots.x) == 1_000
+    assert (dots.x[0], dots.x[-1]) == (1, 2_500)
+    assert dots.y == pytest.approx(dots.x / dots.x[0] * dots.y[0])
+    assert "one of 2,500 medians" in figure.caption
+    assert figure.caption.endswith("1,500 of them are not drawn.")
 
 
 def test_deadlines_under_co_location_say_what_their_table_says() -> None:

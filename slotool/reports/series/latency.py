@@ -18,6 +18,8 @@ from slotool.tables import LatencyTable
 _WHERE = ["device", "backend", "threads", "replicas", "machine", "predicted"]
 # More curves than colours cannot be told apart; more rows than this are no longer read.
 MAX_CURVES, MAX_ROWS = len(PALETTE), 10
+# Of networks ranked by their latency: more lie on each other, and make the page large.
+MAX_DOTS = 1_000
 
 
 def latency_figures(name: str, table: LatencyTable, source: str) -> Iterator[Figure]:
@@ -80,21 +82,22 @@ def _ranked(name: str, rows: pd.DataFrame, source: str) -> Figure:
     unit = Unit.best_for(rows["median_s"].to_numpy())
     curves, bands = [], []
     labels = dict.fromkeys(_labels(rows, _WHERE))
-    groups = [part.sort_values("median_s") for _, part in rows.groupby(_WHERE, sort=False)]
+    groups = [_drawn(part.sort_values("median_s")) for _, part in rows.groupby(_WHERE, sort=False)]
     for colour, (label, part) in enumerate(zip(labels, groups, strict=True)):
-        rank, y = np.arange(1.0, len(part) + 1), unit.of(part["median_s"].to_numpy())
+        rank, y = part["rank"].to_numpy(), unit.of(part["median_s"].to_numpy())
         hover = tuple(f"{_what(row)}: {duration(row.median_s)}" for row in _each(part))
         curves.append(Curve(label or name, rank, y, "dots", colour, hover=hover))
     if len(groups) == 1 and groups[0][["low_s", "high_s"]].gt(0).all(axis=None):
         low, high = (unit.of(groups[0][column].to_numpy()) for column in ("low_s", "high_s"))
         bands.append(Band("where a repetition's median lies in 95 %", curves[0].x, low, high))
+    left_out = len(rows) - sum(map(len, groups))
     slowest_first = rows.sort_values("median_s", ascending=False)
     every = np.concatenate([curve.y for curve in curves] + [side for band in bands for side in (band.low, band.high)])
     return Figure(
         id=f"latency-{name}",
         title=f"{name}: latency of each network and point",
         caption=f"Each dot is one of {len(rows):,} medians, the fastest first: {duration(rows['median_s'].min())} to "
-        f"{duration(rows['median_s'].max())}.",
+        f"{duration(rows['median_s'].max())}." + (f" {left_out:,} of them are not drawn." if left_out else ""),
         source=source,
         x=linear_axis("rank by latency", np.concatenate([[0.0], *(curve.x for curve in curves)])),
         y=log_axis(f"median latency, {unit.name}", every),
@@ -107,6 +110,12 @@ def _ranked(name: str, rows: pd.DataFrame, source: str) -> Figure:
             ),
         ),
     )
+
+
+def _drawn(part: pd.DataFrame) -> pd.DataFrame:
+    """At most ``MAX_DOTS`` of the sorted rows, the first and the last among them, with their ``rank`` from 1 on."""
+    chosen = np.unique(np.linspace(0, len(part) - 1, min(len(part), MAX_DOTS)).round().astype(int))
+    return part.iloc[chosen].assign(rank=chosen + 1.0)
 
 
 def _degradations(table: LatencyTable) -> pd.DataFrame:
