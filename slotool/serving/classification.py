@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from slotool.elastic.best_labels import TOP
 from slotool.models.signature import FREE, TensorSpec
+from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request, shown
 
 PARAMETER = "classification"
@@ -18,9 +20,10 @@ PARAMETER = "classification"
 MAX_TEXTS = 65_536
 
 
-def wanted_classes(document: Mapping[str, Any], outputs: Mapping[str, TensorSpec]) -> dict[str, int]:
+def wanted_classes(document: Mapping[str, Any], interface: Interface) -> dict[str, int]:
     """By name of an output, how many of its highest scores are asked for; ``document``: a request whose outputs have
-    been checked otherwise. Raises ``Rejection`` (400)."""
+    been checked otherwise. Raises ``Rejection`` (400), also where the outputs are the best labels and their scores: the
+    place among these is no class."""
     found = {}
     for entry in document.get("outputs") or ():
         parameters = entry.get("parameters") or {}
@@ -30,7 +33,12 @@ def wanted_classes(document: Mapping[str, Any], outputs: Mapping[str, TensorSpec
         name = entry["name"]
         if type(count) is not int or count < 1:
             raise bad_request(f"output {name}: classification {shown(count)}, expected a whole number from 1")
-        spec = outputs[name]
+        if TOP in interface.parameters:
+            raise bad_request(
+                f"output {name}: classification is of scores of all classes, and this model gives the best labels "
+                f"and their scores: the request's parameter {TOP} says how many"
+            )
+        spec = interface.output_by_name[name]
         if len(spec.shape) < 2 or spec.datatype in ("BYTES", "BOOL"):
             raise bad_request(
                 f"output {name}: classification is of an output with a number for each class; it is {spec}"

@@ -311,7 +311,7 @@ class GrpcFrontEnd:
         return grpc_messages.format_infer(*named, interface, asked, outputs, explained)
 
 
-class _NotServed(grpc.GenericRpcHandler):
+class _NotServed(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc says nothing of its types
     """Rejects every call of any other method, whatever it sends, before any of it is read."""
 
     def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:

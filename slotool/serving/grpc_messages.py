@@ -113,7 +113,7 @@ def parse_infer(request: Any, interface: Interface, regions: Regions | None = No
     }
     document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
     outputs = tensors.wanted(document, {}, interface)
-    classes = wanted_classes(document, interface.output_by_name)
+    classes = wanted_classes(document, interface)
     parameters = parameters_of(request.parameters)
     places = tensors.destinations(tensors.wanted_places(document), regions)
     return InferRequest(interface.x(arrays, parameters), outputs, request.id, parameters, classes, places)

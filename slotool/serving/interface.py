@@ -18,6 +18,7 @@ from slotool.errors import InputError
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, MultiLabel, Task
 from slotool.serving.rejections import bad_request, shown
+from slotool.serving.request_options import misspelt
 
 INPUT, LOGITS, LABEL, CONFIDENCE = "input", "logits", "label", "confidence"
 _LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
@@ -112,6 +113,8 @@ class Interface:
         """
         if self.named:
             columns = {tensor.name: arrays[tensor.name] for tensor in self.inputs}
+            if self.parameters and (meant := self._misspelt(parameters)):
+                raise bad_request(meant)
             for name, most in self.parameters.items():
                 if name in parameters:
                     number = whole_number(name, parameters[name], most)
@@ -122,6 +125,13 @@ class Interface:
         if b"\0" in np.isfinite(x).tobytes():
             raise bad_request(f"input {INPUT}: it holds NaN or infinity")
         return x
+
+    def _misspelt(self, parameters: Mapping[str, Any]) -> str:
+        """The sentence for a parameter that is nearly one of the model's; empty where there is none."""
+        for name in parameters.keys() - self.parameters.keys():
+            if meant := misspelt(name.replace("_", "").replace("-", ""), tuple(self.parameters)):
+                return f"parameter {shown(name)} is no option: did you mean {meant}?"
+        return ""
 
     def metadata(self, name: str, versions: Sequence[str]) -> dict[str, Any]:
         """The V2 model metadata document; −1 stands for a free size, the first being the batch."""

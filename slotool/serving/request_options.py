@@ -95,7 +95,7 @@ def _options(
 ) -> RequestOptions:
     names = (timeout, tolerance, objective, min_accuracy, priority, GROUP)
     for name in given:
-        if name not in names and len(name) <= MAX_MISSPELT_LENGTH and (meant := _misspelt(name, names)):
+        if name not in names and (meant := misspelt(name, names)):
             raise bad_request(f"{kind}{shown(name)} is no option: did you mean {meant}?")
     if not any(name in given for name in names):
         return DEFAULT_OPTIONS
@@ -115,9 +115,13 @@ def _options(
     return asked
 
 
+def misspelt(name: str, names: tuple[str, ...]) -> str | None:
+    """The one of ``names`` that ``name`` is nearly; None for most names."""
+    return None if len(name) > MAX_MISSPELT_LENGTH else _misspelt(name, names)
+
+
 @lru_cache(maxsize=1024)
 def _misspelt(name: str, names: tuple[str, ...]) -> str | None:
-    """The one of ``names`` that ``name`` is nearly; None for most names."""
     return None if name.lower().startswith("x-") else nearest(name, names, MISSPELT)
 
 

@@ -148,7 +148,7 @@ class RequestReader:
         parameters = _parameters(document, "the request")
         tensors, raw_bytes = self._tensors(document.get("inputs"))
         outputs = wanted(document, parameters, self.interface)
-        classes = wanted_classes(document, self.interface.output_by_name)
+        classes = wanted_classes(document, self.interface)
         return _Asked(tensors, raw_bytes, outputs, request_id, parameters, classes, wanted_places(document))
 
     def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:

@@ -116,6 +116,30 @@ def test_a_wrong_top_is_one_sentence(live: LiveServer, top: Any) -> None:
     assert answer["error"].startswith("parameter top: ")
 
 
+@pytest.mark.parametrize("name", ["Top", "top_k", "tops"])
+def test_a_misspelt_top_is_not_ignored(live: LiveServer, name: str) -> None:
+    answer = ask(live, columns_of_rows(X[0]).arrays, {name: 2})
+    assert answer["error"] == f"parameter '{name}' is no option: did you mean top?"
+    assert "error" not in ask(live, columns_of_rows(X[0]).arrays, {"trace": 2, "top": 2})
+    with (
+        triton_grpc.InferenceServerClient(live.grpc_address) as client,
+        pytest.raises(InferenceServerException, match="did you mean top"),
+    ):
+        client.infer("labelled", tensors(triton_grpc, X), parameters={name: 2})
+
+
+@pytest.mark.parametrize("output", ["labels", "scores"])
+def test_places_among_the_best_are_not_sent_as_classes(live: LiveServer, output: str) -> None:
+    sentence = "the best labels and their scores: the request's parameter top says how many"
+    for client, address in ((triton, live.address), (triton_grpc, live.grpc_address)):
+        wanted = [client.InferRequestedOutput(output, class_count=2)]
+        with (
+            client.InferenceServerClient(address) as connected,
+            pytest.raises(InferenceServerException, match=sentence),
+        ):
+            connected.infer("labelled", tensors(client, X), outputs=wanted)
+
+
 def test_an_empty_example_and_more_labels_than_there_are(live: LiveServer) -> None:
     nothing = {"indices": np.zeros((1, 0), dtype=int), "values": np.zeros((1, 0))}
     answer = ask(live, nothing, {"top": 7})
