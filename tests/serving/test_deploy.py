@@ -121,7 +121,12 @@ def test_manifests_start_a_server_by_options_that_there_are() -> None:
     volumes = {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
     runtime, _ = documents("kserve.yaml")
-    arguments = runtime["spec"]["containers"][0]["args"]
+    (container,) = runtime["spec"]["containers"]
+    arguments = container["args"]
+    # Knative rejects a container of several ports, and probes of another port.
+    (port,) = container["ports"]
+    assert str(port["containerPort"]) == arguments[arguments.index("--port") + 1]
+    assert container["readinessProbe"]["httpGet"]["port"] == port["containerPort"]
     assert {argument for argument in arguments if argument.startswith("--")} <= options_of_serve()
 
 

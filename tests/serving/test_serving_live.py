@@ -296,6 +296,12 @@ def test_the_page_shows_figures_and_applies_settings_in_a_real_browser(live: Liv
         assert "Attainment\n100%" in shown.replace(" ", "").replace("\n\n", "\n")
         assert "large" in shown
         assert inked(page) == [True] * 7
+        # The event loop computes: there are no workers to choose. Fields without effect are not shown.
+        shown = "['policy', 'tolerance', 'replicas', 'threads'].filter(id => $(id).offsetParent !== null)"
+        assert page.value(shown) == ["policy", "tolerance"]
+        page.value("showSettings({...inForce, can_reconfigure: true, tiers: [], tolerance: null})")
+        assert page.value(shown) == ["policy", "replicas", "threads"]
+        page.until("document.querySelector('#tolerance').offsetParent !== null")
         page.value("document.querySelector('#policy').value = 'always-small'")
         page.value("document.querySelector('#tolerance').value = '0.2'")
         page.value("document.querySelector('#apply').click()")
