@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -76,6 +77,21 @@ def test_the_image_copies_what_there_is_and_installs_extras_that_there_are() -> 
     assert f"python:{project['requires-python'].removeprefix('>=')}" in DOCKERFILE
 
 
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf is not installed")
+def test_the_image_has_the_libraries_of_the_system_that_wheels_lack() -> None:
+    spec = importlib.util.find_spec("lightgbm")
+    assert spec is not None
+    library = Path(str(spec.origin)).parent / "lib" / "lib_lightgbm.so"
+    read = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True)
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", read.stdout))
+    # Of Debian's base, which is in the slim image.
+    base = re.compile(r"(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux.*)\.so\.\d")
+    packages = {"libgomp.so.1": "libgomp1"}
+    final = DOCKERFILE.rpartition("\nFROM ")[2]
+    missing = [name for name in needed if not base.fullmatch(name) and packages.get(name, name) not in final]
+    assert missing == []
+
+
 def test_the_service_is_served_found_healthy_and_stopped() -> None:
     check = json.loads(re.findall(r"HEALTHCHECK .*? CMD (\[.*\])", DOCKERFILE)[0])
     file = str(DEPLOY / "service.toml")
@@ -98,6 +114,9 @@ def test_compose_mounts_what_there_is_and_asks_the_ports_that_are_served() -> No
         assert all(port.startswith("127.0.0.1:") for port in described.get("ports", ()))
     scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"][0]["static_configs"][0]
     assert scraped["targets"] == [f"slotool:{service['port']}"]
+    interval = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["global"]["scrape_interval"]
+    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    assert source["jsonData"]["timeInterval"] == interval
     assert f"127.0.0.1:{service['port']}:{service['port']}" in compose["services"]["slotool"]["ports"]
 
 
