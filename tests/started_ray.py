@@ -42,11 +42,10 @@ class StartedCluster:
         self.address = f"127.0.0.1:{port}"
         self._running = running
         head = ["--head", "--port", port, "--num-cpus", "0", "--include-dashboard", "false"]
-        self._start(head, environment(home))
+        self._start(head, environment(home, RAY_AUTH_MODE="token"))
 
     def add_node(self, cpus: int = 1) -> subprocess.Popen[bytes]:
         """One more, which is there when this returns. Started one by one: ray's nodes race for ports."""
-        # A head shows the token that it finds; nodes only where they are asked to.
         with_token = environment(self.home, RAY_AUTH_MODE="token")
         return self._start(["--address", self.address, "--num-cpus", str(cpus)], with_token)
 

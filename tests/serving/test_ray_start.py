@@ -16,6 +16,14 @@ from tests.started_ray import LISTENS, environment, kill, process, started_clust
 COUNT = 300
 
 
+def test_the_how_to_starts_no_node_that_strangers_can_use() -> None:
+    """Versions of ray differ in whether a head asks for the token that it finds."""
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "cluster.md").read_text()
+    starts = [line for line in text.splitlines() if "ray start -" in line]
+    assert len(starts) == 2
+    assert all(line.startswith("RAY_AUTH_MODE=token ") for line in starts)
+
+
 def test_a_cluster_that_asks_for_a_token_serves_while_a_node_is_lost(tmp_path: Path) -> None:
     served = two_versions(tmp_path)
     stranger = tmp_path / "stranger"
