@@ -90,10 +90,10 @@ function draw(box) {{
 }}
 // Texts beside points that have no room, on a phone or after a zoom, are left out: the pointer and the table name them.
 function untangle(box) {{
-  const all = box.getBoundingClientRect(), kept = [];
+  const all = box.getBoundingClientRect(), axis = all.left + box.layout.margin.l, kept = [];
   for (const text of box.querySelectorAll(".textpoint text")) {{
     const own = text.getBoundingClientRect();
-    const fits = own.left >= all.left && own.right <= all.right && !kept.some(other =>
+    const fits = own.left >= axis && own.right <= all.right && !kept.some(other =>
       own.left < other.right && other.left < own.right && own.top < other.bottom && other.top < own.bottom);
     text.style.visibility = fits ? "visible" : "hidden";
     if (fits) kept.push(own);

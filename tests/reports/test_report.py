@@ -248,7 +248,7 @@ CUT_OR_OVERLAPPING = """
   for (const {words, box} of boxes('.xtitle, .ytitle, .xtick text, .ytick text, .legendtext, .textpoint text'))
     if (box.left < all.left - 1 || box.right > all.right + 1 || box.top < all.top - 1 || box.bottom > all.bottom + 1)
       found.push('cut: ' + words);
-  for (const kind of ['.xtick text', '.ytick text', '.textpoint text'])
+  for (const kind of ['.xtick text', '.ytick text, .textpoint text'])
     boxes(kind).forEach(({words, box}, i, every) => every.slice(i + 1).forEach(other => {
       if (box.left < other.box.right && other.box.left < box.right &&
           box.top < other.box.bottom && other.box.top < box.bottom) found.push(words + ' over ' + other.words);
