@@ -26,23 +26,24 @@ _BOUNDS = {
 }
 # Shown of what costs less; ``--json`` has all.
 SHOWN = 4
+EXPLAINING = "fleets to explain the plan"
 NONE_HOLDS = "no change of it that was tried holds"
 
 
 def reasons_of(search: FleetSearch, found: Sequence[Found], reporter: Reporter) -> dict[str, Any]:
     """The document of ``planning.explain.reasons``, and its ``sentences``."""
-    from slotool.planning.explain import reasons
+    from slotool.planning.explain import reasons, trials_of
 
-    with reporter.progress("fleets to explain the plan") as steps:
+    with reporter.progress(EXPLAINING, total=trials_of(search, found)) as steps:
         document = asdict(reasons(search, found, steps.advance))
     return {**document, "sentences": list(_sentences(document, search))}
 
 
 def what_would_hold(search: FleetSearch, found: Sequence[Found], reporter: Reporter) -> dict[str, Any]:
     """Where no fleet holds: ``sentences`` alone, that say with what the one that comes closest would."""
-    from slotool.planning.explain import closest
+    from slotool.planning.explain import TRIALS_OF_FEWER, closest
 
-    with reporter.progress("fleets to explain the plan") as steps:
+    with reporter.progress(EXPLAINING, total=TRIALS_OF_FEWER) as steps:
         document = asdict(closest(search, found, steps.advance))
     return {"sentences": [f"no fleet holds, but {_what_would_allow(document, search)}"]}
 

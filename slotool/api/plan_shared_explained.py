@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.plan_explained import (
+    EXPLAINING,
     NONE_HOLDS,
     SHOWN,
     accuracy,
@@ -32,18 +33,18 @@ def shared_reasons_of(
     search: SharedFleetSearch, found: Sequence[SharedFound], apart: Mapping[str, Sequence[Found]], reporter: Reporter
 ) -> dict[str, Any]:
     """The document of ``planning.shared_explain.shared_reasons``, and its ``sentences``."""
-    from slotool.planning.shared_explain import shared_reasons
+    from slotool.planning.shared_explain import shared_reasons, trials_of
 
-    with reporter.progress("fleets to explain the plan") as steps:
+    with reporter.progress(EXPLAINING, total=trials_of(search, found, apart)) as steps:
         document = asdict(shared_reasons(search, found, apart, steps.advance))
     return {**document, "sentences": list(_sentences(document, search))}
 
 
 def why_not_shared(search: SharedFleetSearch, found: SharedFound, reporter: Reporter) -> dict[str, Any]:
     """Of the shared fleet that comes closest, where none holds that costs as little as a fleet for each model."""
-    from slotool.planning.shared_explain import closest_shared
+    from slotool.planning.shared_explain import closest_shared, trials_of_fewer
 
-    with reporter.progress("fleets to explain the plan") as steps:
+    with reporter.progress(EXPLAINING, total=trials_of_fewer(found)) as steps:
         fewer = asdict(closest_shared(search, found, steps.advance))
     return {"fewer": fewer, "sentences": list(_why_not_fewer(fewer, search))}
 

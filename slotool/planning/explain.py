@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.lateness import Lateness, lateness
+from slotool.planning.limits import MAX_TIMES, TRIALS, Advance, Limit, lowest_without_misses
 from slotool.planning.promise import Part, Promise, Verdict, attainment_bounds, words_of
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import ControlGrid, FixedBatching
@@ -20,14 +22,13 @@ from slotool.simulation.result import IN_TIME
 
 # Which draw of the latencies: the one that confirmed the plan.
 CONFIRMED = 1
-# Halvings of the ranges in which limits are looked for, and how far these reach: times the deadline or the rate. Where
-# all that was tried holds, a limit is what the range ends with.
-HALVINGS, MAX_TIMES = 7, 8.0
 # Other workers and policies that are tried at less cost, the cheapest that hold first.
 MAX_ALTERNATIVES = 8
 # What changes: the words a reader tells them by.
 WORKERS, WORKER_TYPE, POLICY, POINT, BATCH_LIMIT = "workers", "worker type", "policy", "point", "batch limit"
 ATTAINMENT = "attainment"
+# What counts while one worker fewer, or how far the plan holds, is explained: a fleet and two limits.
+TRIALS_OF_FEWER = 1 + 2 * TRIALS
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,6 @@ class Tried:
     max_batch: int
     verdict: Verdict
     misses: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How far something may change until the promise breaks: ``value``, None where nothing that was tried holds, and
-    what then is missed (``breaks``; empty where all that was tried holds)."""
-
-    value: float | None
-    breaks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -103,8 +95,8 @@ class Reasons:
     margins: Margins
 
 
-def reasons(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> Reasons:
-    """Of the first of ``found``, which holds. ``advance`` is called for each fleet that is simulated for it."""
+def reasons(search: FleetSearch, found: Sequence[Found], advance: Advance = lambda steps: None) -> Reasons:
+    """Of the first of ``found``, which holds. ``advance`` is called with ``trials_of`` in all."""
     best = found[0]
     why = _Why(search, best.tried, advance)
     return Reasons(
@@ -115,13 +107,23 @@ def reasons(search: FleetSearch, found: Sequence[Found], advance: Callable[[], N
     )
 
 
-def closest(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> Fewer:
-    """Of the first of ``found``, which comes closest where none holds: what it lacks, and with what it would hold."""
+def trials_of(search: FleetSearch, found: Sequence[Found]) -> int:
+    """What ``reasons`` counts while it goes on."""
+    why = _Why(search, found[0].tried, lambda steps: None)
+    others = len(list(why.less(found))) + (why.alike(found) is not None)
+    fewer = 0 if found[0].fewer is None else TRIALS_OF_FEWER
+    return fewer + others + TRIALS_OF_FEWER
+
+
+def closest(search: FleetSearch, found: Sequence[Found], advance: Advance = lambda steps: None) -> Fewer:
+    """Of the first of ``found``, which comes closest where none holds: what it lacks, and with what it would hold.
+
+    ``advance`` is called with ``TRIALS_OF_FEWER`` in all."""
     return _Why(search, found[0].tried, advance).fewer(found[0].tried)
 
 
 class _Why:
-    def __init__(self, search: FleetSearch, chosen: Fleet, advance: Callable[[], None]):
+    def __init__(self, search: FleetSearch, chosen: Fleet, advance: Advance):
         self._search, self._chosen, self._advance = search, chosen, advance
         self._promise: Promise = search.promise
 
@@ -137,32 +139,44 @@ class _Why:
         )
 
     def cheaper(self, found: Sequence[Found]) -> Iterator[Tried]:
+        """What ``less`` names."""
+        own = self._chosen.pools[0].worker.name
+        for change, pool in self.less(found):
+            tried = self._tried(change, [pool])
+            yield replace(tried, worker=own) if change == BATCH_LIMIT else tried
+
+    def less(self, found: Sequence[Found]) -> Iterator[tuple[str, Pool]]:
         """Each other worker type and policy with as many workers as cost less than the plan; one worker fewer at the
-        next faster point; the plan with smaller batches."""
+        next faster point; the plan with smaller batches: with what it changes."""
         own = self._chosen.pools[0]
         for each in [each for each in found[1:] if len(each.tried.pools) == 1][:MAX_ALTERNATIVES]:
             (pool,) = each.tried.pools
             replicas = math.ceil(self._chosen.cost / pool.worker.price - 1e-9) - 1
             if 1 <= replicas < each.tried.replicas or not each.holds:
-                yield self._tried(self._change(pool), [replace(pool, replicas=max(1, replicas))])
+                yield self._change(pool), replace(pool, replicas=max(1, replicas))
         if len(self._chosen.pools) > 1:
             return
         if own.replicas > 1 and (policy := self._faster_point(own)) is not None:
-            yield self._tried(POINT, [replace(own, policy=policy, replicas=own.replicas - 1)])
+            yield POINT, replace(own, policy=policy, replicas=own.replicas - 1)
         if (smaller := smaller_batches(own)) is not None and self._search.fits(smaller):
-            yield replace(self._tried(BATCH_LIMIT, [smaller]), worker=own.worker.name)
+            yield BATCH_LIMIT, smaller
 
     def as_cheap(self, found: Sequence[Found]) -> Tried | None:
         """The first other that holds at the same cost."""
+        pool = self.alike(found)
+        return None if pool is None else self._tried(self._change(pool), [pool])
+
+    def alike(self, found: Sequence[Found]) -> Pool | None:
+        """What ``as_cheap`` tries."""
         for each in found[1:]:
             if each.holds and each.tried.cost == self._chosen.cost and len(each.tried.pools) == 1:
-                return self._tried(self._change(each.tried.pools[0]), each.tried.pools)
+                return each.tried.pools[0]
         return None
 
     def margins(self) -> Margins:
         pools, traffic = self._chosen.pools, self._search.confirming
         parts = self._search.parts(pools, CONFIRMED, traffic)
-        self._advance()
+        self._advance(1)
         return margins_of(
             self._search,
             pools,
@@ -191,7 +205,7 @@ class _Why:
 
     def _tried(self, change: str, pools: Sequence[Pool]) -> Tried:
         fleet = self._search.served(pools, CONFIRMED, self._search.confirming)
-        self._advance()
+        self._advance(1)
         return Tried(
             change,
             " + ".join(pool.worker.name for pool in pools),
@@ -206,25 +220,29 @@ class _Why:
     def _shortest_deadline_us(self, pools: Sequence[Pool], low: float, high: float) -> Limit:
         """Of ``low`` to ``high`` times the promise's."""
 
-        def missed(times: float) -> tuple[str, ...]:
-            search = self._search.with_deadline(times * self._promise.deadline_us)
+        def missed(times: float, policies_as_promised: bool = False) -> tuple[str, ...]:
+            search = self._search.with_deadline(times * self._promise.deadline_us, policies_as_promised)
             return self._missed(search, pools, search.searched)
 
-        least = lowest_without_misses(low, high, missed)
+        # A policy that is made for another deadline decides about alike, and is there already.
+        stand_in = partial(missed, policies_as_promised=True) if self._search.plans_by_deadline(pools) else None
+        least = lowest_without_misses(low, high, missed, self._advance, stand_in)
         return least if least.value is None else replace(least, value=least.value * self._promise.deadline_us)
 
     def _greatest_traffic(self, pools: Sequence[Pool], low: float, high: float) -> Limit | None:
         """Of ``low`` to ``high`` times the rate: the same requests, closer to each other or further apart."""
         search = self._search
         if not np.ptp(search.searched.arrival_s):
+            self._advance(TRIALS)
             return None
-        least = lowest_without_misses(
-            1 / high, 1 / low, lambda slower: self._missed(search, pools, search.searched.faster(1 / slower))
-        )
+
+        def missed(slower: float) -> tuple[str, ...]:
+            return self._missed(search, pools, search.searched.faster(1 / slower))
+
+        least = lowest_without_misses(1 / high, 1 / low, missed, self._advance)
         return least if least.value is None else replace(least, value=1 / least.value)
 
     def _missed(self, search: FleetSearch, pools: Sequence[Pool], traffic: Traffic) -> tuple[str, ...]:
-        self._advance()
         if not all(map(search.fits, pools)):
             return (ATTAINMENT,)
         return tuple(search.served(pools, CONFIRMED, traffic).verdict.misses(search.promise))
@@ -303,20 +321,3 @@ def point_shares(parts: Sequence[Part]) -> dict[str, float]:
         for row, count in zip(*np.unique(rows, return_counts=True), strict=True):
             counts[words_of(part.result.grid.points[row])] += int(count)
     return {key: count / counts.total() for key, count in counts.most_common()}
-
-
-def lowest_without_misses(low: float, high: float, missed: Callable[[float], tuple[str, ...]]) -> Limit:
-    """The least of ``low`` to ``high`` with nothing ``missed``, as all above it; to 2 % of a range of 8 times."""
-    if breaks := missed(high):
-        return Limit(None, breaks)
-    if not missed(low):
-        return Limit(low, ())
-    below, above = math.log(low), math.log(high)
-    for _ in range(HALVINGS):
-        middle = 0.5 * (below + above)
-        found = missed(math.exp(middle))
-        if found:
-            below, breaks = middle, found
-        else:
-            above = middle
-    return Limit(math.exp(above), breaks)

@@ -106,13 +106,19 @@ class FleetSearch:
         """What is left of a deadline for waiting and computing."""
         return self._deadline_us
 
-    def with_deadline(self, deadline_us: float) -> Self:
-        """The same search under another deadline."""
+    def with_deadline(self, deadline_us: float, policies_as_promised: bool = False) -> Self:
+        """The same search under another deadline. ``policies_as_promised``: with policies made for this one's."""
         other = copy(self)
         other.promise = replace(self.promise, deadline_us=deadline_us)
         other._deadline_us = self._deadline_us - self.promise.deadline_us + deadline_us
-        other._made = {}
+        if not policies_as_promised:
+            other._made = {}
         return other
+
+    def plans_by_deadline(self, pools: Sequence[Pool]) -> bool:
+        """Whether policies of ``pools`` are made for one deadline, and so are others under another."""
+        placed = [(self.placed(pool.worker, pool.replicas), pool.policy) for pool in pools]
+        return any(self._service(*each).plans_by_deadline for each in placed)
 
     @cached_property
     def _searched(self) -> Traffic:

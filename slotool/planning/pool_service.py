@@ -22,7 +22,10 @@ class Overhead(NamedTuple):
 
 class Service(Protocol):
     """What one kind of workers makes of requests under one policy. ``fastest_us``: below it no deadline lets a call
-    begin; ``points``: all it could answer with."""
+    begin; ``points``: all it could answer with; ``plans_by_deadline``: as of ``BatchingPolicy``."""
+
+    @property
+    def plans_by_deadline(self) -> bool: ...
 
     @property
     def fastest_us(self) -> float: ...
@@ -43,6 +46,7 @@ class BatchingService:
         self._times = ServiceTimes.colocated(
             [ServiceTimes.sampled(policy.grid, each) for each in beside or (profile.samples_us,)]
         )
+        self.plans_by_deadline = policy.plans_by_deadline
         self.fastest_us = policy.grid.fastest_us
         self.points: Points = policy.grid
 

@@ -294,11 +294,12 @@ class SharedFleetSearch:
         """Of what does not hold, from the promises: what is simulated of calls that do not fit says nothing."""
         return not self.fits(fleet.pools), fleet.shortfall(self.promises)
 
-    def with_deadline(self, name: str, deadline_us: float) -> Self:
-        """The same search, on the same sample of the traffic, with another deadline for one model."""
+    def with_deadline(self, name: str, deadline_us: float, policies_as_promised: bool = False) -> Self:
+        """The same search, on the same sample of the traffic, with another deadline for one model; see
+        ``FleetSearch``."""
         other = copy(self)
         other.searched, other.confirming = self.searched, self.confirming
-        other.alone = {**self.alone, name: self.alone[name].with_deadline(deadline_us)}
+        other.alone = {**self.alone, name: self.alone[name].with_deadline(deadline_us, policies_as_promised)}
         other.promises = {**self.promises, name: other.alone[name].promise}
         return other
 

@@ -6,8 +6,9 @@ What is varied is one thing at a time, for all models or for one of them, and a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -15,19 +16,17 @@ from slotool.planning.explain import (
     ATTAINMENT,
     CONFIRMED,
     MAX_ALTERNATIVES,
-    MAX_TIMES,
     POLICY,
     WORKER_TYPE,
     WORKERS,
     Fewer,
-    Limit,
     Margins,
     Tried,
     fewer_of,
-    lowest_without_misses,
     margins_of,
 )
 from slotool.planning.fleet import Found, Pool
+from slotool.planning.limits import MAX_TIMES, TRIALS, Advance, Limit, Missed, lowest_without_misses
 from slotool.planning.promise import Part
 from slotool.planning.shared import SharedFleet, SharedFleetSearch, SharedFound
 from slotool.planning.traffic import Traffic
@@ -93,10 +92,10 @@ def shared_reasons(
     search: SharedFleetSearch,
     found: Sequence[SharedFound],
     apart: Mapping[str, Sequence[Found]],
-    advance: Callable[[], None] = lambda: None,
+    advance: Advance = lambda steps: None,
 ) -> SharedReasons:
-    """Of the first of ``found``, which holds. ``apart``: fleets of each model by itself; ``advance`` is called for each
-    fleet that is simulated for it."""
+    """Of the first of ``found``, which holds. ``apart``: fleets of each model by itself; ``advance`` is called with
+    ``trials_of`` in all."""
     why, best = _Why(search, advance), found[0]
     return SharedReasons(
         None if best.fewer is None else why.fewer(best.fewer),
@@ -105,15 +104,29 @@ def shared_reasons(
     )
 
 
-def closest_shared(
-    search: SharedFleetSearch, found: SharedFound, advance: Callable[[], None] = lambda: None
-) -> SharedFewer:
-    """Of a fleet that does not hold: what it lacks, and with what it would hold."""
+def closest_shared(search: SharedFleetSearch, found: SharedFound, advance: Advance = lambda steps: None) -> SharedFewer:
+    """Of a fleet that does not hold: what it lacks, and with what it would hold. ``advance`` is called with
+    ``trials_of_fewer`` in all."""
     return _Why(search, advance).fewer(found.tried)
 
 
+def trials_of(search: SharedFleetSearch, found: Sequence[SharedFound], apart: Mapping[str, Sequence[Found]]) -> int:
+    """What ``shared_reasons`` counts while it goes on."""
+    models = len(found[0].tried.pools)
+    margins = 1 + (2 * models + 1) * TRIALS
+    others = len(list(_Why(search, lambda steps: None).less(found, apart)))
+    return margins + others + (0 if found[0].fewer is None else trials_of_fewer(found[0]))
+
+
+def trials_of_fewer(found: SharedFound) -> int:
+    """What ``closest_shared`` counts while it goes on: a fleet, two limits for each model and one for all, and a fleet
+    without each model."""
+    models = len(found.tried.pools)
+    return 1 + (2 * models + 1) * TRIALS + (models if models > 1 else 0)
+
+
 class _Why:
-    def __init__(self, search: SharedFleetSearch, advance: Callable[[], None]):
+    def __init__(self, search: SharedFleetSearch, advance: Advance):
         self._search, self._advance = search, advance
 
     def fewer(self, fleet: SharedFleet) -> SharedFewer:
@@ -129,7 +142,7 @@ class _Why:
                 tried.models[name],
                 [part],
                 traffic[name],
-                self._shortest_deadline_us(fleet, name, 1.0, MAX_TIMES) if of_one else Limit(None, ()),
+                self._shortest_deadline_us(fleet, name, 1.0, MAX_TIMES) if of_one else self._no_limit(),
                 self._most_requests(fleet, name, 1 / MAX_TIMES, 1.0),
             )
         return SharedFewer(
@@ -150,13 +163,20 @@ class _Why:
         return found
 
     def cheaper(self, found: Sequence[SharedFound], apart: Mapping[str, Sequence[Found]]) -> Iterator[SharedTried]:
+        """What ``less`` names."""
+        for each in self.less(found, apart):
+            yield self._tried(*each)
+
+    def less(
+        self, found: Sequence[SharedFound], apart: Mapping[str, Sequence[Found]]
+    ) -> Iterator[tuple[str, str, Mapping[str, Pool], int]]:
         """Each other type with as many workers as cost less than the plan; one worker fewer, with another policy of one
-        of the models."""
+        of the models: with what it changes, of which model."""
         chosen = found[0].tried
         for each in found[1 : MAX_ALTERNATIVES + 1]:
             replicas = math.ceil(chosen.cost / each.tried.worker.price - 1e-9) - 1
             if 1 <= replicas < each.tried.replicas or not each.holds:
-                yield self._tried(WORKER_TYPE, "", each.tried.pools, max(1, replicas))
+                yield WORKER_TYPE, "", each.tried.pools, max(1, replicas)
         if chosen.replicas == 1:
             return
         for name, pool in chosen.pools.items():
@@ -166,12 +186,12 @@ class _Why:
                 if (other := own.tried.pools[0]).worker.name == pool.worker.name and other.policy != pool.policy
             ]
             for other in others[:MAX_OTHERS]:
-                yield self._tried(POLICY, name, {**chosen.pools, name: other}, chosen.replicas - 1)
+                yield POLICY, name, {**chosen.pools, name: other}, chosen.replicas - 1
 
     def margins(self, fleet: SharedFleet) -> SharedMargins:
         search, traffic = self._search, self._search.confirming
         parts = search.parts(fleet.pools, CONFIRMED, traffic)
-        self._advance()
+        self._advance(1)
         models = {
             name: margins_of(
                 search.alone[name],
@@ -190,7 +210,7 @@ class _Why:
     def _tried(self, change: str, model: str, pools: Mapping[str, Pool], replicas: int) -> SharedTried:
         search = self._search
         fleet = search.served(pools, replicas, CONFIRMED)
-        self._advance()
+        self._advance(1)
         models = {
             name: Tried(
                 change,
@@ -206,15 +226,23 @@ class _Why:
         }
         return SharedTried(change, model, fleet.worker.name, replicas, fleet.cost, models)
 
+    def _no_limit(self) -> Limit:
+        """Where nothing is short: no limit is looked for."""
+        self._advance(TRIALS)
+        return Limit(None, ())
+
     def _shortest_deadline_us(self, fleet: SharedFleet, name: str, low: float, high: float) -> Limit:
         """Of one model, of ``low`` to ``high`` times what is promised."""
-        promised_us = self._search.promises[name].deadline_us
+        promised_us, own = self._search.promises[name].deadline_us, self._search.alone[name]
 
-        def missed(times: float) -> tuple[str, ...]:
-            search = self._search.with_deadline(name, times * promised_us)
+        def missed(times: float, policies_as_promised: bool = False) -> tuple[str, ...]:
+            search = self._search.with_deadline(name, times * promised_us, policies_as_promised)
             return self._missed(search, fleet, search.searched)
 
-        least = lowest_without_misses(low, high, missed)
+        # As in ``explain``: its policy of the promised deadline is there already.
+        by_deadline = own.plans_by_deadline([fleet.pools[name]])
+        stand_in = partial(missed, policies_as_promised=True) if by_deadline else None
+        least = lowest_without_misses(low, high, missed, self._advance, stand_in)
         return least if least.value is None else replace(least, value=least.value * promised_us)
 
     def _most_requests(self, fleet: SharedFleet, name: str, low: float, high: float) -> Limit | None:
@@ -225,25 +253,27 @@ class _Why:
             own = searched[name].as_many(1 / fewer, self._search.seed)
             return self._missed(self._search, fleet, {**searched, name: own})
 
-        if not np.ptp(searched[name].arrival_s):
-            return None
-        least = lowest_without_misses(1 / high, 1 / low, missed)
-        return least if least.value is None else replace(least, value=1 / least.value)
+        return self._greatest(low, high, missed, bool(np.ptp(searched[name].arrival_s)))
 
     def _greatest_traffic(self, fleet: SharedFleet, low: float, high: float) -> Limit | None:
         """Of all models, times the rate: the same requests, closer to each other or further apart."""
         searched = self._search.searched
-        if not any(np.ptp(each.arrival_s) for each in searched.values()):
-            return None
 
         def missed(slower: float) -> tuple[str, ...]:
             return self._missed(self._search, fleet, {name: each.faster(1 / slower) for name, each in searched.items()})
 
-        least = lowest_without_misses(1 / high, 1 / low, missed)
+        return self._greatest(low, high, missed, any(np.ptp(each.arrival_s) for each in searched.values()))
+
+    def _greatest(self, low: float, high: float, missed: Missed, takes_time: bool) -> Limit | None:
+        """Of ``low`` to ``high`` times the traffic, where ``missed`` takes its inverse; None of traffic that takes no
+        time."""
+        if not takes_time:
+            self._advance(TRIALS)
+            return None
+        least = lowest_without_misses(1 / high, 1 / low, missed, self._advance)
         return least if least.value is None else replace(least, value=1 / least.value)
 
     def _missed(self, search: SharedFleetSearch, fleet: SharedFleet, traffic: Mapping[str, Traffic]) -> tuple[str, ...]:
-        self._advance()
         if not search.fits(fleet.pools):
             return (ATTAINMENT,)
         served = search.served(fleet.pools, fleet.replicas, CONFIRMED, traffic)

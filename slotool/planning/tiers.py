@@ -144,6 +144,8 @@ class TierService:
     """Requests of a mix of tiers, each of an example that is drawn from the outcome table. ``tiers``: which of the
     ``service`` each tolerance of the mix is."""
 
+    plans_by_deadline = False
+
     def __init__(self, service: TieredService, mix: TierMix, tiers: Sequence[int], examples: int):
         self._service, self._mix, self._tiers, self._examples = service, mix, np.array(tiers), examples
         self.fastest_us = max(service.fastest_us(tier) for tier in tiers)
@@ -207,8 +209,8 @@ class TierFleetSearch(MixedFleetSearch):
                 )
         return list(found.values())
 
-    def with_deadline(self, deadline_us: float) -> Self:
-        other = super().with_deadline(deadline_us)
+    def with_deadline(self, deadline_us: float, policies_as_promised: bool = False) -> Self:
+        other = super().with_deadline(deadline_us, policies_as_promised)
         other._tried = {}
         return other
 

@@ -128,6 +128,25 @@ def test_the_plan_holds_as_far_as_its_margins_say(latency: LatencyTable, traffic
     assert sum(margins["point_shares"].values()) == pytest.approx(1.0)
 
 
+def test_a_policy_that_plans_by_deadline_is_explained_by_its_own_plans(
+    latency: LatencyTable, traffic: ArrivalTable
+) -> None:
+    counted: list[tuple[str, int, int | None]] = []
+
+    def count(text: str, done: int, total: int | None) -> None:
+        counted.append((text, done, total))
+
+    promise = {"attainment": 0.9, "min_accuracy": 0.82, "reserve_ms": 0, "policies": "hindsight"}
+    found = api.plan(latency, arrivals=traffic, deadline_ms=60, explain=True, progress=count, **promise)
+    limit, few = found.reasons["margins"]["deadline_us"], {"max_workers": found.rows[0]["replicas"], **promise}
+    assert limit["breaks"]
+    for holds, times in ((True, 1.0), (False, 8 ** (-1 / 128))):
+        shorter_ms = times * limit["value"] / 1e3
+        assert api.plan(latency, arrivals=traffic, deadline_ms=shorter_ms, progress=None, **few).holds == holds
+    explained = [(done, total) for text, done, total in counted if text == "fleets to explain the plan"]
+    assert explained[-1][0] == explained[-1][1]
+
+
 def test_the_command_says_why_in_sentences(
     slotool: Slotool, tmp_path: Path, latency: LatencyTable, traffic: ArrivalTable
 ) -> None:

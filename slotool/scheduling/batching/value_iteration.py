@@ -173,6 +173,7 @@ class ValueIteration(BatchingPolicy):
     """
 
     name: ClassVar[str] = "value-iteration"
+    plans_by_deadline: ClassVar[bool] = True
     choose = choose_by_value
 
     def __init__(
