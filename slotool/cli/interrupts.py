@@ -2,16 +2,20 @@
 the exit code tell why.
 
 All raise ``Interrupted``, a ``KeyboardInterrupt``, where the command is, so that every ``finally`` on the way out runs.
-A library that is busy importing itself may swallow that, hence ``check``; typer turns it into a silent exit, hence
-``received``.
+A library that is busy importing itself, or a ``__del__``, may swallow that: the signal is then sent again, until the
+command has ended, and long jobs call ``check``. typer turns it into a silent exit, hence ``received``.
 """
 
 from __future__ import annotations
 
+import _thread
+import gc
 import os
 import signal
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,15 +30,18 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class _State:
-    """Which signal came, 0 when none did, and whether a command has reported it."""
+    """Which signal came, 0 when none did, whether a command has reported it, and what was raised last for it."""
 
     received: int = 0
     explained: bool = False
+    raised: weakref.ref[Interrupted] | None = None
 
 
 _asked = threading.Event()
 _state = _State()
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
+# How often it is looked after whether what was raised for a signal is on its way still.
+_LOOK_S = 0.1
 # Those that a process forked later takes as any other does.
 _FOR_CHILDREN = (signal.SIGTERM, signal.SIGHUP)
 
@@ -58,7 +65,7 @@ def check() -> None:
     """Raises ``KeyboardInterrupt`` when one was asked for and swallowed on its way; long jobs call it as they go."""
     if _asked.is_set():
         _asked.clear()
-        raise Interrupted
+        raise _interruption()
 
 
 def received() -> int:
@@ -84,22 +91,47 @@ def explaining(note: Callable[[str], None]) -> Iterator[None]:
 
 
 def exit_code() -> int:
-    """Say that the command was interrupted, unless it has said more already, and return its exit code."""
+    """Say that the command was interrupted, unless it has said more already, and return its exit code.
+
+    The end of the process then comes soon: without the garbage collections of all libraries, which on a busy machine
+    took 5 of 6 seconds after torch.
+    """
     if not _state.explained:
         print(f"slotool: {_WORDS[signal.Signals(_state.received)]}", file=sys.stderr)
+    gc.freeze()
     return 128 + _state.received
 
 
 def forget() -> None:
     """One that was answered is over: nobody who runs commands later in this process is to be stopped by it."""
     _asked.clear()
-    _state.received, _state.explained = 0, False
+    _state.received, _state.explained, _state.raised = 0, False, None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    _state.received = number
+    first, _state.received = not _state.received, number
     _asked.set()
-    raise Interrupted
+    if first:
+        # Not by ``threading``: the signal, which the main thread handles, may have come while that holds its lock.
+        _thread.start_new_thread(_insist, (threading.get_ident(),))
+    raise _interruption()
+
+
+def _interruption() -> Interrupted:
+    interruption = Interrupted()
+    _state.raised = weakref.ref(interruption)
+    return interruption
+
+
+def _insist(main_thread: int) -> None:
+    """Sends the signal again where what was raised for it is gone and the command goes on: somebody swallowed it.
+
+    An exception lives as long as it is on its way, and as the context of what it is turned into."""
+    while number := _state.received:
+        time.sleep(_LOOK_S)
+        raised = _state.raised
+        if _state.received and raised is not None and raised() is None:
+            signal.pthread_kill(main_thread, number)
 
 
 def _hold() -> None:

@@ -19,6 +19,8 @@ from slotool.errors import InputError, RunError, TimedOut
 
 START_WITHIN_S = 120.0
 END_WITHIN_S = 30.0
+# Where its owner was interrupted, and whoever did that waits.
+INTERRUPTED_WITHIN_S = 1.0
 # Exit code of a command that was given what it cannot use.
 _USAGE = 2
 # ``slotool``, but for a server that must not outlive the process that started it, however that one ends.
@@ -54,8 +56,8 @@ class RunningServer:
         )
         try:
             ready = self._ready(start_timeout_s)
-        except BaseException:
-            self.stop()
+        except BaseException as error:
+            self._stop(error)
             raise
         self.url: str = ready["url"]
         self.grpc: str | None = ready["grpc"]
@@ -73,10 +75,14 @@ class RunningServer:
 
     def stop(self) -> None:
         """End the server as by SIGTERM, which answers requests in flight; once it has ended, nothing."""
+        self._stop(None)
+
+    def _stop(self, error: BaseException | None) -> None:
+        within_s = INTERRUPTED_WITHIN_S if isinstance(error, KeyboardInterrupt) else END_WITHIN_S
         if self._process.poll() is None:
             self._process.terminate()
         try:
-            self._process.wait(END_WITHIN_S)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -90,7 +96,7 @@ class RunningServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self._stop(error)
 
     def __repr__(self) -> str:
         state = "ended" if self._process.poll() is not None else "serving"

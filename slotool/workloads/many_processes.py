@@ -8,7 +8,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from slotool.workloads.requests import RequestLog
 READY_WITHIN_S = 120.0
 # Beyond the last request's own time to answer.
 _ENDING_S = 30.0
+# To write what has finished, of all clients together, where the user interrupts the load.
+_INTERRUPTED_S = 2.0
 
 
 @dataclass
@@ -56,20 +59,19 @@ class ManyProcesses(LoadRun):
                     self._log = RequestLog.load_all(logs)
 
     def _drive(self, folder: str) -> None:
-        clients = [self._start(folder, number) for number in range(self.processes)]
+        clients, begun = [self._start(folder, number) for number in range(self.processes)], False
         try:
             self._hear(clients, until="ready", within_s=READY_WITHIN_S)
             begin_s = time.perf_counter() + LEAD_S
+            begun = True
             for client in clients:
                 _tell(client, begin_s)
             self.began(begin_s)
             last_s = float(self.plan.times_s[-1]) + self.target.answer_within_s + _ENDING_S
             self._hear(clients, until="ended", within_s=last_s)
         except KeyboardInterrupt:
-            for client in clients:
-                client.send_signal(signal.SIGINT)
-            for client in clients:
-                client.wait(timeout=_ENDING_S)
+            if begun:
+                _let_end(clients)
             raise
         finally:
             for client in clients:
@@ -134,6 +136,16 @@ class ManyProcesses(LoadRun):
             self.progress(word["finished"] - self._counts.get(number, 0))
             self._counts[number] = word["finished"]
         return "ready" if "ready" in word else ""
+
+
+def _let_end(clients: Sequence[subprocess.Popen[str]]) -> None:
+    """Interrupt them, as who has sent requests writes its log then; those that take too long are killed later."""
+    until_s = time.monotonic() + _INTERRUPTED_S
+    for client in clients:
+        client.send_signal(signal.SIGINT)
+    for client in clients:
+        with suppress(subprocess.TimeoutExpired):
+            client.wait(timeout=max(0.0, until_s - time.monotonic()))
 
 
 def _tell(client: subprocess.Popen[str], begin_s: float) -> None:

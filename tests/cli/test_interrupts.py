@@ -9,10 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slotool.cli import interrupts
 
+MODELS = Path(__file__).parents[2] / "models"
 PATIENCE_S = 240.0
 
 
@@ -67,6 +69,114 @@ def test_a_signal_while_a_dataclass_is_made_keeps_its_exit_code(tmp_path: Path, 
     command = [sys.executable, "-m", "during_exec", name]
     finished = subprocess.run(command, cwd=tmp_path, timeout=PATIENCE_S, check=False)
     assert finished.returncode == code
+
+
+SWALLOWED = """
+import os, signal, sys, time
+from slotool.cli import interrupts
+interrupts.install()
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+try:
+    if sys.argv[1] == "finalizer":
+        Finalized()
+    else:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        except BaseException:
+            pass
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(interrupts.exit_code())
+sys.exit("slept on")
+"""
+
+
+@pytest.mark.parametrize("by", ["finalizer", "except"])
+def test_a_signal_that_is_swallowed_on_its_way_is_sent_again(tmp_path: Path, by: str) -> None:
+    """As some libraries do while they import each other; long work behind them would not look for it."""
+    (tmp_path / "swallowed.py").write_text(SWALLOWED)
+    command = [sys.executable, "-m", "swallowed", by]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert finished.returncode == 143
+    assert finished.stderr.splitlines()[-1] == "slotool: terminated"
+
+
+CLEANING_UP = """
+import os, signal, sys, time
+from slotool.cli import interrupts
+interrupts.install()
+try:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)
+        print("cleaned up", flush=True)
+except KeyboardInterrupt as error:
+    time.sleep(0.5)
+    sys.exit(interrupts.exit_code())
+"""
+
+
+def test_a_signal_on_its_way_does_not_disturb_who_cleans_up(tmp_path: Path) -> None:
+    (tmp_path / "cleaning_up.py").write_text(CLEANING_UP)
+    command = [sys.executable, "-m", "cleaning_up"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (finished.returncode, finished.stdout) == (143, "cleaned up\n")
+
+
+GARBAGE = """
+import os, signal, sys, time
+from slotool.cli import interrupts
+interrupts.install()
+class Cycle:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        print("collected", flush=True)
+kept = Cycle()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(interrupts.exit_code())
+"""
+
+
+def test_an_interrupted_command_ends_without_collecting_garbage(tmp_path: Path) -> None:
+    """With torch and numba loaded that takes seconds."""
+    (tmp_path / "garbage.py").write_text(GARBAGE)
+    command = [sys.executable, "-m", "garbage"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (finished.returncode, finished.stdout) == (143, "")
+
+
+def test_a_terminated_campaign_keeps_its_journal_and_leaves_no_worker(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "slotool", "profile", "points", str(MODELS / "supernet"), "-o", "table.parquet",
+        "--threads", "1", "--batch-size", "1,2,4,8,16,32", "--runs", "2000",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    journal, deadline = tmp_path / "table.parquet.journal", time.monotonic() + PATIENCE_S
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            if journal.exists() and len(journal.read_bytes().splitlines()) > 2:
+                break
+            time.sleep(0.01)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        assert workers
+        process.terminate()
+        _, stderr = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+    assert "finished rows are in table.parquet.journal, the same command again resumes" in stderr
+    assert [path.name for path in tmp_path.iterdir()] == [journal.name]
+    assert psutil.wait_procs(workers, timeout=PATIENCE_S)[1] == []
 
 
 def test_a_forked_process_takes_sigterm_as_any_other() -> None:
