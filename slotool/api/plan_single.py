@@ -211,7 +211,8 @@ def _found(
         if not any(worker is each for each, _ in asked):
             reporter.note(f"no fleet of {worker.name}: {search.why_nothing_fits([worker])}")
     found: list[Found] = []
-    with reporter.progress(f"fleets for {search.requests:,} requests", total=len(asked)) as steps:
+    rate = f"{search.rate_per_s:,.0f}" if search.rate_per_s >= 100 else f"{search.rate_per_s:.3g}"
+    with reporter.progress(f"fleets for {search.requests:,} requests, {rate}/s", total=len(asked)) as steps:
         for worker, policy in asked:
             found.append(search.cheapest(worker, policy))
             steps.advance()

@@ -39,6 +39,8 @@ SIZES = 8
 # Requests that one server reads per second, at most; 30,000 were the most that one was seen to answer. More can never
 # wait at the same time than come within a deadline.
 MAX_READ_PER_S = 50_000
+# Where the fastest call takes longer, and several deadlines, its table may be in another unit.
+FAR_TOO_LONG_US = 1e5
 
 
 class FleetSearch:
@@ -176,9 +178,12 @@ class FleetSearch:
         """Why ``policies`` names none for any of ``workers``."""
         fastest_us = min(worker.profile.grid.fastest_us for worker in workers)
         if fastest_us > self._deadline_us:
+            # As with milliseconds that are read as seconds.
+            is_far = fastest_us > FAR_TOO_LONG_US and fastest_us > 5 * self._deadline_us
+            unit = "; latency tables hold seconds" if is_far else ""
             return (
                 f"of {self._deadline_us / 1e3:.4g} ms left for computing the fastest call takes "
-                f"{fastest_us / 1e3:.4g} ms"
+                f"{fastest_us / 1e3:.4g} ms{unit}"
             )
         most = max((self._judge.most_accurate(worker.profile.grid) for worker in workers), key=lambda each: each.shown)
         return most.short_of(self.promise)

@@ -37,16 +37,22 @@ class Promise:
 
     def __post_init__(self) -> None:
         for name in ("attainment", "confidence"):
-            if not 0 < getattr(self, name) < 1:
-                raise ArgumentError(name, f"{getattr(self, name):g} is not above 0 and below 1")
+            if not 0 < (share := getattr(self, name)) < 1:
+                why = "; no traffic shows that none is ever late" if (name, share) == ("attainment", 1) else ""
+                raise ArgumentError(name, f"{share:g} is not above 0 and below 1{why}{_in_percent(share)}")
         if not 0 <= self.accuracy <= 1:
-            raise ArgumentError("min_accuracy", f"{self.accuracy:g} is not from 0 to 1")
+            raise ArgumentError("min_accuracy", f"{self.accuracy:g} is not from 0 to 1{_in_percent(self.accuracy)}")
         if not self.deadline_us > 0:
             raise ArgumentError("deadline_ms", f"{self.deadline_us / 1e3:g} is not above 0")
 
     def significance(self, claims: int) -> float:
         """Of each of so many claims, so that all hold together (Bonferroni)."""
         return (1 - self.confidence) / claims
+
+
+def _in_percent(share: float) -> str:
+    """What is to be typed for a share that was given in per cent."""
+    return f"; {share:g} % is {share / 100:g}" if 1 < share < 100 else ""
 
 
 @dataclass(frozen=True)

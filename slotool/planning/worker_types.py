@@ -14,7 +14,7 @@ from slotool.planning.worker import WorkerType
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling.batching import Profile, read_profile
 from slotool.scheduling.space import outcome_columns
-from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
+from slotool.tables import FULL, LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import UNKNOWN_DEVICE, UNKNOWN_MACHINE
 
 
@@ -98,9 +98,11 @@ def _profile(named: Named, outcomes: OutcomeTable | None, rules: RuleSet | None,
         known = outcome_columns(points, outcomes)
         lacking = [point for point in points if point not in known and (asked is None or version_name(point) in asked)]
         if lacking:
+            # What rows of a table without that column are of.
+            none = "; is its column point missing?" if points == [FULL] else ""
             raise InputError(
                 f"{named} has the point {str(lacking[0])!r}, of which the outcome table has no version; it has "
-                f"{', '.join(outcomes.versions)}"
+                f"{', '.join(outcomes.versions)}{none}"
             )
     try:
         if rules is None or outcomes is None:

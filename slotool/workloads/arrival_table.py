@@ -17,11 +17,14 @@ ARRIVALS_SCHEMA = Schema(
     "arrivals", 1, (Column("arrival_s", "number", "when the request arrives, since the start", rule=NOT_NEGATIVE),)
 )
 
+# Dates counted in seconds lie beyond, and nobody simulates or sends requests for longer.
+MAX_S = 366 * 86_400.0
+
 
 class ArrivalTable(Table):
     """Rows of ``ARRIVALS_SCHEMA``, one per request, ascending; provenance says what drew them.
 
-    Raises ``TableError`` naming the first row that lies before the one above it.
+    Raises ``TableError`` naming the first row that lies before the one above it, or more than a year after the start.
     """
 
     schema = ARRIVALS_SCHEMA
@@ -43,6 +46,12 @@ class ArrivalTable(Table):
         wrong = np.flatnonzero(np.diff(rows["arrival_s"].to_numpy()) < 0)
         if len(wrong):
             raise TableError(f"{source}: row {wrong[0] + 2}, column arrival_s: lies before the row above it")
+        if len(late := np.flatnonzero(rows["arrival_s"].to_numpy() > MAX_S)):
+            raise TableError(
+                f"{source}: row {late[0] + 2}, column arrival_s: {rows['arrival_s'].iloc[late[0]]:g} s are more than a "
+                "year; seconds since the start of the traffic are expected: subtract the first from dates, divide "
+                "milliseconds by 1000"
+            )
         return rows
 
     @property

@@ -29,6 +29,7 @@ from tests.conftest import Slotool
 
 DATASETS = Path(__file__).parents[2] / "datasets"
 LATENCY, OUTCOMES = (DATASETS / f"digits-supernet-{what}.parquet" for what in ("latency", "outcomes"))
+FAMILY_OUTCOMES = DATASETS / "digits-family-outcomes.parquet"
 POLICIES = ["slackfit", "maxacc", "fixed"]
 # What the shipped table needs repaired is said; here it is known.
 pytestmark = pytest.mark.filterwarnings("ignore::slotool.errors.SlotoolWarning")
@@ -407,7 +408,9 @@ def test_a_promise_that_nothing_keeps_ends_with_1(traffic: ArrivalTable) -> None
     [
         ({"rate": 3.0}, InputError, "arrivals cannot show an attainment of 0.99"),
         ({"rate": 100.0, "arrivals": "a.parquet"}, ArgumentError, "either arrivals or a rate"),
-        ({"rate": 100.0, "attainment": 1.0}, ArgumentError, "attainment: 1 is not above 0 and below 1"),
+        ({"rate": 100.0, "attainment": 1.0}, ArgumentError, "below 1; no traffic shows that none is ever late"),
+        ({"rate": 100.0, "attainment": 99.0}, ArgumentError, "attainment: 99 is not above 0 and below 1; 99 % is 0.99"),
+        ({"rate": 100.0, "min_accuracy": 90.0}, ArgumentError, "min_accuracy: 90 is not from 0 to 1; 90 % is 0.9"),
         ({"rate": 100.0, "confidence": 0.0}, ArgumentError, "confidence: 0 is not above 0 and below 1"),
         ({"rate": 100.0, "deadline_ms": 1.0}, InputError, "leaves nothing for computing"),
         ({"rate": 100.0, "prices": {"gpu": 1.0}}, ArgumentError, "no worker type 'gpu'; there are 1 thread"),
@@ -421,6 +424,29 @@ def test_a_promise_that_nothing_keeps_ends_with_1(traffic: ArrivalTable) -> None
 def test_what_cannot_be_planned_is_one_sentence(other: dict[str, object], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         api.plan(LATENCY, **{"outcomes": OUTCOMES, "deadline_ms": 20.0, **other})
+
+
+def test_a_table_in_milliseconds_is_told_from_a_slow_one() -> None:
+    table = LatencyTable.load(LATENCY)
+    longer = [1e3 * samples_s for samples_s in table.rows["samples_s"]]
+    found = api.plan(
+        LatencyTable(table.rows.assign(samples_s=longer)), outcomes=OUTCOMES, rate=100.0, deadline_ms=20, progress=None
+    )
+    assert "latency tables hold seconds" in found.explanation
+    short = api.plan(LATENCY, outcomes=OUTCOMES, rate=100.0, deadline_ms=2.01, progress=None)
+    assert "latency tables hold seconds" not in short.explanation
+
+
+def test_a_table_without_points_is_asked_for_them() -> None:
+    rows = LatencyTable.load(LATENCY).rows
+    with pytest.raises(InputError, match=r"has the point 'full'.*is its column point missing"):
+        api.plan(LatencyTable(rows.assign(point="full")), outcomes=FAMILY_OUTCOMES, rate=100.0, deadline_ms=20)
+
+
+def test_arrivals_at_dates_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    pd.DataFrame({"arrival_s": 1.7e9 + np.arange(100.0)}).to_csv(tmp_path / "dates.csv", index=False)
+    with pytest.raises(TableError, match=r"dates.csv: row 2, column arrival_s: .* subtract the first from dates"):
+        api.plan(LATENCY, outcomes=OUTCOMES, arrivals=tmp_path / "dates.csv", deadline_ms=20)
 
 
 def test_a_device_that_is_not_here_is_said_before_anything_is_planned(tmp_path: Path) -> None:
