@@ -178,7 +178,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(getattr(error.__context__, "exit_code", 0))
     except BaseException as error:
-        sys.exit(report_failure(error))
+        sys.exit(interrupts.exit_code() if interrupts.caused(error) else report_failure(error))
     finally:
         interrupts.forget()
         terminal.reset()

@@ -73,6 +73,15 @@ def received() -> int:
     return _state.received
 
 
+def caused(error: BaseException) -> bool:
+    """Whether a signal is behind ``error``: one that comes while compiled code is called may end as a ``SystemError``,
+    and cleaning up behind one may fail."""
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, Interrupted):
+        behind = behind.__cause__ or behind.__context__
+    return behind is not None
+
+
 def explained() -> None:
     """A command has reported what an interruption leaves behind, and how to go on."""
     _state.explained = True

@@ -155,6 +155,28 @@ def test_an_interrupted_command_ends_without_collecting_garbage(tmp_path: Path) 
     assert (finished.returncode, finished.stdout) == (143, "")
 
 
+IN_COMPILED_CODE = """
+import os, signal, time
+from slotool.cli import app
+def command():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    except KeyboardInterrupt as error:
+        raise SystemError("CPUDispatcher returned a result with an exception set") from error
+app._command = lambda: command
+app.main()
+"""
+
+
+def test_a_signal_that_compiled_code_turns_into_a_system_error_is_still_one(tmp_path: Path) -> None:
+    """As Numba's dispatcher does where the signal comes while it is called."""
+    (tmp_path / "compiled.py").write_text(IN_COMPILED_CODE)
+    command = [sys.executable, "-m", "compiled"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (finished.returncode, finished.stderr) == (143, "slotool: terminated\n")
+
+
 def test_a_terminated_campaign_keeps_its_journal_and_leaves_no_worker(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "slotool", "profile", "points", str(MODELS / "supernet"), "-o", "table.parquet",
