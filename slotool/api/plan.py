@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
-from slotool.api.plan_models import NO_MIXED, NO_RULES
+from slotool.api.plan_models import NO_FRONT_END, NO_MIXED, NO_RULES
 from slotool.api.plan_single import single_plan
 from slotool.api.plan_tiers import Tolerance
 from slotool.api.planned import Plan
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
+# Of arguments that have no effect with models: why, where that is not of rules.
+_WHY_NOT = {"mixed": NO_MIXED, "front_end_ms": NO_FRONT_END}
 # Tried where nobody names any.
 POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
 
@@ -52,6 +54,7 @@ def plan(
     quantile: float = 0.95,
     interference: FilePath | LatencyTable | float | None = None,
     machine_cores: int | None = None,
+    front_end_ms: float = 0.0,
     explain: bool = False,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
@@ -104,6 +107,8 @@ def plan(
             predictor of co-located latencies (a folder; it needs ``artifact``), or one ratio for a call next to one
             busy worker; None: each worker counts as if it were alone.
         machine_cores: Cores of each machine, which workers fill one after the other; None: as many as this one has.
+        front_end_ms: CPU time that the server itself spends on a request, besides its workers', as ``verify_s`` finds
+            it: where workers take every core of the machine, calls take longer by its part of their time.
         explain: Also find why not fewer workers, other types or policies of less cost, and what would have to change
             (``Plan.reasons``): some dozens of further simulations.
         artifact: What is to be served; ``out`` needs it.
@@ -144,7 +149,10 @@ def plan(
         "force": force, "reporter": reporter_of(progress),
     }  # fmt: skip
     if models is not None:
-        unplanned = {"rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None}
+        unplanned = {
+            "rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None,
+            "front_end_ms": front_end_ms or None,
+        }  # fmt: skip
         return _of_models(models, of_model, of_each=of_each, unplanned=unplanned, **of_all)
     return single_plan(
         **of_model,
@@ -154,6 +162,7 @@ def plan(
         tolerance=tolerance,
         objective=objective,
         mixed=mixed,
+        front_end_ms=front_end_ms,
     )
 
 
@@ -174,5 +183,5 @@ def _of_models(
             raise ArgumentError(name, "each of the models states its own; leave it out")
     for name, value in unplanned.items():
         if value is not None:
-            raise ArgumentError(name, f"it has no effect with models: {NO_MIXED if name == 'mixed' else NO_RULES}")
+            raise ArgumentError(name, f"it has no effect with models: {_WHY_NOT.get(name, NO_RULES)}")
     return shared_plan(models, left_out=left_out, **settings)

@@ -11,7 +11,7 @@ from slotool.api.display import duration
 
 if TYPE_CHECKING:
     from slotool.api.progress import Reporter
-    from slotool.planning.fleet import Found
+    from slotool.planning.fleet import Fleet, Found
     from slotool.planning.fleet_search import FleetSearch
 
 _CAUSES = {
@@ -36,7 +36,8 @@ def reasons_of(search: FleetSearch, found: Sequence[Found], reporter: Reporter) 
 
     with reporter.progress(EXPLAINING, total=trials_of(search, found)) as steps:
         document = asdict(reasons(search, found, steps.advance))
-    return {**document, "sentences": list(_sentences(document, search))}
+    sentences = [*_sentences(document, search), *_front_end(search, found[0].tried)]
+    return {**document, "sentences": sentences}
 
 
 def what_would_hold(search: FleetSearch, found: Sequence[Found], reporter: Reporter) -> dict[str, Any]:
@@ -56,6 +57,17 @@ def _sentences(document: Mapping[str, Any], search: FleetSearch) -> Iterator[str
     yield from _limits(document["margins"], search)
     if fewer is not None:
         yield _what_would_allow(fewer, search)
+
+
+def _front_end(search: FleetSearch, fleet: Fleet) -> Iterator[str]:
+    """What the plan counts for it, of workers that take every core of their machine."""
+    longer, placement = search.longer(fleet.pools, search.rate_per_s), search.placement
+    if placement is not None and longer > 1:
+        takes = 1e-6 * placement.front_end_us * search.rate_per_s
+        yield (
+            f"front end: it takes {takes:.2g} of the {placement.cores} cores, all of which are workers', so that calls "
+            f"take {longer:.3g} times as long while all workers are busy"
+        )
 
 
 def why_not_fewer(fewer: Mapping[str, Any], search: FleetSearch) -> Iterator[str]:

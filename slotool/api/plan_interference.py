@@ -28,6 +28,7 @@ def placement_of(
     artifact: FilePath | None,
     reporter: Reporter,
     of: str = "",
+    front_end_ms: float = 0.0,
 ) -> Placement | None:
     """Of machines of ``machine_cores``, None: as many as this one has. None where nothing is known of interference.
     Warns of points and batch sizes for which others stand in; ``of``: what warnings begin with.
@@ -42,9 +43,12 @@ def placement_of(
 
     if machine_cores is not None and machine_cores < 1:
         raise ArgumentError("machine_cores", f"{machine_cores} is not 1 or more")
+    if not front_end_ms >= 0:
+        raise ArgumentError("front_end_ms", f"{front_end_ms:g} is not 0 or more")
     if interference is None:
-        if machine_cores is not None:
-            raise ArgumentError("machine_cores", "it has no effect without interference")
+        for name, stated in (("machine_cores", machine_cores is not None), ("front_end_ms", front_end_ms > 0)):
+            if stated:
+                raise ArgumentError(name, "it has no effect without interference")
         return None
     found: dict[str, Interference] = {}
     for worker in workers:
@@ -68,7 +72,7 @@ def placement_of(
     for worker in workers:
         for remark in found[worker.name].remarks(worker.profile):
             reporter.warn(f"{of}{worker.name}: {remark}" if len(workers) > 1 else f"{of}{remark}")
-    return Placement(machine_cores or cores_here(), found)
+    return Placement(machine_cores or cores_here(), found, 1e3 * front_end_ms)
 
 
 def graphs_of(artifact: FilePath | None) -> dict[OperatingPoint, OperatorGraph]:
@@ -130,6 +134,13 @@ def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:
         placement = search.placement or Placement(cores_here(), {})
         together = placement.per_machine(pool.worker, pool.replicas)
         known = placement.interference.get(pool.worker.name)
+        takes_all = search.placement is not None and together * pool.worker.threads >= placement.cores
+        if takes_all and not placement.front_end_us:
+            yield (
+                f"the workers take all {placement.cores} cores of a machine, and the front end of their server takes a "
+                "part of these: plan with --front-end-ms, which --verify measures, or leave it a core",
+                False,
+            )
         if together == 1:
             continue
         if known is None:

@@ -57,6 +57,7 @@ def single_plan(
     quantile: float,
     interference: FilePath | LatencyTable | float | None,
     machine_cores: int | None,
+    front_end_ms: float,
     explain: bool,
     artifact: FilePath | None,
     out: Path | None,
@@ -95,8 +96,12 @@ def single_plan(
     arrival_s = _arrivals(arrivals, rate, seed)
     make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
     cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
+    if front_end_ms and rule_set is not None:
+        raise ArgumentError("front_end_ms", "it has no effect with rules")
     search = make(accuracies, rule_set, tolerance, objective, bool(cancels))
-    search.placement = placement_of(interference, machine_cores, workers, quantile, artifact, reporter)
+    search.placement = placement_of(
+        interference, machine_cores, workers, quantile, artifact, reporter, front_end_ms=front_end_ms
+    )
     for remark in search.remarks:
         reporter.warn(remark)
     names = list(dict.fromkeys(as_list(policies)))

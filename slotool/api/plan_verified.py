@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.planning.fleet import Fleet, Pool
     from slotool.planning.fleet_search import FleetSearch
+    from slotool.planning.front_end import FrontEnd
     from slotool.workloads import ArrivalTable
     from slotool.workloads.requests import RequestLog
 
@@ -68,11 +70,8 @@ def _verified(
     traffic = Traffic.whole(search.busiest_s(verify_s))
     promised = search.served(fleet.pools, VERIFIED, traffic).verdict
     deadline_ms = search.promise.deadline_us / 1e3
-    if sum(pool.replicas * pool.worker.threads for pool in fleet.pools) >= len(os.sched_getaffinity(0)):
-        reporter.note(
-            "the workers take every core of this machine, and share them with the client and the server's front end, "
-            "which no plan knows: on more cores more may be in time"
-        )
+    cores = len(os.sched_getaffinity(0))
+    takes_all = sum(pool.replicas * pool.worker.threads for pool in fleet.pools) >= cores
     sent = partial(loadtest, data=data, deadline_ms=deadline_ms, progress=reporter)
     # Several pools have the same terms.
     asked = partial(sent, **search.terms(fleet.pools[0]))
@@ -89,21 +88,42 @@ def _verified(
             front_ends.append(FrontEnd.of_probe(_probe(pool, server.url, sent), pool.worker.profile, fastest))
     fastest = None if front_ends else _fastest(fleet.pools[0], served, sent)
     with RunningServer(served) as server:
+        spent = front_end.CpuTime(server.process_id)
         bursts = asked(server.url, arrivals=bursts_at).log
+        cpu_us, client_us = spent.each_us(len(bursts.rows))
         for pool in () if front_ends else fleet.pools:
             front_ends.append(FrontEnd.of_probe(_probe(pool, server.url, sent), pool.worker.profile, fastest))
         front_ends = verification.with_bursts(search, fleet.pools, front_ends, bursts)
+        front_ends = [replace(each, cpu_us=cpu_us, client_us=client_us) for each in front_ends]
         for pool, found in zip(fleet.pools, front_ends, strict=True):
             reporter.note(f"the front end{f' of {pool.worker.name}' if len(front_ends) > 1 else ''} takes {found}")
+        if takes_all:
+            reporter.note(_shared(front_ends[0], traffic.rate_per_s, cores))
         logs = [asked(server.url, arrivals=_at(traffic.arrival_s)).log]
+    # Pools of two kinds are simulated apart: when all workers are busy is not known of them.
+    whole = cores if takes_all and len(fleet.pools) == 1 else None
+    with_front_end = partial(verification.planned, cores=whole)
     planned = {"attainment": promised.attainment, "accuracy": promised.accuracy, "p99_s": promised.p99_us / 1e6}
     verdict = verification.verdict(search.promise, planned, logs)
     figures = [
         {"what": "planned", "requests": len(traffic.arrival_s), **planned},
-        {"what": FRONT_END, **verification.planned(search, fleet.pools, VERIFIED, traffic, front_ends)},
+        {"what": FRONT_END, **with_front_end(search, fleet.pools, VERIFIED, traffic, front_ends)},
         {"what": "served", **verification.served(logs)},
     ]
     return figures, (verdict.kept, verdict.sentence)
+
+
+def _shared(front_end: FrontEnd, rate_per_s: float, cores: int) -> str:
+    """That workers take every core, and what that costs them."""
+    from slotool.planning.pool_service import all_busy
+
+    own_ms, client_ms = front_end.cpu_us / 1e3, front_end.client_us / 1e3
+    longer = all_busy(1e3 * (own_ms + client_ms), rate_per_s, cores)
+    return (
+        "the workers take every core of this machine, and share them with the server's front end and the client: these "
+        f"spend {own_ms:.2g} and {client_ms:.2g} ms of a core's time on a request, so at {rate_per_s:,.0f}/s calls "
+        f"take {longer:.3g} times as long while all workers are busy; on more cores more may be in time"
+    )
 
 
 def _probe(pool: Pool, url: str, sent: Callable[..., LoadTest]) -> RequestLog:

@@ -74,6 +74,9 @@ def plan(
     machine_cores: Annotated[
         int | None, _fleet("--machine-cores", min=1, help="That workers share.", show_default="this one's")
     ] = None,
+    front_end_ms: Annotated[
+        float, _fleet("--front-end-ms", min=0.0, help="CPU time a request takes the server itself.")
+    ] = 0.0,
     explain: Annotated[bool, _result("--explain", help="Say why not fewer or other workers, and what limits.")] = False,
     artifact: Annotated[Path | None, _result("--artifact", help="What --out is to serve.", show_default=False)] = None,
     out: Annotated[Path | None, _result("--out", "-o", help="Write a service file here.", show_default=False)] = None,
@@ -137,6 +140,7 @@ def plan(
         quantile=quantile,
         interference=interference,
         machine_cores=machine_cores,
+        front_end_ms=front_end_ms,
         explain=explain,
         artifact=artifact,
         out=out,

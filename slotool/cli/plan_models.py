@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from slotool.api.plan_models import NO_MIXED, NO_RULES
+from slotool.api.plan_models import NO_FRONT_END, NO_MIXED, NO_RULES
 from slotool.cli.commands import config_file, refuse_without_effect, stated_in
 
 # Of a model, what may be a file.
@@ -22,6 +22,7 @@ def refuse_with_models() -> None:
     )
     refuse_without_effect(("rules", "tolerance", "objective"), f"with [[models]]: {NO_RULES}")
     refuse_without_effect(("mixed",), f"with [[models]]: {NO_MIXED}")
+    refuse_without_effect(("front_end_ms",), f"with [[models]]: {NO_FRONT_END}")
 
 
 def models_of(given: Sequence[Any], of_all: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -139,6 +139,14 @@ class FleetSearch:
         """``worker`` as one of so many, which may share its machine."""
         return worker if self.placement is None else self.placement.placed(worker, replicas)
 
+    def longer(self, pools: Sequence[Pool], rate_per_s: float) -> float:
+        """How many times as long calls take while all workers are busy, at this rate of requests; see ``Placement``.
+
+        Pools of two kinds count as on machines of their own."""
+        if self.placement is None or len(pools) > 1:
+            return 1.0
+        return self.placement.longer(pools[0].worker, pools[0].replicas, rate_per_s)
+
     def fits(self, pool: Pool) -> bool:
         """Whether a call may begin that is over within a deadline."""
         return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self._deadline_us
@@ -267,7 +275,7 @@ class FleetSearch:
         """
         parts = []
         kept_us = self.promise.deadline_us - self._deadline_us
-        overheads = overheads or [Overhead(kept_us)] * len(pools)
+        overheads = overheads or [Overhead(kept_us, all_busy=self.longer(pools, traffic.rate_per_s))] * len(pools)
         shares = self.shared_out(pools, traffic)
         for pool, at, overhead in zip(pools, shares, overheads, strict=True):
             service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Pool
@@ -33,7 +34,8 @@ class FrontEnd:
     without queue and call. ``call_us``: by how much longer than the latency table's median a call takes, mostly the way
     to its worker and back and caches that cooled down; ``slower``: and by which share of it, beyond that.
     ``headroom_us``: by which the server brings deadlines forward (``LatencyHeadroom``). ``each_us``: that a request
-    keeps those behind it from being read, in a burst.
+    keeps those behind it from being read, in a burst. ``cpu_us``: CPU time that the server's own process spends on a
+    request, without its workers', and ``client_us`` the client on the same machine.
     """
 
     outside_us: np.ndarray
@@ -41,6 +43,8 @@ class FrontEnd:
     headroom_us: float
     each_us: float = 0.0
     slower: float = 0.0
+    cpu_us: float = 0.0
+    client_us: float = 0.0
 
     @classmethod
     def of_probe(cls, log: RequestLog, profile: Profile, fastest: RequestLog | None = None) -> FrontEnd:
@@ -76,6 +80,23 @@ class FrontEnd:
             f"{outside_ms[0]:.2g} ms a request (p99 {outside_ms[1]:.2g}), {self.each_us / 1e3:.2g} ms for each one "
             f"before it; a call takes {call}, as probed at the server's start"
         )
+
+
+class CpuTime:
+    """Of a server's own process, without its workers', and of this one, which sends it requests, from now on."""
+
+    def __init__(self, process_id: int):
+        self._processes = psutil.Process(process_id), psutil.Process()
+        self._before = self._spent_us()
+
+    def each_us(self, requests: int) -> tuple[float, float]:
+        """Spent on each of so many requests since this was made, by the server and by this process."""
+        server, client = ((now - before) / requests for now, before in zip(self._spent_us(), self._before, strict=True))
+        return server, client
+
+    def _spent_us(self) -> list[float]:
+        spent = [each.cpu_times() for each in self._processes]
+        return [1e6 * (each.user + each.system) for each in spent]
 
 
 class _Excess(NamedTuple):

@@ -18,6 +18,7 @@ import pandas as pd
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.planning.pool_service import all_busy
 from slotool.planning.worker import WorkerType
 from slotool.predictors.colocation import PredictorArtifact
 from slotool.scheduling.batching import ControlGrid, Profile
@@ -202,10 +203,19 @@ class Interference:
 @dataclass(frozen=True)
 class Placement:
     """Workers of a fleet on machines of ``cores`` each, filled one after the other; ``interference``: by name of their
-    type, what they do to each other."""
+    type, what they do to each other; ``front_end_us``: CPU time that the server itself spends on a request."""
 
     cores: int
     interference: Mapping[str, Interference]
+    front_end_us: float = 0.0
+
+    def longer(self, worker: WorkerType, replicas: int, rate_per_s: float) -> float:
+        """How many times as long calls take while all workers are busy, as the front end takes its part of their cores.
+
+        1 where a core is left for it, and of several machines: it is on one of these.
+        """
+        takes_all = replicas * worker.threads == self.cores
+        return all_busy(self.front_end_us, rate_per_s, self.cores) if takes_all else 1.0
 
     def per_machine(self, worker: WorkerType, replicas: int) -> int:
         """Workers of a machine that is full, or of the only one."""

@@ -13,11 +13,27 @@ from slotool.simulation.result import Points
 
 class Overhead(NamedTuple):
     """What latency tables leave out: ``reserve_us`` of each deadline for the network and the front end; a call takes
-    ``call_us``, and ``slower`` times what the table says, longer than that."""
+    ``call_us``, and ``slower`` times what the table says, longer than that; and ``all_busy`` times as long as it then
+    would where it begins while all other workers are busy."""
 
     reserve_us: float
     call_us: float = 0.0
     slower: float = 0.0
+    all_busy: float = 1.0
+
+
+# Of the cores' time, that is counted for other processes at most: beyond it nothing is known.
+MAX_CORES_SHARE = 0.5
+
+
+def all_busy(cpu_us: float, rate_per_s: float, cores: int) -> float:
+    """How many times as long calls take while workers keep all of so many cores busy, as other processes of the server
+    spend ``cpu_us`` of CPU time on each request.
+
+    The kernel gives a core's time in turn to all that are ready to run, and spreads these over the cores: a worker
+    keeps what the others leave. Source: the fair scheduler of Linux.
+    """
+    return 1 / (1 - min(MAX_CORES_SHARE, 1e-6 * cpu_us * rate_per_s / cores))
 
 
 class Service(Protocol):
@@ -50,10 +66,15 @@ class BatchingService:
         self.fastest_us = policy.grid.fastest_us
         self.points: Points = policy.grid
 
-    def times(self, seed: int, overhead: Overhead) -> ServiceTimes:
-        """How long its calls take."""
-        took_us = (1 + overhead.slower) * self._times.values + overhead.call_us
-        return ServiceTimes(took_us, self._times.starts, seed, self._times.per_machine)
+    def times(self, seed: int, overhead: Overhead, workers: int = 1) -> ServiceTimes:
+        """How long its calls take, of so many workers."""
+        times = self._times
+        if overhead.all_busy > 1 and times.per_machine == 1:
+            times = ServiceTimes.colocated([times] * workers)
+        took_us = (1 + overhead.slower) * times.values + overhead.call_us
+        last = (len(times.starts) - 1) // times.per_machine * (times.per_machine - 1)
+        took_us[times.starts[last] :] *= overhead.all_busy
+        return ServiceTimes(took_us, times.starts, seed, times.per_machine)
 
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
-        return simulate(self.policy, scenario, self.times(seed, overhead))
+        return simulate(self.policy, scenario, self.times(seed, overhead, len(scenario.death_us)))

@@ -12,7 +12,7 @@ import numpy as np
 from slotool.planning.fleet import Pool
 from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import BURST, FrontEnd
-from slotool.planning.pool_service import Overhead
+from slotool.planning.pool_service import Overhead, all_busy
 from slotool.planning.promise import Part, Promise, attainment_at_most
 from slotool.planning.traffic import Traffic
 from slotool.serving.headroom import MAX_SHARE
@@ -23,24 +23,39 @@ FITTED = 10
 
 
 def planned(
-    search: FleetSearch, pools: Sequence[Pool], draw: int, traffic: Traffic, front_ends: Sequence[FrontEnd]
+    search: FleetSearch,
+    pools: Sequence[Pool],
+    draw: int,
+    traffic: Traffic,
+    front_ends: Sequence[FrontEnd],
+    cores: int | None = None,
 ) -> dict[str, Any]:
-    """Figures of these pools under ``traffic``; see ``figures``. ``front_ends``: as of ``answered``."""
-    took_us, right = answered(search, pools, draw, traffic.arrival_s, front_ends)
+    """Figures of these pools under ``traffic``; see ``figures``. ``front_ends``: as of ``answered``; ``cores``: of a
+    machine on which workers take each, and front end and client a part of it; None where a core is left for these."""
+    longer = (
+        1.0 if cores is None else all_busy(front_ends[0].cpu_us + front_ends[0].client_us, traffic.rate_per_s, cores)
+    )
+    took_us, right = answered(search, pools, draw, traffic.arrival_s, front_ends, longer)
     return figures(took_us <= search.promise.deadline_us, right, took_us)
 
 
 def answered(
-    search: FleetSearch, pools: Sequence[Pool], draw: int, arrival_s: np.ndarray, front_ends: Sequence[FrontEnd]
+    search: FleetSearch,
+    pools: Sequence[Pool],
+    draw: int,
+    arrival_s: np.ndarray,
+    front_ends: Sequence[FrontEnd],
+    longer: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """By request, float64 [n]: how long its answer takes, infinite for none, and how accurate it is.
 
     ``front_ends``: per pool, as probed by itself. One server reads all requests, so that ``each_us`` is that of all.
+    ``longer``: that many times as long calls take while all workers are busy.
     """
     read_us = front_ends[0].read_us(1e6 * arrival_s)
     # As a server, which keeps a share of each deadline for calls however slow its probe was.
     most_us = MAX_SHARE * search.promise.deadline_us
-    overheads = [Overhead(min(each.headroom_us, most_us), each.call_us, each.slower) for each in front_ends]
+    overheads = [Overhead(min(each.headroom_us, most_us), each.call_us, each.slower, longer) for each in front_ends]
     parts = search.parts(pools, draw, Traffic.whole(read_us / 1e6), overheads)
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
     took_us, right = read_us - 1e6 * arrival_s, np.zeros(len(arrival_s))

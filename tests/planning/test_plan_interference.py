@@ -145,6 +145,20 @@ def test_the_service_file_plans_with_the_raised_latencies(
     assert ratios == pytest.approx([LONGER] * len(alone))
 
 
+def test_a_front_end_takes_its_part_of_cores_that_are_all_workers() -> None:
+    busy = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(300.0).times(20.0, seed=2)}))
+    given = {"interference": 1.0, "max_workers": 2, "attainment": 0.9, "explain": True}
+    free = _plan(busy, machine_cores=2, **given)
+    taken = _plan(busy, machine_cores=2, front_end_ms=1.0, **given)
+    left_a_core = _plan(busy, machine_cores=3, front_end_ms=1.0, **given)
+    assert free.rows[0]["replicas"] == taken.rows[0]["replicas"] == 2
+    assert taken.rows[0]["p99_us"] > 1.05 * free.rows[0]["p99_us"]
+    assert left_a_core.rows[0]["p99_us"] == free.rows[0]["p99_us"]
+    says = "front end: it takes 0.31 of the 2 cores, all of which are workers', so that calls take 1.18 times as long"
+    assert says in " ".join(taken.reasons["sentences"])
+    assert "front end: it takes" not in " ".join(free.reasons["sentences"] + left_a_core.reasons["sentences"])
+
+
 def test_workers_of_which_nothing_is_known_are_said_to_be_planned_as_if_alone(
     slotool: Slotool, tmp_path: Path, traffic: ArrivalTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +173,10 @@ def test_workers_of_which_nothing_is_known_are_said_to_be_planned_as_if_alone(
     known = slotool(*command, "--interference", tmp_path / "colocated.parquet").stderr
     assert "planned with the latency of one alone" not in known
     assert "next to 1 at most" in known
+    shared = slotool(*command, "--interference", tmp_path / "colocated.parquet", "--machine-cores", 2)
+    assert "the workers take all 2 cores of a machine" in " ".join(shared.stderr.split())
+    of_each = ("--interference", tmp_path / "colocated.parquet", "--machine-cores", 2, "--front-end-ms", 0.2)
+    assert "the workers take all" not in slotool(*command, *of_each).stderr
 
 
 @pytest.mark.parametrize(
@@ -166,6 +184,8 @@ def test_workers_of_which_nothing_is_known_are_said_to_be_planned_as_if_alone(
     [
         ({"interference": 0.5}, ArgumentError, "a ratio of 0.5 is not 1 or more"),
         ({"machine_cores": 4}, ArgumentError, "no effect without interference"),
+        ({"front_end_ms": 0.2}, ArgumentError, "front_end_ms: it has no effect without interference"),
+        ({"interference": 1.3, "front_end_ms": -1.0}, ArgumentError, "front_end_ms: -1 is not 0 or more"),
         ({"interference": _table(0)}, InputError, "--co-runners 0,1 --placement split"),
         ({"interference": _table(1, placement="shared")}, InputError, "had the same cores"),
     ],

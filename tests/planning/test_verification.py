@@ -18,6 +18,7 @@ from slotool.planning import front_end, verification
 from slotool.planning.fleet import Pool
 from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart
+from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
@@ -145,6 +146,25 @@ def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
     assert verification.planned(search, pools, 1, traffic, [stalled])["attainment"] > 0.95
     hopeless = FrontEnd(np.full(3, 30e3), 0.0, 2e3)
     assert verification.planned(search, pools, 1, traffic, [hopeless])["attainment"] == 0
+
+
+def test_front_end_and_client_take_their_part_of_cores_that_workers_keep_busy() -> None:
+    """Pairs of requests for two workers: the second of each pair finds the other one busy."""
+    times_s = np.repeat(0.05 * np.arange(100.0), 2) + np.tile([0.0, 2e-4], 100)
+    search = FleetSearch(times_s, Promise(20e3, 0.9), reserve_us=2e3)
+    pools, traffic = [Pool(worker(), "slackfit", 2)], Traffic.whole(times_s)
+    takes = FrontEnd(np.zeros(1), 0.0, 2e3, cpu_us=3e3, client_us=2e3)
+    longer = all_busy(5e3, traffic.rate_per_s, 2)
+    assert longer == pytest.approx(1 / (1 - 5e-3 * traffic.rate_per_s / 2))
+    took_us, _ = verification.answered(search, pools, 1, times_s, [takes], longer)
+    assert took_us == pytest.approx(np.tile([1e3, 1e3 * longer], 100))
+    left = verification.planned(search, pools, 1, traffic, [takes])
+    taken = verification.planned(search, pools, 1, traffic, [takes], cores=2)
+    assert (left["p99_s"], taken["p99_s"]) == pytest.approx((1e-3, 1e-3 * longer))
+    apart_s = 0.05 * np.arange(100.0)
+    took_us, _ = verification.answered(search, pools, 1, apart_s, [takes], longer)
+    assert took_us == pytest.approx(np.full(100, 1e3)), "one core is free for the front end"
+    assert all_busy(5e3, 1e6, 2) == 2, "beyond half of the cores nothing is known"
 
 
 def test_what_was_served_counts_requests_without_an_answer() -> None:
