@@ -173,7 +173,7 @@ def deadline(margins: Mapping[str, Any], search: FleetSearch) -> str:
     kept = f"{margins['reserve_us'] / 1e3:.3g} are kept for the front end, " if margins["reserve_us"] else ""
     return (
         f"of {search.promise.deadline_us / 1e3:g} ms {kept}the fastest call takes {fastest_ms:.3g}, so that a "
-        f"request may wait {may_wait_ms:.3g}; 99 % are answered within {_p99(margins['verdict'])}"
+        f"request may wait {may_wait_ms:.3g}; {_p99(margins['verdict'])}"
     )
 
 
@@ -252,4 +252,6 @@ def counted_workers(count: int) -> str:
 
 
 def _p99(verdict: Mapping[str, Any]) -> str:
-    return duration(verdict["p99_us"] / 1e6) if verdict["p99_us"] < float("inf") else "no time"
+    if verdict["p99_us"] == math.inf:
+        return "more than 1 % are never answered"
+    return f"99 % are answered within {duration(verdict['p99_us'] / 1e6)}"

@@ -55,7 +55,7 @@ class Plan(Result):
         if not self.holds:
             raise PromiseBroken(self.explanation)
         if self.kept is False:
-            raise PromiseBroken(self.verdict)
+            raise PromiseBroken(self.verdict.replace("\n", "; "))  # of several models a line each
 
     def _read(self) -> list[Part]:
         """As a notebook shows it, which hears of no error."""

@@ -128,6 +128,14 @@ def test_the_plan_holds_as_far_as_its_margins_say(latency: LatencyTable, traffic
     assert sum(margins["point_shares"].values()) == pytest.approx(1.0)
 
 
+def test_a_share_that_is_never_answered_is_called_so(latency: LatencyTable, traffic: ArrivalTable) -> None:
+    """Where a promise leaves room for it."""
+    found = _plan(latency, traffic, attainment=0.8, confidence=0.5, min_accuracy=0.0, max_workers=1, explain=True)
+    assert found.holds
+    assert found.rows[0]["p99_us"] == np.inf
+    assert "more than 1 % are never answered" in " ".join(found.reasons["sentences"])
+
+
 def test_a_policy_that_plans_by_deadline_is_explained_by_its_own_plans(
     latency: LatencyTable, traffic: ArrivalTable
 ) -> None:

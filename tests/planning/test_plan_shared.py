@@ -394,3 +394,5 @@ def test_models_that_share_workers_are_verified_by_one_server(plan_file: Path, m
     assert all(0 < count < 60 for count in sent.values())
     assert "digits: " in (found.verdict or "")
     assert "served" in repr(found)
+    with pytest.raises(PromiseBroken, match=r"^digits: [^\n]+; others: [^\n]+$"):
+        replace(found, kept=False).judge()
