@@ -93,8 +93,7 @@ def plan(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Find the cheapest workers and policy that keep a promise.
-    Simulates them under the traffic. Ends with 1 when no fleet, or --verify, holds it.
+    """Find the cheapest workers and policy that keep a promise. Exit 1 if none.
 
     Example: slotool plan latency.parquet --rate 200 --deadline-ms 50
     """
