@@ -93,6 +93,22 @@ def _global_pool1d(op: str) -> Callable[..., Steps]:
     return pool
 
 
+def _recurrent(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """A layer that answers at each step or at the last one, in one direction or in both."""
+    both = type(layer).__name__ == "Bidirectional"
+    inner = layer.forward_layer if both else layer
+    op = type(inner).__name__
+    known = op in RECURRENT and type(inner).__module__.startswith("keras.") and not inner.return_state
+    if len(inputs) != 1 or not known or (both and layer.merge_mode != "concat"):
+        return None
+    biases = {} if getattr(inner, "reset_after", False) else {"biases": 1}
+    given = {"units": inner.units, "bidirectional": both, "bias": bool(inner.use_bias), **biases}
+    if inner.return_sequences:
+        return [("output", op, given, (0,))]
+    last = {"axis": 0, "start": inputs[0][0] - 1, "size": 1, "keepdims": False}
+    return [("every", op, given, (0,)), ("output", "Slice", last, ("every",))]
+
+
 def _transposed(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """Padding and what is added at the end follow from the sizes: Keras says only 'same' or 'valid'."""
     if len(inputs[0]) != 3:
@@ -145,7 +161,9 @@ def _trained(layer: Any) -> dict[str, Any]:
     return {"bias": bool(bias), "activation": None if name == "linear" else name}
 
 
+RECURRENT = ("LSTM", "GRU", "SimpleRNN")
 LAYERS: dict[str, Callable[..., Steps]] = {
+    **dict.fromkeys((*RECURRENT, "Bidirectional"), _recurrent),
     "MultiHeadAttention": _attention,
     "Conv1D": _conv1d,
     "MaxPooling1D": _pool1d,

@@ -142,6 +142,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "cropping": _padding,
     "activation": _activation,
     "bias": _flag,
+    "biases": _whole,
     "scale": _flag,
     "center": _flag,
     "keepdims": _flag,

@@ -81,10 +81,11 @@ def _is_grouped(outer: Sequence[int], groups: Sequence[int]) -> bool:
 CACHED_WEIGHTS = 2**22
 
 
-def _recurrent(gates: int, products: int, biases: int, calls: int = 0) -> Infer:
+def _recurrent(gates: int, products: int, calls: int = 0) -> Infer:
     """A layer over (steps, features), or over (sequences, steps, features) of which each is one more example, that
     keeps a state of ``units`` numbers, with so many gates. ``projection``: of how many numbers its output is, made of
-    the state by one more product, where these are not the state itself (Sak, Senior and Beaufays 2014).
+    the state by one more product, where these are not the state itself (Sak, Senior and Beaufays 2014). ``biases``:
+    how many each gate has, two as in torch, ONNX and Keras' GRU, or one as in Keras' other layers.
 
     Each step waits for the one before: it reads again what of the state's weights no cache holds, and takes ``calls``
     kernels of its own. All steps of an LSTM without a projection are one kernel, as oneDNN has it.
@@ -95,7 +96,7 @@ def _recurrent(gates: int, products: int, biases: int, calls: int = 0) -> Infer:
         if len(sequences) > 1:
             raise GraphError(f"a recurrent layer cannot take inputs of {list(inputs[0])}")
         units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
-        bias = biases * gates * units if attributes.get("bias", True) else 0
+        bias = attributes.get("biases", 2) * gates * units if attributes.get("bias", True) else 0
         projection = attributes.get("projection", 0)
         answer = projection or units
         # Of layers after the first each takes what all directions of the one before give.
@@ -160,7 +161,7 @@ def _layer_scale(_: Attributes, inputs: Sequence[Shape]) -> Effect:
 
 
 _NORM = {"scale": True, "center": True}
-_RECURRENT = {"units": REQUIRED, "layers": 1, "bidirectional": False, "bias": True}
+_RECURRENT = {"units": REQUIRED, "layers": 1, "bidirectional": False, "bias": True, "biases": 2}
 
 LAYERS: dict[str, OperatorType] = {
     "InputLayer": OperatorType(_input, {"shape": REQUIRED, "dtype": "float32"}, inputs=0),
@@ -171,9 +172,9 @@ LAYERS: dict[str, OperatorType] = {
     "Embedding": OperatorType(_embedding, {"vocabulary": REQUIRED, "units": REQUIRED}),
     "MatMul": OperatorType(_mat_mul, inputs=2, is_product=True),
     "ScaledDotProductAttention": OperatorType(_attention, {"causal": False}, inputs=None, is_product=True),
-    "LSTM": OperatorType(_recurrent(4, 2, 2), {**_RECURRENT, "projection": 0}, is_product=True),
-    "GRU": OperatorType(_recurrent(3, 2, 2, 1), _RECURRENT, is_product=True),
-    "SimpleRNN": OperatorType(_recurrent(1, 2, 2, 1), _RECURRENT, is_product=True),
+    "LSTM": OperatorType(_recurrent(4, 2), {**_RECURRENT, "projection": 0}, is_product=True),
+    "GRU": OperatorType(_recurrent(3, 2, 1), _RECURRENT, is_product=True),
+    "SimpleRNN": OperatorType(_recurrent(1, 2, 1), _RECURRENT, is_product=True),
     "BatchNormalization": OperatorType(_batch_norm, {**_NORM, "axis": None}, settle=settle_channel_axis),
     "LayerNormalization": OperatorType(_layer_norm, {**_NORM, "axes": None}, settle=settle_channel_axes),
     "RMSNormalization": OperatorType(_rms_norm, {"scale": True, "axes": None}, settle=settle_channel_axes),
