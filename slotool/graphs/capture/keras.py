@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.keras_layers import Step, steps_of
+from slotool.graphs.capture.keras_models import functional_of, layers_inside, written_as_functional
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import Shape, resolve
@@ -32,34 +33,23 @@ DROPPED = (
 )
 
 
-def _why_no_layers(model: keras.Model) -> str:
-    """Why a model shows no layers, and what makes it do so, as the end of a sentence."""
-    import keras
-
-    if isinstance(model, keras.Sequential):
-        return "is a Sequential that is not built: say the shape of its input, as model.build((None, 28, 28, 1))"
-    return (
-        "is neither a Sequential nor a functional Keras model, but has a call of its own: capture "
-        "keras.Model(x, model.call(x)), where x = keras.Input(shape of one example)"
-    )
-
-
 def capture_keras(model: keras.Model) -> OperatorGraph:
-    """The graph of a Sequential or functional model.
+    """The graph of a model: Sequential, functional, or with a ``call`` of its own, with the shapes it was built with.
 
-    Weights are counted as ``model.count_params()`` counts them; those of a layer called twice count twice. Layers that
-    slotool does not know are kept as ``keras.<class>`` with their shape and weights and 0 FLOPs (see
-    ``OperatorGraph.unknown``), so their share of the operators alone says what is left out. Raises
-    ``GraphError`` for a model that is not built, is a subclass with a ``call`` of its own, or has a free axis besides
-    the batch.
+    Inputs are in the order of ``model.inputs``; Keras sorts those of a dictionary by their names. Weights are counted
+    as ``model.count_params()`` counts them; those of a layer called twice count twice. Layers that slotool does not
+    know are kept as ``keras.<class>`` with their shape and weights and 0 FLOPs (see ``OperatorGraph.unknown``), so
+    their share of the operators alone says what is left out; one of the user's own that is made of layers is these.
+    Raises ``GraphError`` for a model that is not built, whose ``call`` takes no symbolic inputs, or that has a free
+    axis besides the batch.
     """
-    functional = getattr(model, "_functional", None) or model
-    if not hasattr(functional, "_nodes_by_depth"):
-        raise GraphError(f"{model.name} {_why_no_layers(model)}")
+    functional = functional_of(model)
     drafts = Drafts("keras")
     walk = _Walk(drafts, channels_last=not any(_channels_first(layer) for layer in _layers(functional)))
     outputs = walk.run(functional, [], "")
     starts = [name for name, draft in drafts.layers.items() if draft.op == "InputLayer"]
+    if functional is not model:
+        walk.idle_weights(model, functional, "")
     return replace(drafts.graph(outputs, "keras", starts), element_type=_element_type(_layers(functional)))
 
 
@@ -74,8 +64,12 @@ class _Walk:
         # Keras keeps a functional model's calls sorted by their distance from the output, farthest first.
         by_depth = functional._nodes_by_depth
         names: dict[int, str] = {}
-        for tensor, source in zip(functional.inputs, sources, strict=False):
-            names[id(tensor)] = source
+        for at, tensor in enumerate(functional.inputs):
+            if sources:
+                names[id(tensor)] = sources[at]
+            else:
+                # Before all others, as by their distance from the output they would be in another order.
+                self._call(tensor._keras_history.operation._inbound_nodes[0], names, prefix)
         for depth in sorted(by_depth, reverse=True):
             for node in by_depth[depth]:
                 self._call(node, names, prefix)
@@ -86,12 +80,21 @@ class _Walk:
             return
         layer, label = node.operation, prefix + node.operation.name
         inputs = [names[id(tensor)] for tensor in node.input_tensors]
-        inner = getattr(layer, "_functional", None) or layer
-        if hasattr(inner, "_nodes_by_depth"):
+        written = written_as_functional(layer)
+        inner = written or layers_inside(node)
+        if inner is not None:
             made = self.run(inner, inputs, f"{label}.")
+            if inner is not written:
+                self.idle_weights(layer, inner, f"{label}.")
         else:
             made = [self._add(node, layer, label, inputs)] * len(node.outputs)
         names.update(zip(map(id, node.outputs), made, strict=True))
+
+    def idle_weights(self, layer: Any, inner: Any, prefix: str) -> None:
+        """Weights of a layer that no layer inside has, or that its ``call`` does not use."""
+        count = layer.count_params() - inner.count_params()
+        if count > 0:
+            self._drafts.idle_weights(count, prefix)
 
     def _add(self, node: Any, layer: Any, label: str, inputs: list[str]) -> str:
         shape = self._shape(node.outputs[0], label)
@@ -191,8 +194,8 @@ def _reshaped(before: Shape, shape: Shape) -> list[Step] | None:
 def _layers(functional: Any) -> list[Any]:
     found = []
     for layer in functional.layers:
-        inner = getattr(layer, "_functional", None) or layer
-        found += _layers(inner) if hasattr(inner, "_nodes_by_depth") else [layer]
+        inner = written_as_functional(layer)
+        found += [layer, *getattr(layer, "_layers", ())] if inner is None else _layers(inner)
     return found
 
 

@@ -1,0 +1,116 @@
+"""Keras models and layers that are other layers, as functional models, whichever way they were written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError
+from slotool.printable import reason
+
+if TYPE_CHECKING:
+    import keras
+
+# Arguments of a ``call`` that are no inputs.
+_NO_INPUTS = ("training", "mask")
+
+
+def functional_of(model: keras.Model) -> Any:
+    """The functional model that computes what ``model`` does: itself, that of a Sequential, or what a ``call`` of its
+    own makes of symbolic inputs of the shapes that it was built with.
+
+    Raises ``GraphError`` for a model that is not built, and for a ``call`` that takes no symbolic inputs.
+    """
+    import keras
+
+    found = written_as_functional(model)
+    if found is not None:
+        return found
+    if isinstance(model, keras.Sequential):
+        raise GraphError(
+            f"{model.name} is a Sequential that is not built: say the shape of its input, as "
+            "model.build((None, 28, 28, 1))"
+        )
+    by_hand = "capture keras.Model({x}, model.call({x})), where {are} keras.Input(shape of one example)"
+    parameters = inspect.signature(model.call).parameters.values()
+    if len([each for each in parameters if each.default is each.empty and each.name not in _NO_INPUTS]) > 1:
+        raise GraphError(
+            f"{model.name} has a call of its own with several inputs, and Keras keeps the shape of the first only: "
+            + by_hand.format(x="[x, y]", are="x and y are").replace("call([x, y])", "call(x, y)")
+        )
+    shapes = (getattr(model, "_build_shapes_dict", None) or {}).get("input_shape")
+    if shapes is None:
+        raise GraphError(
+            f"{model.name} has a call of its own and is not built: call it once on a batch of its input, then capture "
+            f"it; or {by_hand.format(x='x', are='x =')}"
+        )
+    try:
+        inputs = _inputs(shapes, "input")
+        traced = _traced(model, [inputs], {})
+        whole = _taken_by_embeddings(traced)
+        return _traced(model, [_inputs(shapes, "input", whole)], {}) if whole else traced
+    except Exception as error:
+        # A call of a user's own raises what it likes.
+        raise GraphError(
+            f"{model.name} has a call of its own that takes no symbolic input ({reason(error)}): write it with Keras "
+            "layers and keras.ops, or capture the network from torch or ONNX"
+        ) from error
+
+
+def written_as_functional(layer: Any) -> Any:
+    """A functional model, or that of a Sequential that is built; None for anything else."""
+    found = getattr(layer, "_functional", None) or layer
+    return found if hasattr(found, "_nodes_by_depth") else None
+
+
+def layers_inside(node: Any) -> Any:
+    """The functional model of a call of a layer or model of a user's own that is made of layers; None where it is none
+    or its ``call`` takes no symbolic inputs. Its inputs are in the order of ``node.input_tensors``."""
+    import keras
+
+    layer = node.operation
+    if type(layer).__module__.startswith("keras.") or not getattr(layer, "_layers", None):
+        return None
+    inputs = {id(each): keras.Input(batch_shape=each.shape, dtype=each.dtype) for each in node.input_tensors}
+    try:
+        args, kwargs = node.arguments.fill_in(inputs)
+        return _traced(layer, args, kwargs, [inputs[id(each)] for each in node.input_tensors])
+    except Exception:
+        # Then it is kept as one operator, by its name.
+        return None
+
+
+def _traced(layer: Any, args: Any, kwargs: Any, inputs: Any = None) -> Any:
+    """What a ``call`` makes of symbolic ``inputs``, by default all that it is given."""
+    import keras
+
+    parameters = inspect.signature(layer.call).parameters
+    if "training" in parameters:
+        kwargs = {**kwargs, "training": False}
+    outputs = layer.call(*args, **kwargs)
+    return keras.Model(keras.tree.flatten(args) if inputs is None else inputs, keras.tree.flatten(outputs))
+
+
+def _inputs(shapes: Any, name: str, whole: Collection[str] = ()) -> Any:
+    """Symbolic inputs for shapes with the batch, one or lists or dictionaries of them; those named in ``whole`` are
+    whole numbers."""
+    import keras
+
+    if isinstance(shapes, dict):
+        return {key: _inputs(each, str(key), whole) for key, each in shapes.items()}
+    if all(isinstance(size, int | None) for size in shapes):
+        return keras.Input(tuple(shapes)[1:], name=name, dtype="int32" if name in whole else None)
+    return [_inputs(each, f"{name}_{at}", whole) for at, each in enumerate(shapes)]
+
+
+def _taken_by_embeddings(functional: Any) -> set[str]:
+    """The inputs that embeddings alone take: of these Keras keeps no element type that says so."""
+    import keras
+
+    takers: dict[int, set[bool]] = {}
+    for nodes in functional._nodes_by_depth.values():
+        for node in nodes:
+            for tensor in node.input_tensors:
+                takers.setdefault(id(tensor), set()).add(isinstance(node.operation, keras.layers.Embedding))
+    return {tensor.name for tensor in functional.inputs if takers.get(id(tensor)) == {True}}
