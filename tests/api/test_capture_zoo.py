@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -158,6 +159,9 @@ def test_a_torchvision_that_cannot_be_imported_costs_no_network_of_text(
         monkeypatch.delitem(sys.modules, name)
     try:
         found = slotool.capture_zoo("transformers", "bert", progress=None)
+        assert "torchvision" not in sys.modules
+        with pytest.raises(RuntimeError, match="nms does not exist"):
+            importlib.import_module("torchvision")
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
             del sys.modules[name]

@@ -41,6 +41,38 @@ def test_of_two_branches_the_one_with_more_flops_counts():
     assert capture_torch(Branches(), (16,)).id == graph.id
 
 
+class WordBranches(Branches):
+    """Of whole numbers: which inputs it takes is found by running it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 16)
+
+    def forward(self, ids: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.embedding(ids) + shift[:, None, None])
+
+
+@pytest.mark.parametrize("make", [Branches, WordBranches])
+def test_capturing_branches_keeps_what_the_process_has_compiled(make):
+    shape = (16,) if make is Branches else {"ids": (5,), "shift": ()}
+    compiled = []
+
+    def backend(graph, _):
+        compiled.append(graph)
+        return graph.forward
+
+    double = torch.compile(lambda x: 2 * x, backend=backend)
+    double(torch.ones(3))
+    first, second = capture_torch(make(), shape), capture_torch(make(), shape)
+    assert first.id == second.id
+    assert first.matrix_flops == first.counted_flops
+    double(torch.ones(3))
+    assert len(compiled) == 1
+    # Nor does a network that the user runs itself then fail to.
+    inputs = [torch.zeros(2, 16)] if make is Branches else [torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2)]
+    assert make()(*inputs).shape[0] == 2
+
+
 def test_weights_that_both_branches_or_a_later_layer_have_count_once():
     module = Branches()
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, share_of, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.torch_flops import without_compiling
 from slotool.graphs.capture.torch_forms import Forms, count_weights, dense_attributes, quantised_flops
 from slotool.graphs.capture.torch_program import add_program, export, lazy_zeros
 from slotool.graphs.capture.torch_walk import shape_of
@@ -29,7 +30,7 @@ def add_pieces(
     """
     run = f"{list(example.shape[1:])} (batch of 2)"
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_compiling():
             module(torch.zeros_like(example[:2]))
     except Exception as error:
         # A module's own forward runs here, so anything may be raised.
@@ -56,7 +57,7 @@ def _other_type(module: nn.Module, example: Tensor) -> str:
     """Which element type the module does run on, as the end of a sentence; empty where on neither."""
     other = torch.int64 if example.is_floating_point() else torch.float32
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_compiling():
             module(torch.zeros(example[:2].shape, dtype=other, device=example.device))
     except Exception:
         # A module's own forward runs here, so anything may be raised.
@@ -66,7 +67,7 @@ def _other_type(module: nn.Module, example: Tensor) -> str:
 
 def _record(traced: fx.GraphModule, example: Tensor) -> int:
     """Note of every node what it was, and return on how large a batch: on shapes alone where that can be done."""
-    with torch.no_grad():
+    with torch.no_grad(), without_compiling():
         try:
             return _record_clearly(traced, example)
         except Exception:

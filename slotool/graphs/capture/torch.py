@@ -58,8 +58,6 @@ def capture_torch(
     can run on shapes alone. A compiled module is captured as what was compiled, and marked. The module is left as it
     was. Raises ``GraphError`` when the module cannot run on such inputs or its forward cannot be traced.
     """
-    import torch
-
     from slotool.graphs.capture.torch_flops import module_flops, without_fast_paths
     from slotool.graphs.capture.torch_forms import INT8, Forms, uncompiled
     from slotool.graphs.capture.torch_inputs import TensorsOnly, inputs_of, zeros
@@ -78,9 +76,6 @@ def capture_torch(
         wrapped = TensorsOnly(module, [each.name for each in inputs])
         outputs, examples = _added(drafts, wrapped, examples, sources, forms)
         count = module_flops(wrapped, examples)
-        if forms.has_choices:
-            # Running a torch.cond compiles it, here under the counter, after which torch exports no other.
-            torch._dynamo.reset()
     if all(drafts.source(name) in sources for name in outputs):
         raise GraphError(f"{type(module).__name__} computes nothing from its input")
     graph = drafts.graph(outputs, "torch", sources)
@@ -237,10 +232,11 @@ def _runs(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype) -
     """Whether the module takes a batch of two such inputs."""
     import torch
 
+    from slotool.graphs.capture.torch_flops import without_compiling
     from slotool.graphs.capture.torch_inputs import TensorsOnly, zeros
 
     try:
-        with torch.no_grad():
+        with torch.no_grad(), without_compiling():
             TensorsOnly(module, [each.name for each in inputs])(*zeros(inputs, dtype, BATCH, _device(module)))
     except Exception:
         # A module's own forward runs here, so anything may be raised.

@@ -176,7 +176,7 @@ def module_flops(module: nn.Module, examples: Sequence[Tensor]) -> ModuleFlops |
 
 def _flops_on(module: nn.Module, examples: Sequence[Tensor]) -> int | None:
     state = {name: _shapes(value) for name, value in [*module.named_parameters(), *module.named_buffers()]}
-    with torch.no_grad(), without_fast_paths():
+    with torch.no_grad(), without_fast_paths(), without_compiling():
         try:
             with FlopCounterMode(display=False) as counter:
                 torch.func.functional_call(module, state, tuple(map(_shapes, examples)))
@@ -217,6 +217,14 @@ def without_fast_paths() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
         transformer._detect_is_causal_mask = detect
+
+
+@contextmanager
+def without_compiling() -> Iterator[None]:
+    """Everything runs as it was written. torch compiles a ``torch.cond`` when it runs; compiled under the counter, it
+    keeps torch from exporting another, until everything that the process has compiled is thrown away."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def _as_said(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:

@@ -92,8 +92,6 @@ class Forms:
         self.batch_lost = False
         # Calls whose cost follows neither from the bytes they move nor from FLOPs that torch counts.
         self.uncosted: set[str] = set()
-        # Whether the module runs one of two branches, by values.
-        self.has_choices = False
         # How many weights were met again by another operator.
         self.shared_weights = 0
         self._quantised = any(map(_is_quantised, module.modules()))

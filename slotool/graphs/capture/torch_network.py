@@ -62,7 +62,6 @@ class NetworkWalk(Walk):
         block = block_of(node, self._call_flops)
         if block is not None:
             if is_choice(node):
-                self._forms.has_choices = True
                 operands = (each for each in block[1] if isinstance(each, fx.Node))
                 self._of_choices |= frozenset().union(*(self._behind.get(each, ()) for each in operands))
             self._inline(node, *block)

@@ -7,7 +7,8 @@ memory and no time to draw. Nothing is downloaded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -44,7 +45,8 @@ def chosen_networks(package: str, names: str) -> list[str]:
 
     Raises ``GraphError`` for a name that the package does not have, ``MissingPackageError`` where it is not installed.
     """
-    known = _names(_imported(package), package)
+    with _imported(package) as found:
+        known = _names(found, package)
     if names == ALL:
         return list(known)
     if names == FAMILIES:
@@ -70,45 +72,59 @@ def capture_network(package: str, name: str) -> OperatorGraph:
 
     from slotool.graphs.capture.torch import capture_torch, quiet
 
-    found, build = _imported(package), _BUILDERS[package]
+    build = _BUILDERS[package]
     reasons: list[Exception] = []
-    for device in ("meta", "cpu"):
-        try:
-            with quiet(), torch.device(device):
-                network = build(found, name)
-            graph = capture_torch(network.module, network.input_shape, network.input_dtype)
-            return replace(graph, name=name)
-        except Exception as error:
-            # What reads numbers while it is built or run needs them; the package's code may raise anything.
-            reasons.append(error)
+    with _imported(package) as found:
+        for device in ("meta", "cpu"):
+            try:
+                with quiet(), torch.device(device):
+                    network = build(found, name)
+                graph = capture_torch(network.module, network.input_shape, network.input_dtype)
+                return replace(graph, name=name)
+            except Exception as error:
+                # What reads numbers while it is built or run needs them; the package's code may raise anything.
+                reasons.append(error)
     said = " ".join(str(reasons[-1]).split())[:200]
     raise GraphError(said or type(reasons[-1]).__name__) from reasons[-1]
 
 
-def _imported(package: str) -> Any:
+@contextmanager
+def _imported(package: str) -> Iterator[Any]:
+    """The package, for as long as its networks are built."""
     needed_by = f"a network of {package}"
     require(package, needed_by=needed_by)
-    if package == "transformers":
-        _hide_broken_torchvision()
-    try:
-        return import_module(package)
-    except (ImportError, RuntimeError) as error:
-        # A torchvision that was built for another torch raises RuntimeError.
-        missing = error if isinstance(error, ImportError) else ImportError(str(error))
-        raise import_failed(missing, package, needed_by) from error
+    with _without_broken_torchvision() if package == "transformers" else nullcontext():
+        try:
+            found = import_module(package)
+        except (ImportError, RuntimeError) as error:
+            # A torchvision that was built for another torch raises RuntimeError.
+            missing = error if isinstance(error, ImportError) else ImportError(str(error))
+            raise import_failed(missing, package, needed_by) from error
+        yield found
 
 
-def _hide_broken_torchvision() -> None:
+@contextmanager
+def _without_broken_torchvision() -> Iterator[None]:
     """transformers takes a torchvision that is installed for one that works, and then none of its networks, not even of
     text, can be imported. One that cannot be imported, such as one built for another torch, is to it as none: types
-    that need it then say so."""
-    if find_spec("torchvision") is None:
+    that need it then say so. Afterwards Python looks for it again, and who imports it hears what is wrong."""
+    if find_spec("torchvision") is None or _can_be_imported("torchvision"):
+        yield
         return
+    # Of a module that is None, Python finds no specification.
+    sys.modules["torchvision"] = None  # type: ignore[assignment]
     try:
-        import_module("torchvision")
+        yield
+    finally:
+        del sys.modules["torchvision"]
+
+
+def _can_be_imported(package: str) -> bool:
+    try:
+        import_module(package)
     except (ImportError, RuntimeError, OSError):
-        # Of a module that is None, Python finds no specification.
-        sys.modules["torchvision"] = None  # type: ignore[assignment]
+        return False
+    return True
 
 
 def _names(found: Any, package: str) -> dict[str, str]:
