@@ -267,56 +267,6 @@ def test_unknown_operators_are_kept_with_their_shapes_and_weights(slotool, tmp_p
     assert "onnx.GridSample" in finished.stderr
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_of_two_branches_the_one_with_more_weights_is_walked_and_the_weights_of_both_count(deep: bool) -> None:
-    out = helper.make_tensor_value_info("r", 1, [2, 4])
-    shapes = {"short": (4, 4), "wide": (4, 64), "narrow": (64, 4)}
-    weights = {name: onnx.numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in shapes.items()}
-    # Both branches call a value by one name, and take one of the outer graph.
-    nodes = [helper.make_node("MatMul", ["h", "wide"], ["a"]), helper.make_node("MatMul", ["a", "narrow"], ["r"])]
-    long = helper.make_graph(nodes, "long", [], [out], [weights["wide"], weights["narrow"]])
-    short = helper.make_graph([helper.make_node("MatMul", ["h", "short"], ["r"])], "s", [], [out], [weights["short"]])
-    if deep:
-        inner = helper.make_node("If", ["yes"], ["r"], then_branch=long, else_branch=short)
-        long = helper.make_graph([inner], "deep", [], [out])
-    nodes = [
-        helper.make_node("Sigmoid", ["x"], ["h"]),
-        helper.make_node("If", ["yes"], ["b"], then_branch=short, else_branch=long),
-        helper.make_node("Relu", ["b"], ["y"]),
-    ]
-    graph = capture_onnx(model_of(nodes, [2, 4], {"yes": np.array(True)}))
-    assert [(o.op, o.shape) for o in graph.operators if o.op != "Constant"] == [
-        ("InputLayer", (4,)),
-        ("Activation", (4,)),
-        ("Dense", (64,)),
-        ("Dense", (4,)),
-    ]
-    assert graph.operators[-1].attributes["activation"] == "relu"
-    assert graph.weights == 2 * 4 * 64 + (2 if deep else 1) * 4 * 4
-    assert graph.matrix_flops == 2 * 2 * 4 * 64
-
-
-def test_a_loop_is_refused_with_what_would_help() -> None:
-    body = helper.make_graph(
-        [helper.make_node("Relu", ["h"], ["g"]), helper.make_node("Identity", ["on"], ["off"])],
-        "body",
-        [
-            helper.make_tensor_value_info("i", onnx.TensorProto.INT64, []),
-            helper.make_tensor_value_info("on", onnx.TensorProto.BOOL, []),
-            helper.make_tensor_value_info("h", 1, [2, 4]),
-        ],
-        [
-            helper.make_tensor_value_info("off", onnx.TensorProto.BOOL, []),
-            helper.make_tensor_value_info("g", 1, [2, 4]),
-        ],
-    )
-    nodes = [helper.make_node("Loop", ["", "yes", "x"], ["z"], body=body), helper.make_node("Relu", ["z"], ["y"])]
-    with pytest.raises(
-        GraphError, match=r"\(Loop\) has an output whose shape cannot be inferred; .*export it unrolled"
-    ):
-        capture_onnx(model_of(nodes, [2, 4], {"yes": np.array(True)}))
-
-
 def test_weights_beside_the_file_are_not_needed_and_a_loaded_model_is_left_as_it_was(tmp_path: Path) -> None:
     (graph,) = RandomGraphs("mlp", 1, seed=3, max_memory_bytes=1_000_000)
     model = written(graph)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # They run a graph of their own as often as values have it.
-LOOPS = ("Loop", "Scan")
+LOOPS = ("Scan",)
 # They keep a constant's values in their order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 # One number next to their data is a setting, such as the 2 of a square, no weight.
@@ -56,12 +56,14 @@ def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape =
     example without the batch, or by the inputs' names. The batch is followed through views, and where windows or heads
     are folded into it. Weights are initialisers and constants that are no single settings and no integers of 32 or 64
     bits; those that several nodes have in common are counted once, see ``OperatorGraph.shared_weights``. Of an ``If``
-    the branch with more weights counts as what runs, and the weights of the other as weights alone.
+    the branch with more FLOPs counts as what runs, and the weights of the other as weights alone; the body of a
+    ``Loop`` is there as often as it runs.
     Images that the model turns to channels last are followed, so the graph has them first. Nodes that slotool does not
     know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
     products: see ``OperatorGraph.unknown``.
-    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, and for a model whose shapes cannot be
-    inferred; ``MissingPackageError`` when the package onnx is not installed.
+    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a model whose shapes cannot be
+    inferred, and for a loop of which nobody knows how often it runs; ``MissingPackageError`` when the package onnx is
+    not installed.
     """
     reading = without_empty(read_model(source, input_shape))
     walk = _Walk(reading)

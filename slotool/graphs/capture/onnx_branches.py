@@ -1,4 +1,4 @@
-"""Branches of an ONNX model: of each ``If`` the nodes of the branch with more weights, in its place."""
+"""Branches of an ONNX model: of an ``If`` the nodes of the branch with more FLOPs, in its place."""
 
 from __future__ import annotations
 
@@ -6,91 +6,77 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from slotool.graphs.capture.choices import costliest
+from slotool.graphs.capture.onnx_folding import known_shapes
+from slotool.graphs.capture.onnx_inlining import Inlining, inner_graphs
+from slotool.graphs.operators import Shape
+
 if TYPE_CHECKING:
     import onnx
 
-
-def with_branches(graph: onnx.GraphProto, max_values: int) -> int:
-    """Put the nodes of branches into ``graph``; how many weights the branches that are left out have. Weights of more
-    than ``max_values`` numbers keep their shape alone."""
-    idle, nodes = 0, []
-    for position, node in enumerate(graph.node):
-        branches = [entry.g for entry in node.attribute if entry.name in ("then_branch", "else_branch")]
-        if node.op_type != "If" or node.domain not in ("", "ai.onnx") or len(branches) != 2:
-            nodes.append(node)
-            continue
-        # Branches within branches first, so that what is taken has none.
-        idle += sum(with_branches(branch, max_values) for branch in branches)
-        costly, other = sorted(branches, key=lambda each: (_weights(each), len(each.node)), reverse=True)
-        idle += _weights(other)
-        nodes += _taken(graph, node, costly, f"{node.name or f'if_{position}'}/", max_values)
-    if len(nodes) != len(graph.node) or any(a is not b for a, b in zip(nodes, graph.node, strict=True)):
-        copies = [_copy(node) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
-    return idle
+# Where their constant weights are, which of their axes are multiplied with and summed over.
+_WINDOWS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
+_PRODUCTS = ("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
 
 
-def _taken(
-    graph: onnx.GraphProto, choice: onnx.NodeProto, branch: onnx.GraphProto, prefix: str, max_values: int
-) -> Iterator[onnx.NodeProto]:
-    """The nodes of a branch, its own values renamed: two branches may use one name."""
-    import onnx
-
-    made = {name for node in branch.node for name in node.output if name}
-    own = {name: prefix + name for name in (*made, *(tensor.name for tensor in branch.initializer))}
-    for inner, outer in zip(branch.output, choice.output, strict=True):
-        if inner.name in made and outer:
-            own[inner.name] = outer
-    for tensor in branch.initializer:
-        _add_weights(graph, tensor, own[tensor.name], max_values)
-    for node in branch.node:
-        copy = _copy(node)
-        copy.name = prefix + node.name if node.name else ""
-        _rename(copy, own)
-        yield copy
-    for inner, outer in zip(branch.output, choice.output, strict=True):
-        name = own.get(inner.name, inner.name)
-        if outer and name != outer:
-            yield onnx.helper.make_node("Identity", [name], [outer])
+def branches_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Both branches of an ``If``; none of any other node."""
+    if node.op_type != "If" or node.domain not in ("", "ai.onnx"):
+        return []
+    return [entry.g for entry in node.attribute if entry.name in ("then_branch", "else_branch")]
 
 
-def _add_weights(graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str, max_values: int) -> None:
-    if math.prod(tensor.dims) > max_values:
-        graph.initializer.add(name=name, dims=tensor.dims, data_type=tensor.data_type)
-        return
-    added = graph.initializer.add()
-    added.CopyFrom(tensor)
-    added.name = name
+def branch_taken(
+    inlining: Inlining, choice: onnx.NodeProto, prefix: str, shapes: Mapping[str, Shape]
+) -> tuple[list[onnx.NodeProto], int]:
+    """The nodes of the costlier branch, and how many weights the other has. ``shapes``: of values around it."""
+    branches = branches_of(choice)
+    taken = costliest(branches, lambda branch: _flops(branch, shapes), lambda branch: len(branch.node))
+    idle = sum(_weights(branch) for branch in branches if branch is not taken)
+    names = inlining.add_weights(taken, prefix)
+    return list(inlining.nodes(taken, names, choice.output, prefix)), idle
 
 
-def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Values that a node, and the graphs within it, takes and makes."""
-    for values in (node.input, node.output):
-        renamed = [names.get(name, name) for name in values]
-        del values[:]
-        values.extend(renamed)
-    for entry in node.attribute:
-        for inner in (*entry.graphs, *([entry.g] if entry.HasField("g") else [])):
-            for each in inner.node:
-                _rename(each, names)
-            for value in inner.output:
-                value.name = names.get(value.name, value.name)
+def _flops(graph: onnx.GraphProto, around: Mapping[str, Shape]) -> int:
+    """FLOPs of a branch's matrix products and convolutions; of branches within it the costlier one's."""
+    shapes = {**around, **dict(known_shapes(graph)), **{each.name: tuple(each.dims) for each in graph.initializer}}
+    total = 0
+    for node in graph.node:
+        inner = [_flops(each, shapes) for each in inner_graphs(node)]
+        total += max(inner) if inner else _product_flops(node, shapes)
+    return total
+
+
+def _product_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
+    """Where shapes are not known, those of one product with each weight."""
+    inputs, made = [shapes.get(name, ()) for name in node.input], shapes.get(node.output[0], ())
+    if node.op_type in _PRODUCTS and len(inputs) > 1:
+        rows, columns = inputs[0], inputs[3 if node.op_type == "QLinearMatMul" else 1]
+        turned = any(entry.name == "transB" and entry.i for entry in node.attribute)
+        inner = columns[-1 if turned else -2 :][0] if len(columns) > 1 else rows[-1] if rows else 1
+        return 2 * math.prod(made) * inner if made else 2 * math.prod(columns)
+    if node.op_type in _WINDOWS and len(inputs) > 1:
+        weights = inputs[3 if node.op_type == "QLinearConv" else 1]
+        values = inputs[0] if node.op_type == "ConvTranspose" else made
+        return 2 * math.prod(weights[1:]) * math.prod(values) if values else 2 * math.prod(weights)
+    return 0
 
 
 def _weights(graph: onnx.GraphProto) -> int:
-    """Numbers of floating point that are a branch's own."""
-    import onnx
-
-    whole = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
-    constants = [entry.t for node in graph.node if node.op_type == "Constant" for entry in node.attribute]
-    tensors = [*graph.initializer, *(tensor for tensor in constants if tensor.dims)]
-    return sum(math.prod(tensor.dims) for tensor in tensors if tensor.data_type not in whole)
+    """Numbers of floating point that are a branch's own, those of the graphs within it too."""
+    return sum(math.prod(tensor.dims) for tensor in _tensors(graph) if tensor.data_type not in _whole_numbers())
 
 
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    import onnx
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        if node.op_type == "Constant":
+            yield from (entry.t for entry in node.attribute if entry.t.dims)
+        for inner in inner_graphs(node):
+            yield from _tensors(inner)
 
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
+
+def _whole_numbers() -> tuple[int, ...]:
+    from onnx import TensorProto
+
+    return TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING

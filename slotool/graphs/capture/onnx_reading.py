@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.extras import import_failed
-from slotool.graphs.capture.onnx_branches import with_branches
+from slotool.graphs.capture.onnx_control import without_control_flow
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, empty_slices, known_shapes, with_shapes
 from slotool.graphs.capture.onnx_quantised import in_floats, is_quantised
 from slotool.graphs.graph_documents import FLOAT32
@@ -100,10 +100,12 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
     try:
         if light.functions:
             light = onnx.inliner.inline_local_functions(light)
-        idle_weights = with_branches(light.graph, MAX_VALUES)
+        light, idle_weights = without_control_flow(light, name)
         element_type = _element_type(light.graph)
         in_floats(light, MAX_VALUES)
         light = with_shapes(light)
+    except GraphError:
+        raise
     except Exception as error:
         # onnx raises several kinds for a model that contradicts itself; none is ours.
         raise GraphError(f"{name}: onnx cannot infer its shapes ({_words(error)})") from error

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from slotool.graphs.capture.choices import costliest
 from slotool.graphs.capture.torch_flops import CallFlops, calls_of, inner_graphs, is_choice
 
 # A graph, and what its placeholders stand for, in their order.
@@ -22,7 +23,9 @@ def block_of(node: fx.Node, flops: CallFlops) -> Inner | None:
     graphs = inner_graphs(node)
     if is_choice(node) and len(graphs) == 2:
         given = node.args[3] if len(node.args) > 3 else node.kwargs.get("operands", ())
-        costly = max(graphs, key=lambda graph: sum(map(flops.of, calls_of(graph))))
+        costly = costliest(
+            graphs, lambda graph: sum(map(flops.of, calls_of(graph))), lambda graph: len(calls_of(graph))
+        )
         return costly.graph, list(given)  # type: ignore[arg-type]
     arguments = list(node.args)
     at = next((i for i, each in enumerate(arguments) if isinstance(each, fx.Node) and each.op == "get_attr"), None)

@@ -1,0 +1,78 @@
+"""Branches and loops of an ONNX model as plain nodes, as far as the model says what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.onnx_branches import branch_taken, branches_of
+from slotool.graphs.capture.onnx_folding import MAX_VALUES, known_shapes, with_shapes
+from slotool.graphs.capture.onnx_inlining import Inlining, copy_of
+from slotool.graphs.capture.onnx_loops import body_of, trips_of, unrolled
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def without_control_flow(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, int]:
+    """A model whose branches and loops are the nodes that run, and how many weights the branches left out have.
+
+    Shapes say which branch is costlier and often how many trips a loop makes, and what is within branches and loops
+    says more shapes, so both go on until neither is left. Raises ``GraphError`` for a loop of which nobody knows how
+    often it runs, and what onnx raises.
+    """
+    idle, number = 0, 0
+    while any(branches_of(node) or body_of(node) is not None for node in model.graph.node):
+        model = with_shapes(model)
+        found, number = _opened(model, name, number)
+        idle += found
+    return model, idle
+
+
+def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
+    """Open every branch and loop but those within others; weights left out, and how many were opened ever."""
+    graph, opset = model.graph, _opset(model.opset_import)
+    inlining, shapes = Inlining(graph, MAX_VALUES), dict(known_shapes(graph))
+    shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    idle, opened, nodes, why = 0, 0, [], ""
+    for node in graph.node:
+        prefix = f"{node.name or f'{node.op_type.lower()}_{number + opened}'}/"
+        if branches_of(node):
+            taken, left = branch_taken(inlining, node, prefix, shapes)
+            nodes += taken
+            idle += left
+        elif body_of(node) is not None:
+            try:
+                trips = trips_of(node, _constants(graph))
+            except GraphError as error:
+                # What is opened now may say more.
+                why = why or f"{name}: node {node.name or node.output[0]!r} (Loop) {error}"
+                nodes.append(copy_of(node))
+                continue
+            nodes += unrolled(inlining, node, trips, prefix, opset)
+        else:
+            nodes.append(copy_of(node))
+            continue
+        opened += 1
+    if not opened:
+        raise GraphError(f"{why}: what it costs cannot be told; export it unrolled")
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return idle, number + opened
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Small constants of a graph by their names."""
+    held = {
+        node.output[0]: entry.t
+        for node in graph.node
+        if node.op_type == "Constant"
+        for entry in node.attribute
+        if entry.name == "value"
+    }
+    return held | {tensor.name: tensor for tensor in graph.initializer}
+
+
+def _opset(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
+    return max((entry.version for entry in imports if entry.domain in ("", "ai.onnx")), default=1)
