@@ -53,7 +53,7 @@ def capture(
         timeout_s: Seconds after which the capture of one model has hung.
         max_memory_gb: What the capture of a model may take; None: 90 % of what is free.
         force: Replace ``out`` if it exists.
-        progress: Who hears of networks left out; see ``slotool.api.progress``.
+        progress: Who hears how far it is, and of networks left out; see ``slotool.api.progress``.
 
     Returns:
         ``graphs``, in the order given, and why those left out ``failed``; ``frame()`` has a row per network.
@@ -67,12 +67,12 @@ def capture(
     """
     from slotool.graphs.capture import Limits
 
-    asked = Networks.of(networks, input_shape, input_dtype)
+    reporter = reporter_of(progress)
+    asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     _refuse(out, force)
     limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
     failed: dict[str, str] = {}
     graphs = asked.graphs(limits, failed)
-    reporter = reporter_of(progress)
     for name, reason in failed.items():
         reporter.warn(f"{name} is left out: {reason}")
     names = asked.names if len(asked.names) == len(graphs) else [graph.name or graph.id for graph in graphs]
@@ -167,7 +167,10 @@ def capture_zoo(
         raise ArgumentError("processes", f"{processes} is less than 1")
     _refuse(out, force)
     given = names if isinstance(names, str) else ",".join(names)
-    chosen, reporter = chosen_networks(package, given), reporter_of(progress)
+    reporter = reporter_of(progress)
+    # torch and a package of a thousand networks are imported, which takes seconds.
+    with reporter.progress(f"looking for networks of {package}"):
+        chosen = chosen_networks(package, given)
     limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
     with swept(package, chosen, out, force, limits, processes, reporter) as (graphs, failed):
         if not graphs:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from slotool.api.progress import Progress, Quiet, Reporter
 from slotool.errors import ArgumentError, RunError, SlotoolError
 from slotool.printable import with_article
 
@@ -59,10 +61,11 @@ class Captured:
 @dataclass(frozen=True)
 class Networks:
     """Networks that were asked about, in order; nothing is read or captured before ``graphs``. ``called``: names that
-    whoever asked gave them, none or one for each."""
+    whoever asked gave them, none or one for each; ``reporter`` hears of their capture."""
 
     parts: Sequence[OperatorGraph | Path | Source | InMemory]
     called: Sequence[str] = ()
+    reporter: Reporter = field(default_factory=Quiet)
 
     @classmethod
     def of(
@@ -72,6 +75,7 @@ class Networks:
         input_dtype: Dtypes | None = None,
         *,
         argument: str = "networks",
+        reporter: Reporter | None = None,
     ) -> Networks:
         """One network, several, or several by name.
 
@@ -97,7 +101,7 @@ class Networks:
         parts = [_part(one, next(each, ()) if takes(one) else (), input_dtype, argument) for one in given]
         if called and any(isinstance(part, Path) for part in parts):
             raise ArgumentError(argument, "a graph file names its own networks: give it without a name")
-        return cls(parts, called)
+        return cls(parts, called, reporter or Quiet())
 
     @property
     def framework(self) -> str | None:
@@ -138,9 +142,22 @@ class Networks:
             found["input_shape"] = [_plain(part.input_shape) for part in self.parts if _is_model(part)]
         return found
 
-    def captured(self, limits: Limits | None = None) -> Iterator[Captured]:
+    @contextmanager
+    def capturing(self, times: int = 1) -> Iterator[Progress | None]:
+        """A phase with a step for each model, captured so many times: it takes seconds to import what a model needs.
+        None where there are graphs only."""
+        models = [name for name, part in zip(self.distinct_names, self.parts, strict=True) if _is_model(part)]
+        if not models:
+            yield None
+            return
+        text = f"capturing {models[0]}" if len(models) == 1 else "capturing networks"
+        total = times * len(models)
+        with self.reporter.progress(text, total if total > 1 else None) as steps:
+            yield steps
+
+    def captured(self, limits: Limits | None = None, steps: Progress | None = None) -> Iterator[Captured]:
         """Every network in order, of a graph file each in it. Models named are captured in processes of their own, each
-        within ``limits``, when they are asked for."""
+        within ``limits``, when they are asked for; ``steps`` advance by each model, see ``capturing``."""
         from slotool.graphs.capture import Source, all_captured_apart
         from slotool.graphs.store import read_graphs
 
@@ -150,6 +167,8 @@ class Networks:
                 yield from (Captured(name, graph) for graph in read_graphs(part))
                 continue
             answer = next(apart) if isinstance(part, Source) else _captured_here(part)
+            if steps is not None and _is_model(part):
+                steps.advance()
             if isinstance(answer, SlotoolError):
                 yield Captured(name, error=answer)
             else:
@@ -162,13 +181,14 @@ class Networks:
         which receives why by name, only where all do."""
         found: list[OperatorGraph] = []
         errors: dict[str, SlotoolError] = {}
-        for each in self.captured(limits):
-            if each.graph is not None:
-                found.append(each.graph)
-            elif each.error is not None:
-                errors[each.name] = each.error
-            if failed is None and errors:
-                break
+        with self.capturing() as steps:
+            for each in self.captured(limits, steps):
+                if each.graph is not None:
+                    found.append(each.graph)
+                elif each.error is not None:
+                    errors[each.name] = each.error
+                if failed is None and errors:
+                    break
         if errors and (failed is None or not found):
             raise self.not_captured(errors)
         if failed is not None:

@@ -11,6 +11,7 @@ from slotool.api.candidates import Candidates
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
+from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.sweep_axis import SweepAxis
 from slotool.api.swept_prediction import SweptPrediction
 from slotool.api.versions import Versions
@@ -43,6 +44,7 @@ def predict(
     family: str | None = None,
     force: bool = False,
     timeout_s: float = 600.0,
+    progress: Reporting = "auto",
 ) -> Prediction:
     """Predict the latency of networks that were not measured, solo or co-located.
 
@@ -77,6 +79,7 @@ def predict(
             mapping or as their files and factories: for ``plan``, ``simulate`` and ``serve``.
         force: Replace ``out`` if it exists.
         timeout_s: Seconds after which the capture of one model has hung.
+        progress: Who hears how far the capture is; see ``slotool.api.progress``.
 
     Returns:
         ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models
@@ -95,7 +98,8 @@ def predict(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.graphs.capture import Limits
 
-    asked = Networks.of(networks, input_shape, input_dtype)
+    reporter = reporter_of(progress)
+    asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     _require_values(slo_s, threads=threads, batch_size=batch_size)
     axis = None if sweep is None else SweepAxis.of(sweep)
     _require_together(explain, axis, plot, out, family, co_runners)
@@ -126,7 +130,7 @@ def predict(
     graphs = asked.graphs(limits, failed)
     chosen = candidates.best(graphs)
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
-    others = _others(co_runners, [] if asked.framework else graphs, limits)
+    others = _others(co_runners, [] if asked.framework else graphs, limits, reporter)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
         found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
@@ -171,8 +175,10 @@ def _require_values(slo_s: float | None, **counts: int | None) -> None:
             raise ArgumentError(name, f"{count}: at least 1 is expected")
 
 
-def _others(networks: Sequence[Network], graphs: Sequence[OperatorGraph], limits: Limits) -> list[OperatorGraph]:
+def _others(
+    networks: Sequence[Network], graphs: Sequence[OperatorGraph], limits: Limits, reporter: Reporter
+) -> list[OperatorGraph]:
     """Co-runners: those of ``graphs`` that are named, and captures of the others."""
     known = {name: graph for graph in graphs for name in (graph.id, graph.name) if name}
     given = [known.get(one, one) if isinstance(one, str) else one for one in networks]
-    return Networks.of(given, argument="co_runners").graphs(limits) if given else []
+    return Networks.of(given, argument="co_runners", reporter=reporter).graphs(limits) if given else []

@@ -188,7 +188,8 @@ def _over_threads(
 
 
 def _over_shapes(axis: SweepAxis, candidates: Candidates, asked: Networks, limits: Limits) -> list[Answer]:
-    captured = [list(reshaped.captured(limits)) for reshaped in axis.reshaped(asked)]
+    with asked.capturing(len(axis.values)) as steps:
+        captured = [list(reshaped.captured(limits, steps)) for reshaped in axis.reshaped(asked)]
     by_value = [[each.graph for each in networks if each.graph is not None] for networks in captured]
     if not any(by_value):
         errors: dict[str, SlotoolError] = {}
@@ -206,7 +207,8 @@ def _over_shapes(axis: SweepAxis, candidates: Candidates, asked: Networks, limit
 
 def _captured(asked: Networks, limits: Limits) -> tuple[list[Captured], list[OperatorGraph]]:
     """All networks, and the graphs of those that can be captured. Raises why where none can."""
-    networks = list(asked.captured(limits))
+    with asked.capturing() as steps:
+        networks = list(asked.captured(limits, steps))
     graphs = [each.graph for each in networks if each.graph is not None]
     if not graphs:
         raise asked.not_captured({each.name: each.error for each in networks if each.error is not None})

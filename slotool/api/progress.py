@@ -131,17 +131,17 @@ class OnTerminal(OneLine):
 
 @contextmanager
 def rich_bar(console: Console, text: str, total: int | None) -> Iterator[Progress]:
-    """A bar with the time left, gone when its phase is."""
+    """A bar with the time left where the total is known, gone when its phase is."""
     from rich import progress as bars
 
-    columns = (
+    columns: list[bars.ProgressColumn] = [
         bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
         bars.TimeElapsedColumn(),
-        bars.TextColumn("left", markup=False),
-        bars.TimeRemainingColumn(),
-    )
+    ]
+    if total is not None:
+        columns += [bars.TextColumn("left", markup=False), bars.TimeRemainingColumn()]
     with bars.Progress(*columns, console=console, transient=True) as live:
         yield _Bar(live, live.add_task(printable(text), total=total))
 

@@ -80,6 +80,7 @@ def predict(
     """
     from slotool.cli.output import Output
 
+    output = Output(as_json=json)
     found = slotool.predict(
         _networks(graph, keras, torch, onnx, input_shape, input_dtype),
         predictor=predictor,
@@ -97,8 +98,9 @@ def predict(
         family=family,
         force=force,
         timeout_s=timeout,
+        progress=output,
     )
-    Output(as_json=json).show(found)
+    output.show(found)
     require_none_failed(found.failed)
 
 
