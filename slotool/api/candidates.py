@@ -40,9 +40,14 @@ class Candidates:
         Raises ``ArgumentError`` where no predictor has such a setting, or one has several.
         """
         facts = {**self.facts, "batch_size": batch_size}
+        fitting = self.fitting(batch_size)
+        return replace(fitting, each=[one.of_setting(**facts) for one in fitting.each])
+
+    def fitting(self, batch_size: int | None = None) -> Candidates:
+        """Those that have such a setting; where none has, the first, which says so."""
+        facts = {**self.facts, "batch_size": batch_size}
         fitting = [one for one in self.each if one.fits(**facts)] or self.each[:1]
-        unfit = [one for one in self.each if one not in fitting]
-        return replace(self, each=[one.of_setting(**facts) for one in fitting], unfit=unfit)
+        return replace(self, each=fitting, unfit=[one for one in self.each if one not in fitting])
 
     def of_machine(self, machine: str) -> Candidates:
         """Those whose latencies are of the machine with this id."""

@@ -43,14 +43,20 @@ def swept(
         left = [Source(package, name) for name in names if name not in rows]
         if rows:
             reporter.note(f"{len(rows)} of {len(names)} networks are in the journal already")
-        with reporter.progress(f"capturing networks of {package}", total=len(left)) as progress:
-            for source, answer in captured_side_by_side(left, limits, processes):
-                rows[source.name] = _row(source.name, answer)
-                if journal is not None:
-                    journal.append(rows[source.name])
-                if isinstance(answer, SlotoolError):
-                    reporter.warn(f"{source.name} is left out: {answer}")
-                progress.advance()
+        try:
+            with reporter.progress(f"capturing networks of {package}", total=len(left)) as progress:
+                for source, answer in captured_side_by_side(left, limits, processes):
+                    rows[source.name] = _row(source.name, answer)
+                    if journal is not None:
+                        journal.append(rows[source.name])
+                    if isinstance(answer, SlotoolError):
+                        reporter.warn(f"{source.name} is left out: {answer}")
+                    progress.advance()
+        except KeyboardInterrupt as interruption:
+            if journal is not None:
+                kept = f"{len(rows)} of {len(names)} networks are kept in {out}.journal"
+                interruption.add_note(f"{kept}; the same command goes on with the rest")
+            raise
         yield _graphs([rows[name] for name in names])
         if journal is not None:
             journal.remove()

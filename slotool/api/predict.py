@@ -122,10 +122,11 @@ def predict(
         drawn = None if plot is None else Path(plot)
         return SweptPrediction.over(axis, predictor, asked, facts, limits, slo_s).written(drawn, written, versions)
     size = facts.pop("batch_size")
-    candidates = Candidates.of(predictor, asked, colocated=bool(co_runners), **facts).of_setting(size)
-    # Before a model is opened, which takes seconds.
-    for one in candidates.each:
-        _ = one.opened.require_colocated() if co_runners else one.opened.require_solo()
+    # Before a model is opened, which takes seconds, as does importing torch for a predictor.
+    with reporter.progress("opening the predictor"):
+        candidates = Candidates.of(predictor, asked, colocated=bool(co_runners), **facts).of_setting(size)
+        for one in candidates.each:
+            _ = one.opened.require_colocated() if co_runners else one.opened.require_solo()
     failed: dict[str, str] = {}
     graphs = asked.graphs(limits, failed)
     chosen = candidates.best(graphs)

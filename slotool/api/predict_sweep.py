@@ -107,7 +107,7 @@ def answers_of(
     elif axis.fact == THREADS:
         found = _over_threads(axis, predictor, asked, others, size, limits)
     else:
-        found = _over_batches(axis, Candidates.of(predictor, asked, **others), asked, limits)
+        found = _over_batches(axis, Candidates.of(predictor, asked, **others).fitting(), asked, limits)
     if (facts["device"], facts["precision"]) != (None, None):
         return found
     return [_only_here(answer) for answer in found]

@@ -98,6 +98,7 @@ def capture(
 
     Example: slotool capture --torch nets:small --torch nets:large --input-shape 3,32,32 -o nets.jsonl
     """
+    from slotool.cli import interrupts
     from slotool.cli.output import Output
 
     zoo = {"torchvision": torchvision, "timm": timm, "transformers": transformers}
@@ -115,16 +116,17 @@ def capture(
     if packages:
         refuse_without_effect(("input_shape", "input_dtype", "factory_arguments"), f"with --{packages[0]}")
         (package,), (names,) = packages, [str(zoo[package]) for package in packages]
-        found = slotool.capture_zoo(
-            package,
-            names,
-            out,
-            processes=processes,
-            **limits,
-            max_memory_gb=max_memory_gb,
-            force=force,
-            progress=output,
-        )
+        with interrupts.explaining(output.note):
+            found = slotool.capture_zoo(
+                package,
+                names,
+                out,
+                processes=processes,
+                **limits,
+                max_memory_gb=max_memory_gb,
+                force=force,
+                progress=output,
+            )
     else:
         refuse_without_effect(("processes",), "without --torchvision, --timm or --transformers")
         if keras is not None and (keras == "all" or "," in keras):

@@ -98,8 +98,15 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, timm: None, monkeypatch: p
     monkeypatch.setattr(sweep, "captured_side_by_side", captured)
     out = tmp_path / "zoo.jsonl"
     names = ["small_a", "small_b", "dies"]
-    with pytest.raises(KeyboardInterrupt), capture_sweep.swept("timm", names, out, False, Limits(), 1, Quiet()):
+    with (
+        pytest.raises(KeyboardInterrupt) as caught,
+        capture_sweep.swept("timm", names, out, False, Limits(), 1, Quiet()),
+    ):
         pass
+    # The command line prints it.
+    assert caught.value.__notes__ == [
+        f"1 of 3 networks are kept in {out}.journal; the same command goes on with the rest"
+    ]
     with pytest.warns(SlotoolWarning, match="dies is left out: odd"):
         found = slotool.capture_zoo("timm", names, out, progress=None)
     assert asked == ["small_a", "small_b", "small_b", "dies"]

@@ -25,6 +25,24 @@ def test_a_torch_module_in_memory_is_predicted_as_torch_runs_it() -> None:
     assert found.interval_s.shape == (2, 2)
 
 
+def test_what_is_captured_is_said_while_it_is(tmp_path: Path) -> None:
+    (tmp_path / "said_nets.py").write_text("from torch import nn\ndef tiny():\n    return nn.Linear(8, 2)\n")
+    source, heard = f"{tmp_path}/said_nets.py:tiny", list[tuple[str, int, int | None]]()
+    slotool.predict(source, input_shape=(8,), progress=lambda *step: heard.append(step))
+    slotool.predict([source, source, MLPS[0]], input_shape=(8,), progress=lambda *step: heard.append(step))
+    slotool.predict(MLPS, progress=lambda *step: heard.append(step))
+    assert heard == [(f"capturing {source}", 1, None), ("capturing networks", 1, 2), ("capturing networks", 2, 2)]
+    heard.clear()
+    slotool.predict(source, input_shape=(8,), sweep="length=4,8", progress=lambda *step: heard.append(step))
+    assert heard == [(f"capturing {source}", 1, 2), (f"capturing {source}", 2, 2)]
+
+
+def test_a_sweep_over_batches_leaves_out_predictors_of_other_threads() -> None:
+    found = slotool.predict(MLPS[0], threads=2, sweep="batch=1:4")
+    assert len(found.frame()) == 3
+    assert found.document["setting"]["threads"] == 2
+
+
 def test_networks_by_name_keep_these_names(tmp_path: Path) -> None:
     from torch import nn
 

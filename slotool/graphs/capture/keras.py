@@ -175,7 +175,10 @@ class _Walk:
     def _shape(self, tensor: Any, label: str) -> Shape:
         shape = tuple(tensor.shape)[1:]
         if any(size is None for size in shape):
-            raise GraphError(f"layer {label!r} has a free axis in its shape {list(shape)}; give the model a fixed one")
+            raise GraphError(
+                f"layer {label!r} has a free axis in its shape {list(shape)}; give the model a fixed one, as "
+                "keras.models.clone_model(model, input_tensors=keras.Input((128,))) of a text model"
+            )
         return (shape[2], shape[0], shape[1]) if len(shape) == 3 and self._channels_last else shape
 
 
