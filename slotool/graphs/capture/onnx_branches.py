@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from slotool.errors import GraphError
 from slotool.graphs.capture.choices import costliest
 from slotool.graphs.capture.onnx_folding import known_shapes
-from slotool.graphs.capture.onnx_inlining import Inlining, inner_graphs
+from slotool.graphs.capture.onnx_inlining import Inlining, constants_of, inner_graphs
+from slotool.graphs.capture.onnx_loops import body_of, trips_of
 from slotool.graphs.operators import Shape
 
 if TYPE_CHECKING:
@@ -27,24 +29,38 @@ def branches_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def branch_taken(
-    inlining: Inlining, choice: onnx.NodeProto, prefix: str, shapes: Mapping[str, Shape]
+    inlining: Inlining,
+    choice: onnx.NodeProto,
+    prefix: str,
+    shapes: Mapping[str, Shape],
+    constants: Mapping[str, onnx.TensorProto],
 ) -> tuple[list[onnx.NodeProto], int]:
-    """The nodes of the costlier branch, and how many weights the other has. ``shapes``: of values around it."""
+    """The nodes of the costlier branch, and how many weights the other has. ``shapes`` and ``constants`` are of
+    values around it."""
     branches = branches_of(choice)
-    taken = costliest(branches, lambda branch: _flops(branch, shapes), lambda branch: len(branch.node))
+    taken = costliest(branches, lambda branch: _flops(branch, shapes, constants), lambda branch: len(branch.node))
     idle = sum(_weights(branch) for branch in branches if branch is not taken)
     names = inlining.add_weights(taken, prefix)
     return list(inlining.nodes(taken, names, choice.output, prefix)), idle
 
 
-def _flops(graph: onnx.GraphProto, around: Mapping[str, Shape]) -> int:
-    """FLOPs of a branch's matrix products and convolutions; of branches within it the costlier one's."""
-    shapes = {**around, **dict(known_shapes(graph)), **{each.name: tuple(each.dims) for each in graph.initializer}}
+def _flops(graph: onnx.GraphProto, shapes: Mapping[str, Shape], constants: Mapping[str, onnx.TensorProto]) -> int:
+    """FLOPs of a branch's matrix products and convolutions; of branches within it the costlier one's, of loops those of
+    all trips, of one where nobody knows how many there are."""
+    shapes = {**shapes, **dict(known_shapes(graph)), **{each.name: tuple(each.dims) for each in graph.initializer}}
+    constants = {**constants, **constants_of(graph)}
     total = 0
     for node in graph.node:
-        inner = [_flops(each, shapes) for each in inner_graphs(node)]
-        total += max(inner) if inner else _product_flops(node, shapes)
+        inner = [_flops(each, shapes, constants) for each in inner_graphs(node)]
+        total += max(inner) * _trips(node, constants) if inner else _product_flops(node, shapes)
     return total
+
+
+def _trips(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> int:
+    try:
+        return 1 if body_of(node) is None else trips_of(node, constants)
+    except GraphError:
+        return 1
 
 
 def _product_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slotool.errors import GraphError
 from slotool.graphs.capture.onnx_branches import branch_taken, branches_of
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, known_shapes, with_shapes
-from slotool.graphs.capture.onnx_inlining import Inlining, copy_of
+from slotool.graphs.capture.onnx_inlining import Inlining, constants_of, copy_of
 from slotool.graphs.capture.onnx_loops import body_of, trips_of, unrolled
 
 if TYPE_CHECKING:
@@ -35,16 +35,17 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
     graph, opset = model.graph, _opset(model.opset_import)
     inlining, shapes = Inlining(graph, MAX_VALUES), dict(known_shapes(graph))
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    constants = constants_of(graph)
     idle, opened, nodes, why = 0, 0, [], ""
     for node in graph.node:
         prefix = f"{node.name or f'{node.op_type.lower()}_{number + opened}'}/"
         if branches_of(node):
-            taken, left = branch_taken(inlining, node, prefix, shapes)
+            taken, left = branch_taken(inlining, node, prefix, shapes, constants)
             nodes += taken
             idle += left
         elif body_of(node) is not None:
             try:
-                trips = trips_of(node, _constants(graph))
+                trips = trips_of(node, constants)
             except GraphError as error:
                 # What is opened now may say more.
                 why = why or f"{name}: node {node.name or node.output[0]!r} (Loop) {error}"
@@ -60,18 +61,6 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
     del graph.node[:]
     graph.node.extend(nodes)
     return idle, number + opened
-
-
-def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Small constants of a graph by their names."""
-    held = {
-        node.output[0]: entry.t
-        for node in graph.node
-        if node.op_type == "Constant"
-        for entry in node.attribute
-        if entry.name == "value"
-    }
-    return held | {tensor.name: tensor for tensor in graph.initializer}
 
 
 def _opset(imports: Sequence[onnx.OperatorSetIdProto]) -> int:

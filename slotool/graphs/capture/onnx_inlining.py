@@ -75,6 +75,18 @@ def inner_graphs(node: onnx.NodeProto) -> list[Any]:
     return [graph for entry in node.attribute for graph in (*entry.graphs, *([entry.g] if entry.HasField("g") else []))]
 
 
+def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Constants of a graph by their names."""
+    held = {
+        node.output[0]: entry.t
+        for node in graph.node
+        if node.op_type == "Constant"
+        for entry in node.attribute
+        if entry.name == "value"
+    }
+    return held | {tensor.name: tensor for tensor in graph.initializer}
+
+
 def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
     import onnx
 
