@@ -12,7 +12,7 @@ from slotool.api.display import Part, Table, table
 from slotool.api.inputs import FilePath
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
-from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.api.result import Result
 from slotool.errors import RunError
 from slotool.printable import counted
@@ -169,7 +169,7 @@ def capture_zoo(
     given = names if isinstance(names, str) else ",".join(names)
     reporter = reporter_of(progress)
     # torch and a package of a thousand networks are imported, which takes seconds.
-    with reporter.progress(f"looking for networks of {package}"):
+    with short_phase(reporter, f"looking for networks of {package}"):
         chosen = chosen_networks(package, given)
     limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
     with swept(package, chosen, out, force, limits, processes, reporter) as (graphs, failed):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from slotool.api.progress import Progress, Quiet, Reporter
+from slotool.api.progress import Progress, Quiet, Reporter, short_phase
 from slotool.errors import ArgumentError, RunError, SlotoolError
 from slotool.printable import with_article
 
@@ -152,7 +152,7 @@ class Networks:
             return
         text = f"capturing {models[0]}" if len(models) == 1 else "capturing networks"
         total = times * len(models)
-        with self.reporter.progress(text, total if total > 1 else None) as steps:
+        with short_phase(self.reporter, text, total if total > 1 else None) as steps:
             yield steps
 
     def captured(self, limits: Limits | None = None, steps: Progress | None = None) -> Iterator[Captured]:

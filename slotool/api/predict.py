@@ -11,7 +11,7 @@ from slotool.api.candidates import Candidates
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
-from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.api.sweep_axis import SweepAxis
 from slotool.api.swept_prediction import SweptPrediction
 from slotool.api.versions import Versions
@@ -123,7 +123,7 @@ def predict(
         return SweptPrediction.over(axis, predictor, asked, facts, limits, slo_s).written(drawn, written, versions)
     size = facts.pop("batch_size")
     # Before a model is opened, which takes seconds, as does importing torch for a predictor.
-    with reporter.progress("opening the predictor"):
+    with short_phase(reporter, "opening the predictor"):
         candidates = Candidates.of(predictor, asked, colocated=bool(co_runners), **facts).of_setting(size)
         for one in candidates.each:
             _ = one.opened.require_colocated() if co_runners else one.opened.require_solo()

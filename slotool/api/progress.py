@@ -71,6 +71,14 @@ def reporter_of(wanted: Reporting) -> Reporter:
     raise TypeError(f'progress is "auto", True, None, a function or a Reporter, not {wanted!r}')
 
 
+def short_phase(reporter: Reporter, text: str, total: int | None = None) -> AbstractContextManager[Progress]:
+    """A phase of seconds that most calls have. A reporter may have a ``short_phase`` of its own, as that of the command
+    line has, which draws a bar on a terminal and prints no line elsewhere."""
+    phase: Callable[[str, int | None], AbstractContextManager[Progress]]
+    phase = getattr(reporter, "short_phase", reporter.progress)
+    return phase(text, total)
+
+
 class Quiet:
     """Passes on warnings only."""
 

@@ -61,12 +61,23 @@ class Output:
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
         """A bar with ETA on stderr when it is a terminal; one line at the start when it is not or none is wanted."""
-        if self.as_json or self._quiet or not self._moving or not sys.stderr.isatty():
+        if not self._draws:
             self.note(text if total is None else f"{text} ({total})")
+        with self.short_phase(text, total) as steps:
+            yield steps
+
+    @contextmanager
+    def short_phase(self, text: str, total: int | None = None) -> Iterator[Progress]:
+        """As ``progress``, but silent where no bar is drawn."""
+        if not self._draws:
             yield _Checking()
             return
         with rich_bar(self._stderr, text, total) as bar:
             yield _Checking(bar)
+
+    @property
+    def _draws(self) -> bool:
+        return not self.as_json and not self._quiet and self._moving and sys.stderr.isatty()
 
 
 def _console(stream: TextIO) -> Console:

@@ -82,8 +82,10 @@ def _stacked(parts: list[str], name: str, inlining: Inlining, opset: int) -> Ite
     if opset >= _AXES_ARE_INPUT:
         inlining.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), axis))
     for part in parts:
-        inputs, given = ([part, axis], {}) if opset >= _AXES_ARE_INPUT else ([part], {"axes": [0]})
-        yield onnx.helper.make_node("Unsqueeze", inputs, [f"{part}/row"], **given)
+        if opset >= _AXES_ARE_INPUT:
+            yield onnx.helper.make_node("Unsqueeze", [part, axis], [f"{part}/row"])
+        else:
+            yield onnx.helper.make_node("Unsqueeze", [part], [f"{part}/row"], axes=[0])
     yield onnx.helper.make_node("Concat", [f"{part}/row" for part in parts], [name], axis=0)
 
 
