@@ -22,7 +22,7 @@ from slotool.api.networks import Network, Networks
 from slotool.api.outputs import writes
 from slotool.api.profile import Planned, required, solo_campaign
 from slotool.api.profile_report import BUSY_CORES, Profile
-from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.api.result import Result
 from slotool.atomic import whole_file
 from slotool.errors import AlreadyExistsError, ArgumentError, RunError, SlotoolError
@@ -251,8 +251,10 @@ def calibrate(
     if written.exists() and not force:
         what = "this machine is calibrated already" if out is None else "it exists already"
         raise AlreadyExistsError(f"{written}: {what}{_speaks_for(written)}; --force measures again")
-    bases = _sources(predictor, backend)
-    chosen = _chosen(bases[0], calibration_networks() if candidates is None else candidates, samples, seed)
+    reporter = reporter_of(progress)
+    with short_phase(reporter, "choosing networks to measure"):
+        bases = _sources(predictor, backend)
+        chosen = _chosen(bases[0], calibration_networks() if candidates is None else candidates, samples, seed)
     _require_folder(written.parent, "out" if out is not None else None)
     labels = labels_of(written)
     planned = solo_campaign(
@@ -261,7 +263,6 @@ def calibrate(
         predictor=None, samples=None, until=None, timeout_s=60.0, max_seconds=MAX_SECONDS,
         budget_s=budget_s - (time.monotonic() - started), engine="local", address=None, seed=seed, force=force,
     )  # fmt: skip
-    reporter = reporter_of(progress)
     before = _measured_before(labels, chosen, planned) if keep_anyway and not force else None
     profile = required(before or planned.measured(reporter))
     run = _adapted(bases, profile, chosen, seed, reporter)

@@ -53,7 +53,7 @@ def swept(
                         reporter.warn(f"{source.name} is left out: {answer}")
                     progress.advance()
         except KeyboardInterrupt as interruption:
-            if journal is not None:
+            if rows and journal is not None:
                 kept = f"{len(rows)} of {len(names)} networks are kept in {out}.journal"
                 interruption.add_note(f"{kept}; the same command goes on with the rest")
             raise

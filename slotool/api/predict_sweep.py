@@ -11,6 +11,7 @@ from slotool.api.candidates import Candidates
 from slotool.api.chosen_predictor import Chosen, machine_differences
 from slotool.api.networks import Captured, Networks
 from slotool.api.prediction import NOT_HERE
+from slotool.api.progress import short_phase
 from slotool.api.sweep_axis import BATCH, SHAPES, THREADS, SweepAxis
 from slotool.errors import ArgumentError, SlotoolError
 
@@ -102,12 +103,14 @@ def answers_of(
             "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
         )
     others, size = {name: value for name, value in facts.items() if name != "batch_size"}, facts["batch_size"]
-    if axis.fact in SHAPES:
-        found = _over_shapes(axis, Candidates.of(predictor, asked, **others).of_setting(size), asked, limits)
-    elif axis.fact == THREADS:
+    if axis.fact == THREADS:
         found = _over_threads(axis, predictor, asked, others, size, limits)
     else:
-        found = _over_batches(axis, Candidates.of(predictor, asked, **others).fitting(), asked, limits)
+        with short_phase(asked.reporter, "opening the predictor"):
+            candidates = Candidates.of(predictor, asked, **others)
+            candidates = candidates.of_setting(size) if axis.fact in SHAPES else candidates.fitting()
+        over = _over_shapes if axis.fact in SHAPES else _over_batches
+        found = over(axis, candidates, asked, limits)
     if (facts["device"], facts["precision"]) != (None, None):
         return found
     return [_only_here(answer) for answer in found]
@@ -159,11 +162,12 @@ def _over_threads(
 ) -> list[Answer]:
     known: dict[int, Candidates] = {}
     unknown: dict[int, ArgumentError] = {}
-    for value in axis.values:
-        try:
-            known[value] = Candidates.of(predictor, asked, **{**facts, "threads": value}).of_setting(batch_size)
-        except ArgumentError as error:
-            unknown[value] = error
+    with short_phase(asked.reporter, "opening the predictor"):
+        for value in axis.values:
+            try:
+                known[value] = Candidates.of(predictor, asked, **{**facts, "threads": value}).of_setting(batch_size)
+            except ArgumentError as error:
+                unknown[value] = error
     if not known:
         raise next(iter(unknown.values()))
     networks, graphs = _captured(asked, limits)
