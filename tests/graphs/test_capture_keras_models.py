@@ -135,6 +135,20 @@ def test_recurrent_layers_have_the_weights_that_keras_counts(keras: Any) -> None
         assert (graph.weights, graph.output_shape) == (model.count_params(), shape)
 
 
+def test_masks_of_padded_texts_are_no_inputs(keras: Any) -> None:
+    layers = keras.layers
+    tokens = keras.Input((6,), dtype="int32")
+    graphs = []
+    for masked in (False, True):
+        x = layers.Embedding(20, 8, mask_zero=masked)(tokens)
+        x = layers.Bidirectional(layers.GRU(4, return_sequences=True))(x)
+        seen = {"attention_mask": keras.ops.ones((1, 6, 6), "bool")} if masked else {}
+        x = layers.GlobalAveragePooling1D()(x + layers.MultiHeadAttention(2, 4)(x, x, **seen))
+        graphs.append(capture_keras(keras.Model(tokens, layers.Dense(3)(x))))
+    assert not graphs[1].unknown
+    assert graphs[0].id == graphs[1].id
+
+
 def test_a_layer_made_of_layers_is_what_it_is_made_of(keras: Any) -> None:
     layers = keras.layers
 

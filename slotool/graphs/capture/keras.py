@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.keras_layers import Step, steps_of
-from slotool.graphs.capture.keras_models import functional_of, layers_inside, written_as_functional
+from slotool.graphs.capture.keras_models import functional_of, layers_inside, unmasked, written_as_functional
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import Shape, resolve
@@ -87,7 +87,8 @@ class _Walk:
             if inner is not written:
                 self.idle_weights(layer, inner, f"{label}.")
         else:
-            made = [self._add(node, layer, label, inputs)] * len(node.outputs)
+            data = [names[id(tensor)] for tensor in unmasked(node)]
+            made = [self._add(node, layer, label, data)] * len(node.outputs)
         names.update(zip(map(id, node.outputs), made, strict=True))
 
     def idle_weights(self, layer: Any, inner: Any, prefix: str) -> None:

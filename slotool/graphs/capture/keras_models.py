@@ -81,6 +81,16 @@ def layers_inside(node: Any) -> Any:
         return None
 
 
+def unmasked(node: Any) -> list[Any]:
+    """The tensors that a call takes, without masks: which steps of a text count changes no shape and hardly a cost. An
+    ``Embedding`` with ``mask_zero`` gives one to every layer after it."""
+    import keras
+
+    given = (value for name, value in node.arguments.kwargs.items() if name.endswith("mask"))
+    masks = {id(tensor) for value in given for tensor in keras.tree.flatten(value)}
+    return [tensor for tensor in node.input_tensors if id(tensor) not in masks]
+
+
 def _traced(layer: Any, args: Any, kwargs: Any, inputs: Any = None) -> Any:
     """What a ``call`` makes of symbolic ``inputs``, by default all that it is given."""
     import keras
