@@ -15,6 +15,7 @@ from slotool.graphs.indices import Indices, is_trained
 from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape
 from slotool.graphs.torch_layers import LAYERS, Builder, Constant
+from slotool.llvm import without_late_triton
 
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
     None: None,
@@ -46,6 +47,8 @@ class GraphModule(nn.Module):
     cannot be built.
     """
 
+    # Drawing an embedding's weights on the meta device imports what imports Triton.
+    @without_late_triton()
     def __init__(self, graph: OperatorGraph, device: str = "cpu", layers: Mapping[str, Builder] | None = None):
         super().__init__()
         self.graph = graph

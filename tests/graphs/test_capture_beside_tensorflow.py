@@ -41,6 +41,16 @@ print(TorchProgramModel("chain.pt2").signature.outputs[0].name)
 """
 
 
+BUILT = """
+from slotool.graphs import GraphBuilder
+from slotool.graphs.torch_module import GraphModule
+
+builder = GraphBuilder()
+builder.add("Embedding", builder.add("InputLayer", shape=[4], dtype="int64"), vocabulary=5, units=2)
+print(len(list(GraphModule(builder.graph(), device="meta").parameters())))
+"""
+
+
 def run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, [*paths, *sys.path])),
@@ -65,6 +75,12 @@ def test_triton_is_not_imported_after_tensorflow(aborting: Path):
     ended = run("import tensorflow" + MODULE + CAPTURED + IMPORTED + LOADED, aborting)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "96\n2\noutput\n"
+
+
+def test_a_graph_with_an_embedding_is_built_beside_tensorflow(aborting: Path):
+    ended = run("import tensorflow" + BUILT, aborting)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "1\n"
 
 
 def test_without_tensorflow_torch_finds_triton_as_ever(aborting: Path):
