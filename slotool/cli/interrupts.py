@@ -30,8 +30,10 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class _State:
-    """Which signal came, 0 when none did, whether a command has reported it, and what was raised last for it."""
+    """Whether a command is running, which signal came, 0 when none did, whether the command has reported it, and what
+    was raised last for it."""
 
+    running: bool = False
     received: int = 0
     explained: bool = False
     raised: weakref.ref[Interrupted] | None = None
@@ -50,9 +52,10 @@ def install() -> None:
     """From now on the three signals raise ``KeyboardInterrupt`` and are remembered, should nobody let it through.
 
     Processes forked later take SIGTERM and SIGHUP as any other process does. A SIGHUP that is ignored (``nohup``) stays
-    ignored.
+    ignored. Handlers stay when the command has ended (``forget``), but a signal is not sent again then.
     """
     forget()
+    _state.running = True
     if threading.current_thread() is threading.main_thread():
         for number in _WORDS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -114,13 +117,13 @@ def exit_code() -> int:
 def forget() -> None:
     """One that was answered is over: nobody who runs commands later in this process is to be stopped by it."""
     _asked.clear()
-    _state.received, _state.explained, _state.raised = 0, False, None
+    _state.running, _state.received, _state.explained, _state.raised = False, 0, False, None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     first, _state.received = not _state.received, number
     _asked.set()
-    if first:
+    if first and _state.running:
         # Not by ``threading``: the signal, which the main thread handles, may have come while that holds its lock.
         _thread.start_new_thread(_insist, (threading.get_ident(),))
     raise _interruption()

@@ -177,6 +177,29 @@ def test_a_signal_that_compiled_code_turns_into_a_system_error_is_still_one(tmp_
     assert (finished.returncode, finished.stderr) == (143, "slotool: terminated\n")
 
 
+AFTERWARDS = """
+import os, signal, time
+from slotool.cli import interrupts
+interrupts.install()
+interrupts.forget()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+except KeyboardInterrupt:
+    pass
+time.sleep(0.5)
+print("went on")
+"""
+
+
+def test_a_signal_after_a_command_is_not_sent_again(tmp_path: Path) -> None:
+    """Whoever runs a command in a process of their own may handle Ctrl-C as they like when it has ended."""
+    (tmp_path / "afterwards.py").write_text(AFTERWARDS)
+    command = [sys.executable, "-m", "afterwards"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "went on\n", "")
+
+
 def test_a_terminated_campaign_keeps_its_journal_and_leaves_no_worker(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "slotool", "profile", "points", str(MODELS / "supernet"), "-o", "table.parquet",
