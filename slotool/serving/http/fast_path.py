@@ -84,6 +84,10 @@ class FastPath:
             self._sent.clear()
         return self._sent.setdefault(sent, (sent, request, head))
 
+    def sent(self, head: bytes) -> SentHead | None:
+        """What was made of a head of these bytes; None where none is remembered."""
+        return self._sent.get(head)
+
     def again(self, head: Head) -> Head:
         """The same head, read now."""
         return Head(head.model, head.version, head.headers, self._front.router.now_us())

@@ -37,10 +37,11 @@ MAX_FRAMING_BYTES = 65_536
 class HttpProtocol(AnsweringProtocol):
     """The protocol that uvicorn's server makes for each connection.
 
-    All bytes go through one ``RequestReader``, except those of a whole inference request whose head equals the last one
-    byte by byte: what llhttp makes of it is known. Requests are answered one after the other, in the order in which
-    they came: those for an inference by the fast path as soon as they are complete, all others by the ASGI application.
-    The latter begins with a complete request too, unless its body is longer than 64 KiB or waits for ``100 Continue``.
+    All bytes go through one ``RequestReader``, except those of a whole inference request whose head equals one that was
+    read before, of any connection, byte by byte: what llhttp makes of it is known. Requests are answered one after the
+    other, in the order in which they came: those for an inference by the fast path as soon as they are complete, all
+    others by the ASGI application. The latter begins with a complete request too, unless its body is longer than 64 KiB
+    or waits for ``100 Continue``.
 
     An answer given before the last byte of its request has arrived closes the connection. It lingers: what the client
     still sends is read and thrown away, so that no reset overtakes the answer.
@@ -208,10 +209,11 @@ class HttpProtocol(AnsweringProtocol):
         return True
 
     def _repeats(self, data: bytes, overloaded: bool) -> bool:
-        """Whether ``data`` is a whole request with the head of the one before, which is answered then."""
+        """Whether ``data`` is a whole request with a head that was read before, which is answered then."""
         repeated = self._repeated_head
         if not repeated.begins(data):
             return False
+        self._head_began_s = None
         if not overloaded and self._front.may_answer_alone() and (answer := repeated.answer(data)) is not None:
             self._transport.write(answer)
             repeated.settle()

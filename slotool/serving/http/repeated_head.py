@@ -1,4 +1,4 @@
-"""The last head of a connection: a client that stays sends the same again and again, and llhttp need not read it."""
+"""Heads that were read before: clients send the same again and again, and llhttp need not read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MAX_LOOKS = 4
 
 
 class RepeatedHead:
-    """What is known of requests that begin with the bytes of the last head of a connection."""
+    """What is known of requests that begin with the bytes of the last head of a connection, or of one that another
+    connection has sent: the bytes of a head alone say what it means."""
 
     __slots__ = ("_fast_path", "_known", "_last", "_looks")
 
@@ -37,11 +38,15 @@ class RepeatedHead:
             self._known, self._looks = None, MAX_LOOKS
 
     def begins(self, data: bytes) -> bool:
-        """Whether ``data`` is a whole request with this head."""
-        if self._last is None:
-            return False
-        sent, request, _ = self._last
-        return len(data) - len(sent) == request.body_bytes and data.startswith(sent)
+        """Whether ``data`` is a whole request with this head, or with another that was read before: which then is the
+        last."""
+        if self._last is None or not _has_head(data, self._last):
+            end = data.find(b"\r\n\r\n", 0, MAX_REPEATED_HEAD_BYTES)
+            found = None if end < 0 else self._fast_path.sent(data[: end + 4])
+            if found is None or not _has_head(data, found):
+                return False
+            self._last, self._known, self._looks = found, None, MAX_LOOKS
+        return True
 
     def exchange(self, data: bytes) -> Exchange:
         """Of ``data``, which this head begins."""
@@ -83,3 +88,9 @@ class RepeatedHead:
             self._looks -= 1
             known = self._known = straight.known(sent, head.model, head.headers, data[len(sent) :])
         return known
+
+
+def _has_head(data: bytes, known: SentHead) -> bool:
+    """Whether ``data`` is a whole request that begins with the bytes of a head."""
+    sent, request, _ = known
+    return len(data) - len(sent) == request.body_bytes and data.startswith(sent)
