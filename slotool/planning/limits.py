@@ -10,7 +10,7 @@ from functools import cache
 # How far limits are looked for: times the deadline or the rate. Where all that was tried holds, a limit is what the
 # range ends with.
 MAX_TIMES = 8.0
-# Values between the ends of a range, each a like ratio above the last, that are told apart by so many halvings.
+# Values between the ends of a range, each a like ratio above the last, among which so many halvings find one.
 HALVINGS = 7
 _STEPS = 2**HALVINGS
 # What one limit counts for where trials are counted, and one of its trials where stand-ins say where to try.

@@ -54,8 +54,10 @@ def answered(
     """
     read_us = front_ends[0].read_us(1e6 * arrival_s)
     # As a server, which keeps a share of each deadline for calls however slow its probe was.
-    most_us = MAX_SHARE * search.promise.deadline_us
-    overheads = [Overhead(min(each.headroom_us, most_us), each.call_us, each.slower, longer) for each in front_ends]
+    max_headroom_us = MAX_SHARE * search.promise.deadline_us
+    overheads = [
+        Overhead(min(each.headroom_us, max_headroom_us), each.call_us, each.slower, longer) for each in front_ends
+    ]
     parts = search.parts(pools, draw, Traffic.whole(read_us / 1e6), overheads)
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
     took_us, right = read_us - 1e6 * arrival_s, np.zeros(len(arrival_s))

@@ -85,6 +85,10 @@ class Admission:
         """A request that was read to its end is admitted."""
         self.in_progress += 1
 
+    def leave(self, count: int) -> None:
+        """So many that were admitted are in progress no more, whatever becomes of them."""
+        self.in_progress -= count
+
     def end(self, timeout_us: float, *, answered: bool) -> None:
         """It has been answered or rejected; it had so long."""
         self.in_progress -= 1

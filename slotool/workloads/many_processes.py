@@ -59,18 +59,18 @@ class ManyProcesses(LoadRun):
                     self._log = RequestLog.load_all(logs)
 
     def _drive(self, folder: str) -> None:
-        clients, begun = [self._start(folder, number) for number in range(self.processes)], False
+        clients, has_started = [self._start(folder, number) for number in range(self.processes)], False
         try:
             self._hear(clients, until="ready", within_s=READY_WITHIN_S)
             begin_s = time.perf_counter() + LEAD_S
-            begun = True
+            has_started = True
             for client in clients:
                 _tell(client, begin_s)
             self.began(begin_s)
             last_s = float(self.plan.times_s[-1]) + self.target.answer_within_s + _ENDING_S
             self._hear(clients, until="ended", within_s=last_s)
         except KeyboardInterrupt:
-            if begun:
+            if has_started:
                 _let_end(clients)
             raise
         finally:

@@ -18,6 +18,13 @@ MODELS = Path(__file__).parents[2] / "models"
 PATIENCE_S = 240.0
 
 
+def run(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A module of this text as ``python -m`` runs it."""
+    (folder / "program.py").write_text(program)
+    command = [sys.executable, "-m", "program", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
 @pytest.mark.parametrize(
     ("number", "code", "word"),
     [
@@ -65,9 +72,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_while_a_dataclass_is_made_keeps_its_exit_code(tmp_path: Path, name: str, code: int) -> None:
     """An import executes texts; CPython 3.11 would end ``python -m`` by SIGINT, whatever the exit code."""
-    (tmp_path / "during_exec.py").write_text(DURING_EXEC)
-    command = [sys.executable, "-m", "during_exec", name]
-    finished = subprocess.run(command, cwd=tmp_path, timeout=PATIENCE_S, check=False)
+    finished = run(DURING_EXEC, tmp_path, name)
     assert finished.returncode == code
 
 
@@ -98,9 +103,7 @@ sys.exit("slept on")
 @pytest.mark.parametrize("by", ["finalizer", "except"])
 def test_a_signal_that_is_swallowed_on_its_way_is_sent_again(tmp_path: Path, by: str) -> None:
     """As some libraries do while they import each other; long work behind them would not look for it."""
-    (tmp_path / "swallowed.py").write_text(SWALLOWED)
-    command = [sys.executable, "-m", "swallowed", by]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    finished = run(SWALLOWED, tmp_path, by)
     assert finished.returncode == 143
     assert finished.stderr.splitlines()[-1] == "slotool: terminated"
 
@@ -123,9 +126,7 @@ except KeyboardInterrupt as error:
 
 
 def test_a_signal_on_its_way_does_not_disturb_who_cleans_up(tmp_path: Path) -> None:
-    (tmp_path / "cleaning_up.py").write_text(CLEANING_UP)
-    command = [sys.executable, "-m", "cleaning_up"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    finished = run(CLEANING_UP, tmp_path)
     assert (finished.returncode, finished.stdout) == (143, "cleaned up\n")
 
 
@@ -149,9 +150,7 @@ except KeyboardInterrupt:
 
 def test_an_interrupted_command_ends_without_collecting_garbage(tmp_path: Path) -> None:
     """With torch and numba loaded that takes seconds."""
-    (tmp_path / "garbage.py").write_text(GARBAGE)
-    command = [sys.executable, "-m", "garbage"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    finished = run(GARBAGE, tmp_path)
     assert (finished.returncode, finished.stdout) == (143, "")
 
 
@@ -171,9 +170,7 @@ app.main()
 
 def test_a_signal_that_compiled_code_turns_into_a_system_error_is_still_one(tmp_path: Path) -> None:
     """As Numba's dispatcher does where the signal comes while it is called."""
-    (tmp_path / "compiled.py").write_text(IN_COMPILED_CODE)
-    command = [sys.executable, "-m", "compiled"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    finished = run(IN_COMPILED_CODE, tmp_path)
     assert (finished.returncode, finished.stderr) == (143, "slotool: terminated\n")
 
 
@@ -194,9 +191,7 @@ print("went on")
 
 def test_a_signal_after_a_command_is_not_sent_again(tmp_path: Path) -> None:
     """Whoever runs a command in a process of their own may handle Ctrl-C as they like when it has ended."""
-    (tmp_path / "afterwards.py").write_text(AFTERWARDS)
-    command = [sys.executable, "-m", "afterwards"]
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    finished = run(AFTERWARDS, tmp_path)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "went on\n", "")
 
 

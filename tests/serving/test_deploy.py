@@ -255,7 +255,7 @@ def nothing(metrics: Metrics) -> None:
         (nothing, {}, set()),
         (nothing, {'slotool_requests_total{model="m",outcome="ok"}': 60}, set()),
         (beyond_its_rate, {'slotool_requests_total{model="m",outcome="quota"}': 60}, set()),
-        # None was ever in time: there is no rate of a series that no request has begun.
+        # None was ever in time: there is no rate of a series that no request has started.
         (all_late, {'slotool_requests_total{model="m",outcome="late"}': 60}, {"DeadlinesMissed"}),
         (nothing, {"slotool_worker_restarts_total": 1}, {"WorkersRestarted"}),
         (no_worker, {}, {"NoWorkers"}),

@@ -54,12 +54,14 @@ class GatheredRequests:
 
     def _answer(self) -> None:
         groups, self._groups = self._groups, {}
-        self._front.admission.in_progress -= self._count
+        self._front.admission.leave(self._count)
         self._count = 0
         # None has a deadline.
         for known, requests in sorted(groups.values(), key=lambda group: group[0].options.priority or math.inf):
-            here = [request for request in requests if not request.is_disconnected()]
-            left = [] if len(here) == len(requests) else [request for request in requests if request.is_disconnected()]
+            here: list[GatheredRequest] = []
+            left: list[GatheredRequest] = []
+            for request in requests:
+                (left if request.is_disconnected() else here).append(request)
             for request in (*self._unanswered(known, here), *left):
                 request.begin()
 
