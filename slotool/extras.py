@@ -16,6 +16,7 @@ EXTRA_OF = {
     "triton": "cuda",
     "ray": "ray",
     "grpc": "grpc",
+    "grpc_health": "grpc",
     "tritonclient": "grpc",
     "skops": "trees",
     "xgboost": "trees",

@@ -19,6 +19,7 @@ BROUGHT_BY = {
     "keras": "tensorflow",
     "pynvml": "nvidia-ml-py",
     "grpc": "tritonclient",
+    "grpc_health": "grpcio-health-checking",
     "xgboost": "xgboost-cpu",
     "opentelemetry": "opentelemetry-sdk",
 }

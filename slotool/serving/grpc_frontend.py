@@ -1,8 +1,9 @@
 """The Open Inference Protocol V2 over gRPC, as an unmodified ``tritonclient[grpc]`` speaks it, on the event loop of
 HTTP.
 
-Triton's ``ModelConfig``, ``ModelStatistics`` and ``RepositoryIndex`` are served too. A deadline is the nearer of gRPC's
-own and the ``timeout`` parameter (µs). Messages and stubs are those of the ``tritonclient`` package.
+Triton's ``ModelConfig``, ``ModelStatistics`` and ``RepositoryIndex`` are served too, and gRPC's own health service.
+A deadline is the nearer of gRPC's own and the ``timeout`` parameter (µs). Messages and stubs are those of the
+``tritonclient`` package.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import FrontEnd, explanation
 from slotool.serving.grpc_codes import CODES
+from slotool.serving.grpc_health import HealthService
 from slotool.serving.not_served import SERVICE, reason_of_method
 from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
@@ -53,6 +55,7 @@ class GrpcFrontEnd:
         self._certificate = certificate
         self._server: grpc.aio.Server | None = None
         self._open_calls = 0
+        self._health = HealthService(lambda: front.router.unready() is None, (SERVICE,))
 
     async def start(self) -> None:
         """Listen. Raises ``OSError`` when the address has been taken."""
@@ -77,6 +80,7 @@ class GrpcFrontEnd:
         self._server = grpc.aio.server(options=options)
         methods = {name: self._method(*served) for name, served in self._methods().items()}
         # The first that knows a method serves it.
+        self._health.add_to(self._server)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods), _NotServed()))
         try:
             if self._certificate is None:
@@ -94,6 +98,7 @@ class GrpcFrontEnd:
 
     async def stop(self, grace_s: float) -> None:
         """Take no new requests, and answer those in flight for at most ``grace_s`` seconds."""
+        self._health.end()
         if self._server is not None:
             await self._server.stop(grace_s)
 

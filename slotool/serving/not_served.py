@@ -7,7 +7,7 @@ from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.shared_memory import CUDA_NOT_SHARED, NOT_SHARED
 from slotool.serving.shared_memory_routes import PATH as SHARED_MEMORY
 
-SERVICE = "inference.GRPCInferenceService"
+SERVICE, HEALTH = "inference.GRPCInferenceService", "grpc.health.v1.Health"
 _LOGS = "what is logged is set when the server starts: --log for events, access-log in a service file for requests"
 _TRACES = "what is traced is set when the server starts: --traces, and --traces-share for the share of requests"
 _PAGES = {
@@ -37,8 +37,8 @@ def reason_of_page(path: str) -> str:
 def reason_of_method(path: str) -> str:
     """The sentence for a method of gRPC, ``/SERVICE/METHOD``, that is not served."""
     service, _, method = path.removeprefix("/").partition("/")
-    if service != SERVICE:
-        return f"there is no service {printable(service[:_SHOWN])}: this server has {SERVICE}"
-    if method in _METHODS:
+    if service not in (SERVICE, HEALTH):
+        return f"there is no service {printable(service[:_SHOWN])}: this server has {SERVICE} and {HEALTH}"
+    if service == SERVICE and method in _METHODS:
         return f"{method} is not served: {_METHODS[method]}"
-    return f"{SERVICE} has no method {printable(method[:_SHOWN])} here"
+    return f"{service} has no method {printable(method[:_SHOWN])} here"

@@ -234,7 +234,8 @@ def test_bytes_that_are_no_message_or_too_long_are_rejected(live: LiveServer) ->
         ("inference.GRPCInferenceService/LogSettings", "what is logged is set when the server starts: --log"),
         ("inference.GRPCInferenceService/TraceSetting", "what is traced is set when the server starts: --traces"),
         ("inference.GRPCInferenceService/No\x1bMethod", "has no method No\\x1bMethod here"),
-        ("grpc.health.v1.Health/Check", "no service grpc.health.v1.Health: this server has inference.GRPCInference"),
+        ("grpc.health.v1.Health/Heal", "grpc.health.v1.Health has no method Heal here"),
+        ("grpc.Other/Check", "no service grpc.Other: this server has inference.GRPCInferenceService and"),
         ("no-slash", "no service no-slash"),
     ],
 )
