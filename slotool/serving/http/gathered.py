@@ -53,22 +53,31 @@ class GatheredRequests:
         self._front.admission.begin()
 
     def _answer(self) -> None:
+        """For a millisecond, in which no other comes to wait; what is left then goes to the queue, and the event loop
+        reads what has arrived."""
         groups, self._groups = self._groups, {}
-        self._front.admission.leave(self._count)
-        self._count = 0
+        admission, now_us = self._front.admission, self._front.router.now_us
+        admission.leave(self._count)
+        self._count, until_us, is_over = 0, now_us() + LONG_US, False
         # None has a deadline.
         for known, requests in sorted(groups.values(), key=lambda group: group[0].options.priority or math.inf):
             here: list[GatheredRequest] = []
             left: list[GatheredRequest] = []
             for request in requests:
                 (left if request.is_disconnected() else here).append(request)
-            for request in (*self._unanswered(known, here), *left):
+            for request in (*self._unanswered(known, here, until_us), *left):
+                if not is_over and now_us() >= until_us:
+                    admission.begin()  # none that begins while another is in progress is the only one
+                    is_over = True
                 request.begin()
+        if is_over:
+            admission.leave(1)
 
-    def _unanswered(self, known: KnownRequest, requests: list[GatheredRequest]) -> list[GatheredRequest]:
-        """Answer requests in calls for a millisecond, in which no other comes to wait; the rest is returned."""
+    def _unanswered(
+        self, known: KnownRequest, requests: list[GatheredRequest], until_us: float
+    ) -> list[GatheredRequest]:
+        """Answer requests in calls until that instant; the rest is returned."""
         now_us = self._front.router.now_us
-        until_us = now_us() + LONG_US
         while len(requests) > 1 and now_us() < until_us:
             answered = self._answered_by_a_call(known, requests)
             if not answered:

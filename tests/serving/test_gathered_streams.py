@@ -1,0 +1,312 @@
+"""Drawn streams of requests over real sockets, many of which arrive in one turn of the event loop: the fast path, which
+gathers those that are alike, answers and counts them as uvicorn and the application's routes do."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotool.scheduling import FixedPoint, Policy, by_demand
+from slotool.serving.admission import IdleTrackingSelector
+from slotool.serving.http.gathered import GatheredRequests
+from tests.serving.drawn_requests import FAILS, LAST, UNDEFINED, Sent, infer, stream, values
+from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
+
+LARGE = POINTS[-1]
+
+
+class WholeNumbers(ThreeLinear):
+    """Of whole numbers, whose products are the same in a batch of any size."""
+
+    def __init__(self, name: str = "three"):
+        super().__init__(name)
+        drawn = np.random.default_rng(0)
+        self.weights = {point: drawn.integers(-3, 4, size=(6, 4)).astype(np.float32) for point in POINTS}
+
+    def forward(self, x: np.ndarray, point: Any) -> np.ndarray:
+        first = x.reshape(len(x), -1)[:, 0]
+        if (first == FAILS).any():
+            raise RuntimeError("it fails")
+        logits = super().forward(x, point)
+        logits[first == UNDEFINED] = np.nan
+        return logits
+
+
+def policy(took_us: float = 10.0) -> Policy:
+    """It has seen a call of one example take so long: requests may share a call."""
+    known = by_demand(space())
+    known.observe(LARGE, 1, took_us)
+    return known
+
+
+def model(**options: Any) -> Any:
+    return served(WholeNumbers(), policy(**options), tier_rules())
+
+
+class Gate:
+    """While it is shut, servers read nothing; then they find all that was sent in one turn of their event loops."""
+
+    def __init__(self) -> None:
+        self._is_open = threading.Event()
+        self._is_open.set()
+
+    def __enter__(self) -> None:
+        self._is_open.clear()
+
+    def __exit__(self, *raised: object) -> None:
+        self._is_open.set()
+
+    def select(self, selector: IdleTrackingSelector, timeout: float | None, plain: Callable[..., Any]) -> Any:
+        found = plain(selector, timeout)
+        if found and not self._is_open.is_set():
+            self._is_open.wait(60)
+            return plain(selector, 0)
+        return found
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate, plain = Gate(), IdleTrackingSelector.select
+    monkeypatch.setattr(IdleTrackingSelector, "select", lambda self, timeout=None: gate.select(self, timeout, plain))
+    return gate
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests each call answered that gathered ones share."""
+    found: list[int] = []
+    answered = GatheredRequests._answered_by_a_call
+
+    def noting(self: GatheredRequests, *arguments: Any) -> int:
+        found.append(count := answered(self, *arguments))
+        return count
+
+    monkeypatch.setattr(GatheredRequests, "_answered_by_a_call", noting)
+    return found
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[LiveServer]]:
+    with live_server([model()]) as fast, live_server([model()], http="uvicorn") as plain:
+        yield [fast, plain]
+
+
+SHOWN = ("content-type", "retry-after", "traceparent", "connection")
+# Of an answer, what differs from one to the next.
+TIMES = ("queue_us", "compute_us", "latency_us", "request", "slack_us", "batch")
+
+
+def without_times(document: Any) -> Any:
+    if isinstance(document, list):
+        return [without_times(value) for value in document]
+    if isinstance(document, str):  # some sentences say for how long a request has waited
+        return re.sub(r"[\d.]+ [µm]?s\b", "… s", document)
+    if not isinstance(document, dict):
+        return document
+    return {name: without_times(value) for name, value in document.items() if name not in TIMES}
+
+
+class Connection:
+    def __init__(self, live: LiveServer):
+        self.socket = live.connect()
+        self._received = b""
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def answer(self) -> tuple[int, dict[str, str | None], Any, bytes] | None:
+        """Status, headers, document and what follows it; None where the server has closed the connection."""
+        while True:
+            head, end, body = self._received.partition(b"\r\n\r\n")
+            if end:
+                first, *lines = head.decode().split("\r\n")
+                headers = dict(line.lower().split(": ", 1) for line in lines)
+                length = int(headers["content-length"])
+                if len(body) >= length:
+                    self._received = body[length:]
+                    json_length = int(headers.get("inference-header-content-length", length))
+                    named = {name: headers.get(name) for name in SHOWN}
+                    return int(first.split()[1]), named, json.loads(body[:json_length]), body[json_length:length]
+            more = self.socket.recv(65_536)
+            if not more:
+                assert not self._received, "it was closed within an answer"
+                return None
+            self._received += more
+
+
+def known(live: LiveServer, count: int, **document: Any) -> list[Connection]:
+    """Connections whose requests are known, as each was asked three times."""
+    connections = [Connection(live) for _ in range(count)]
+    for connection in connections:
+        for _ in range(3):
+            connection.send(infer(values(random.Random(0)), **document))
+            assert connection.answer()[0] == 200
+    return connections
+
+
+def played(live: LiveServer, rounds: list[list[Sent]], gate: Gate) -> list[Any]:
+    """What each connection was answered in each round, and whether the server has closed it then."""
+    connections: dict[int, Connection] = {}
+    said = []
+    for sent in rounds:
+        with gate:
+            for each in sent:
+                if each.connection not in connections:
+                    connections[each.connection] = Connection(live)
+                connections[each.connection].send(each.data[: each.at_first])
+        time.sleep(0.002 if any(each.at_first < len(each.data) for each in sent) else 0)
+        for each in sent:
+            connections[each.connection].send(each.data[each.at_first :])
+        for each in sent:
+            connection = connections[each.connection]
+            answers = [connection.answer() for _ in each.kinds]
+            is_closed = each.kinds[-1] in LAST and connection.answer() is None
+            said.append((each.connection, each.kinds, without_times([*map(list, filter(None, answers))]), is_closed))
+            if is_closed:
+                connections.pop(each.connection).socket.close()
+    for connection in connections.values():
+        connection.socket.close()
+    return said
+
+
+# Requests that shared a call and failed are tried again: how many share one is not the same.
+BY_CALL = ("slotool_retries_total", "slotool_batch_examples_count", "slotool_batch_examples_bucket")
+
+
+def counted(live: LiveServer) -> dict[Any, float]:
+    """All counts of requests and examples."""
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for metric in live.router.metrics.registry.collect()
+        for sample in metric.samples
+        if metric.type in ("counter", "histogram") and sample.name.startswith("slotool_") and sample.name not in BY_CALL
+        and not sample.name.endswith(("_created", "_seconds_bucket", "_seconds_sum", "_seconds_total"))
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_drawn_streams_are_answered_and_counted_the_same(
+    servers: list[LiveServer], gate: Gate, shared: list[int], seed: int
+) -> None:
+    rounds = stream(random.Random(seed))
+    fast, plain = (played(live, rounds, gate) for live in servers)
+    for ours, theirs in zip(fast, plain, strict=True):
+        assert ours == theirs
+    until(lambda: max(shared, default=0) > 1)
+    # The last are counted once they are on their way.
+    until(lambda: counted(servers[0]) == counted(servers[1]))
+    assert [(live.admission.in_progress, live.router.waiting()) for live in servers] == 2 * [(0, 0)]
+
+
+@pytest.mark.parametrize("leaves", ["closes", "resets", "shuts down"])
+def test_half_of_those_gathered_leave(servers: list[LiveServer], gate: Gate, shared: list[int], leaves: str) -> None:
+    live, drawn = servers[0], random.Random(1)
+
+    def ended() -> float:
+        return sum(value for (name, *_), value in counted(live).items() if name == "slotool_requests_total")
+
+    before = ended()
+    staying, leaving = known(live, 10), known(live, 10)
+    given = [values(drawn) for _ in staying]
+    with gate:
+        for here, gone, x in zip(staying, leaving, given, strict=True):
+            gone.send(infer(x))
+            here.send(infer(x))
+            if leaves == "resets":
+                gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if leaves == "shuts down":
+                gone.socket.shutdown(socket.SHUT_WR)
+            else:
+                gone.socket.close()
+    for connection, x in zip(staying, given, strict=True):
+        with connection:
+            assert logits_of(connection.answer()) == [*(x @ live.models["three"].weights[LARGE])]
+    for connection in leaving:
+        connection.socket.close()
+    until(lambda: ended() == before + 3 * 20 + 20)
+    until(lambda: not (live.admission.in_progress or live.router.waiting()))
+    until(lambda: max(shared, default=0) > 1)
+
+
+def logits_of(answer: Any) -> list[float]:
+    status, _, document, _ = answer
+    assert status == 200, document
+    return document["outputs"][0]["data"]
+
+
+def test_a_server_that_ends_answers_what_it_has_gathered(gate: Gate) -> None:
+    with live_server([model()]) as live:
+        connections, drawn = known(live, 10), random.Random(2)
+        given = [values(drawn) for _ in connections]
+        with gate:
+            for connection, x in zip(connections, given, strict=True):
+                connection.send(infer(x))
+            live.server.should_exit = True
+        for connection, x in zip(connections, given, strict=True):
+            with connection:
+                assert logits_of(connection.answer()) == [*(x @ live.models["three"].weights[LARGE])]
+                assert connection.answer() is None
+
+
+def test_a_policy_that_comes_after_they_were_gathered_decides(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    with live_server([model()]) as live:
+        connections, answer = known(live, 10), GatheredRequests._answer
+
+        def later(self: GatheredRequests) -> None:
+            live.router.replace(replace(live.router.models["three"], policy=FixedPoint(space(), POINTS[0])))
+            answer(self)
+
+        monkeypatch.setattr(GatheredRequests, "_answer", later)
+        with gate:
+            for connection in connections:
+                connection.send(infer(np.ones(6, dtype=np.float32)))
+        small = [*live.models["three"].weights[POINTS[0]].sum(axis=0)]
+        for connection in connections:
+            with connection:
+                assert logits_of(connection.answer()) == small
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["alike", "each with an id"])
+def test_no_more_than_a_millisecond_of_calls_is_made_before_others_are_read(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, ids: bool
+) -> None:
+    """Of calls that are too long to be shared, however many wait for one: an urgent request may come."""
+    entry = model(took_us=900.0)
+    own = entry.model
+    own.sleep_s[LARGE] = 4e-4
+    made_by_turn = []
+    with live_server([entry]) as live:
+        named = [{"id": f"client-{at}"} if ids else {} for at in range(30)]
+        connections, plain = [known(live, 1, **name)[0] for name in named], IdleTrackingSelector.select
+
+        def select(self: IdleTrackingSelector, timeout: float | None = None) -> Any:
+            made_by_turn.append(len(own.calls))
+            return plain(self, timeout)
+
+        with gate:
+            for connection, name in zip(connections, named, strict=True):
+                connection.send(infer(np.ones(6, dtype=np.float32), **name))
+            monkeypatch.setattr(IdleTrackingSelector, "select", select)
+            made_by_turn.append(len(own.calls))
+        for connection in connections:
+            with connection:
+                assert connection.answer()[0] == 200
+    # One that is begun before the millisecond is over ends after it.
+    assert np.diff([*made_by_turn, len(own.calls)]).max() <= 1 + 1e-3 / own.sleep_s[LARGE]
