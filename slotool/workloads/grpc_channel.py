@@ -43,6 +43,9 @@ _NO_ANSWER = {
         re.IGNORECASE,
     ),
 }
+# What the core says of a server that answers in HTTP/1.1.
+_OF_HTTP = re.compile("http1.x serve|failed parsing http/2", re.IGNORECASE)
+NO_GRPC_PORT = "this port speaks HTTP, not gRPC; name the port that the server's --grpc-port has"
 
 
 class GrpcChannel(Channel):
@@ -173,7 +176,10 @@ def _asked_once(address: str, method: str, request: Any) -> tuple[Any, str]:
 
 
 def _failure(error: Any) -> RequestResult:
-    at_s, sentence = time.perf_counter(), " ".join((error.details() or error.code().name).split())[:200]
+    at_s, details = time.perf_counter(), error.details() or error.code().name
+    if error.code() == grpc.StatusCode.UNAVAILABLE and _OF_HTTP.search(details):
+        return RequestResult(0, at_s, error=NO_GRPC_PORT)
+    sentence = " ".join(details.split())[:200]
     made_up = _NO_ANSWER.get(error.code())
     if made_up is None or not made_up.fullmatch(sentence):
         return RequestResult(_STATUSES.get(error.code(), 500), at_s, error=sentence)

@@ -35,6 +35,8 @@ def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False
     except ValueError as error:
         raise InputError(f"{url!r} is not a server's address ({error})") from error
     known, example = _SCHEMES[scheme]
+    if parts.scheme == "grpc" and scheme == "http":
+        raise InputError(f"{url!r} is an address of gRPC: give --protocol grpc too")
     if parts.scheme not in known or not host or parts.query or parts.fragment:
         raise InputError(f"{url!r} is not a server's address; expected one like {example}")
     if not (allow_remote or is_loopback(host)):

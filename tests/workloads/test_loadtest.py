@@ -231,6 +231,7 @@ def test_a_server_may_answer_in_json_alone(slotool: Any, server: Any, tmp_path: 
         (["127.0.0.1:9", "--protocol", "grpc", "--endpoint", "compute"], 2, "Open Inference Protocol only"),
         (["127.0.0.1:9", "--protocol", "grpc"], 3, "no server answers at grpc://127.0.0.1:9 over gRPC"),
         (["127.0.0.1:9", "--protocol", "grpc", "--model", "m"], 3, "no server answers at grpc://127.0.0.1:9"),
+        (["grpc://127.0.0.1:9"], 2, "is an address of gRPC: give --protocol grpc too"),
         (["127.0.0.1:9", "--processes", "2", "--model", "m"], 3, "no server answers at http://127.0.0.1:9"),
         (
             ["http://127.0.0.1:9", "--processes", "9", "--model", "m", "--rate", "5", "--duration", "0.5"],
@@ -250,6 +251,16 @@ def test_bad_input_is_one_sentence(
     assert run.exit_code == code, run.stderr
     assert sentence in " ".join(run.stderr.replace("│", " ").split())
     assert not out.exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--model", "m"]], ids=["no model", "a model"])
+def test_a_port_of_http_asked_over_grpc_names_the_option_of_the_other(
+    slotool: Any, server: Any, tmp_path: Path, more: list[str]
+) -> None:
+    arguments = ("--protocol", "grpc", *more, "-o", tmp_path / "r.parquet", "--data", "digits", "--duration", 0.3)
+    run = slotool("loadtest", server.url, *arguments)
+    assert run.exit_code == 3
+    assert "this port speaks HTTP, not gRPC; name the port that the server's --grpc-port has" in run.stderr
 
 
 def test_requests_nobody_understands_are_rejected_before_the_run(slotool: Any, server: Any, tmp_path: Path) -> None:
