@@ -219,6 +219,10 @@ def refuse_existing(path: Path, force: bool) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
+    if path.is_file():
+        raise ArtifactError(
+            f"{path}: a file, but an artifact is a folder; slotool family makes one of models of your own"
+        )
     if not path.is_dir():
         raise ArtifactError(f"{path}: no such artifact folder")
     if not is_artifact(path):

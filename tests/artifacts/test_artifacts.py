@@ -79,6 +79,8 @@ def test_a_missing_file_a_missing_manifest_and_a_torn_one_are_refused(bundle: Pa
     manifest.unlink()
     with pytest.raises(ArtifactError, match="cut short"):
         open_artifact(bundle)
+    with pytest.raises(ArtifactError, match="a file, but an artifact is a folder; slotool family makes one"):
+        open_artifact(bundle / "weights.safetensors")
     with pytest.raises(ArtifactError, match="no such artifact folder"):
         open_artifact(bundle / "nowhere")
 
