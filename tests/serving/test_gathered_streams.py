@@ -19,6 +19,7 @@ import pytest
 
 from slotool.scheduling import FixedPoint, Policy, by_demand
 from slotool.serving.admission import IdleTrackingSelector
+from slotool.serving.call_results import LOG
 from slotool.serving.http.gathered import GatheredRequests
 from tests.serving.drawn_requests import FAILS, LAST, UNDEFINED, Sent, infer, stream, values
 from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
@@ -310,3 +311,28 @@ def test_no_more_than_a_millisecond_of_calls_is_made_before_others_are_read(
                 assert connection.answer()[0] == 200
     # One that is begun before the millisecond is over ends after it.
     assert np.diff([*made_by_turn, len(own.calls)]).max() <= 1 + 1e-3 / own.sleep_s[LARGE]
+
+
+@pytest.mark.parametrize("way", ["fast", "uvicorn"])
+def test_a_policy_that_cannot_observe_calls_costs_no_answer(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    entry = model()
+    with live_server([entry], http=way) as live:
+        connections = known(live, 6)
+        said: list[str] = []
+        monkeypatch.setattr(LOG, "exception", lambda sentence, *values: said.append(sentence % values))
+
+        def fails(*observed: Any) -> None:
+            raise ZeroDivisionError("a fault of the policy")
+
+        monkeypatch.setattr(entry.policy, "observe", fails)
+        for together in (connections[:1], connections, connections):
+            with gate:
+                for connection in together:
+                    connection.send(infer(np.ones(6, dtype=np.float32)))
+            for connection in together:
+                assert logits_of(connection.answer()) == [*entry.model.weights[LARGE].sum(axis=0)]
+        for connection in connections:
+            connection.socket.close()
+    assert said == ["three: its policy fails to observe calls"]
