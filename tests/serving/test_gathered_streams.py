@@ -167,6 +167,8 @@ def known(live: LiveServer, count: int, **document: Any) -> list[Connection]:
         for _ in range(3):
             connection.send(infer(values(random.Random(0)), **document))
             assert connection.answer()[0] == 200
+    # After a call that took long the server looks for others first.
+    until(live.router.direct_calls.is_free)
     return connections
 
 
@@ -336,6 +338,7 @@ def test_a_policy_that_cannot_observe_calls_costs_no_answer(
 
         monkeypatch.setattr(entry.policy, "observe", fails)
         for together in (connections[:1], connections, connections):
+            until(live.router.direct_calls.is_free)
             with gate.until(len(together)):
                 for connection in together:
                     connection.send(infer(np.ones(6, dtype=np.float32)))
