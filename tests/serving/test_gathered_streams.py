@@ -45,9 +45,11 @@ class WholeNumbers(ThreeLinear):
 
 
 def policy(took_us: float = 10.0) -> Policy:
-    """It has seen a call of one example take so long: requests may share a call."""
+    """It has seen a call of one example take so long, so that requests may share one, and learns nothing more: on a
+    busy machine calls take longer."""
     known = by_demand(space())
     known.observe(LARGE, 1, took_us)
+    known.observe = lambda point, examples, took_us: None
     return known
 
 
@@ -212,22 +214,22 @@ def counted(live: LiveServer) -> dict[Any, float]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(5))
 def test_drawn_streams_are_answered_and_counted_the_same(
-    servers: list[LiveServer], gate: Gate, shared: list[int], seed: int
+    servers: list[LiveServer], gate: Gate, shared: list[int]
 ) -> None:
-    rounds = stream(random.Random(seed))
-    fast, plain = (played(live, rounds, gate) for live in servers)
-    for ours, theirs in zip(fast, plain, strict=True):
-        assert ours == theirs
-    until(lambda: max(shared, default=0) > 1)
-    # The last are counted once they are on their way.
-    until(lambda: counted(servers[0]) == counted(servers[1]))
-    assert [(live.admission.in_progress, live.router.waiting()) for live in servers] == 2 * [(0, 0)]
+    for seed in range(6):
+        rounds = stream(random.Random(seed))
+        fast, plain = (played(live, rounds, gate) for live in servers)
+        for ours, theirs in zip(fast, plain, strict=True):
+            assert (seed, *ours) == (seed, *theirs)
+        # The last are counted once they are on their way.
+        until(lambda: counted(servers[0]) == counted(servers[1]))
+        assert [(live.admission.in_progress, live.router.waiting()) for live in servers] == 2 * [(0, 0)]
+    assert max(shared) > 1
 
 
 @pytest.mark.parametrize("leaves", ["closes", "resets", "shuts down"])
-def test_half_of_those_gathered_leave(servers: list[LiveServer], gate: Gate, shared: list[int], leaves: str) -> None:
+def test_half_of_those_gathered_leave(servers: list[LiveServer], gate: Gate, leaves: str) -> None:
     live, drawn = servers[0], random.Random(1)
 
     def ended() -> float:
@@ -253,7 +255,6 @@ def test_half_of_those_gathered_leave(servers: list[LiveServer], gate: Gate, sha
         connection.socket.close()
     until(lambda: ended() == before + 3 * 20 + 20)
     until(lambda: not (live.admission.in_progress or live.router.waiting()))
-    until(lambda: max(shared, default=0) > 1)
 
 
 def logits_of(answer: Any) -> list[float]:
@@ -278,20 +279,24 @@ def test_a_server_that_ends_answers_what_it_has_gathered(gate: Gate) -> None:
 
 def test_a_policy_that_comes_after_they_were_gathered_decides(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     with live_server([model()]) as live:
-        connections, answer = known(live, 10), GatheredRequests._answer
+        connections, answer, gathered = known(live, 10), GatheredRequests._answer, list[bool]()
 
         def later(self: GatheredRequests) -> None:
+            gathered.append(True)
             live.router.replace(replace(live.router.models["three"], policy=FixedPoint(space(), POINTS[0])))
             answer(self)
 
         monkeypatch.setattr(GatheredRequests, "_answer", later)
-        with gate.until(10):
-            for connection in connections:
-                connection.send(infer(np.ones(6, dtype=np.float32)))
-        small = [*live.models["three"].weights[POINTS[0]].sum(axis=0)]
+        for _ in range(100):
+            with gate.until(10):
+                for connection in connections:
+                    connection.send(infer(np.ones(6, dtype=np.float32)))
+            said = [logits_of(connection.answer()) for connection in connections]
+            if gathered:  # not behind a call that took long
+                break
+        assert said == 10 * [[*live.models["three"].weights[POINTS[0]].sum(axis=0)]]
         for connection in connections:
-            with connection:
-                assert logits_of(connection.answer()) == small
+            connection.socket.close()
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["alike", "each with an id"])
