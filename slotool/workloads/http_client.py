@@ -7,6 +7,7 @@ would be what is measured.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from slotool.workloads.target import authorization, tls_context
+from slotool.workloads.target import CERTIFICATE_VARIABLE, authorization, tls_context
 
 
 class HttpClient:
@@ -87,7 +88,7 @@ class _Connection(asyncio.Protocol):
         self._answer: asyncio.Future[Response] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._stays = True
-        self._headers_end = False
+        self._headers_end = self._has_answered = False
 
     @property
     def is_reusable(self) -> bool:
@@ -128,7 +129,13 @@ class _Connection(asyncio.Protocol):
         # A response without a length ends with its connection.
         if error is None and self._headers_end and "content-length" not in self._headers:
             self.on_message_complete()
-        self._fail(error if isinstance(error, OSError) else ConnectionResetError("the server closed the connection"))
+        self._fail(error if isinstance(error, OSError) else ConnectionResetError(self._closed()))
+
+    def _closed(self) -> str:
+        """What to say of a server that has closed the connection: over TLS it gives no reason."""
+        asks = self._transport.get_extra_info("sslcontext") is not None and not os.environ.get(CERTIFICATE_VARIABLE)
+        may_want = f"; it may want a client's certificate: set {CERTIFICATE_VARIABLE}"
+        return f"the server closed the connection{may_want if asks and not self._has_answered else ''}"
 
     def on_message_begin(self) -> None:
         self._headers, self._body, self._headers_end = {}, [], False
@@ -146,7 +153,7 @@ class _Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200 or self._answer is None:
             return  # More follows, or no request waits.
-        self._stays = self._parser.should_keep_alive()
+        self._stays, self._has_answered = self._parser.should_keep_alive(), True
         answer = self._done()
         if answer is not None:
             answer.set_result(Response(status, self._headers, b"".join(self._body), time.perf_counter()))

@@ -126,6 +126,10 @@ def test_clients_show_certificates_and_slow_ones_hold_nobody_up(
             nobody.is_server_live(client_timeout=2)
         monkeypatch.setenv("SSL_CERT_FILE", roots)
         load = ("--model", "family", "--data", "digits", "--rate", "50", "--duration", "0.5s", "--json", "--force")
+        monkeypatch.delenv("SLOTOOL_CLIENT_CERTIFICATE", raising=False)
+        loaded = slotool("loadtest", ready["url"], *load, "-o", folder / "log.parquet")
+        assert loaded.exit_code == 3
+        assert "may want a client's certificate: set SLOTOOL_CLIENT_CERTIFICATE" in loaded.stderr
         for own, code, sentence in (("authority.pem", 2, "a certificate and its private key"), ("client.pem", 0, "")):
             monkeypatch.setenv("SLOTOOL_CLIENT_CERTIFICATE", str(folder / own))
             loaded = slotool("loadtest", ready["url"], *load, "-o", folder / "log.parquet")
