@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
@@ -16,6 +17,8 @@ from slotool.tables import OperatingPoint
 
 # Queries that a batch may pass to be filled with others behind them.
 MAX_PASSED = 64
+
+_T = TypeVar("_T")
 
 NO_POLICY = "no policy applies to it"
 
@@ -90,9 +93,9 @@ class Dispatcher:
             dropped.append(self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed"))
         worker = self.workers.idle()
         while worker is not None and self.queue:
-            dropped += self._shed(now_us)
             outcome = RequestOutcome.REJECTED
             try:
+                dropped += self._shed(now_us)
                 decision = self.policy.decide(now_us, self.queue)
             except Exception as error:
                 # One query that a policy breaks on must not take the others with it.
@@ -124,7 +127,7 @@ class Dispatcher:
             return self._dropped(query, outcome, NO_POLICY if decision is None else decision.reason)
         batch = Batch(
             worker, [query], decision, now_us, self._second(worker, decision),
-            policy.planned_us(decision.point, query.examples),
+            self.planned_us(decision.point, query.examples),
         )  # fmt: skip
         self.workers.begins(batch)
         return batch
@@ -205,6 +208,19 @@ class Dispatcher:
         """``worker`` will come free at this instant, and not as planned (``inf``: never)."""
         self.workers.expects(worker, free_us)
 
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        """How long the policy takes a call to last; 0, as where it knows nothing, if it fails to say."""
+        return self._said(0.0, self.policy.planned_us, point, examples)
+
+    @staticmethod
+    def _said(otherwise: _T, ask: Callable[..., _T], *arguments: object) -> _T:
+        """What a policy says of a call that it has decided on; ``otherwise`` if it fails to: it may be somebody's own,
+        and the call goes on."""
+        try:
+            return ask(*arguments)
+        except Exception:
+            return otherwise
+
     @property
     def next_expiry_us(self) -> float:
         """Latest instant of the next call of ``next_batch``; ``inf`` when no query waits."""
@@ -221,7 +237,7 @@ class Dispatcher:
     def _begin(self, worker: int, decision: Decision, now_us: float) -> Batch:
         policy, first = self.policy, self.queue.peek()
         assert first is not None
-        room, key, serves = 0 if first.alone else decision.batch_size, first.batch_key, policy.serves
+        room, key, serves = 0 if first.alone else decision.batch_size, first.batch_key, self._serves
         queries = self.queue.take(
             room, lambda query: not query.alone and query.batch_key == key and serves(decision.point, query)
         )
@@ -230,9 +246,10 @@ class Dispatcher:
             queries += self._fitting(first, room, sum(query.examples for query in queries), decision.point, now_us)
         second = self._second(worker, decision)
         examples = queries[0].examples if len(queries) == 1 else sum([query.examples for query in queries])
-        decisions = [policy.decision_for(query, decision) for query in queries] if len(queries) > 1 else ()
+        own, is_shared = policy.decision_for, len(queries) > 1
+        decisions = [self._said(decision, own, query, decision) for query in queries] if is_shared else ()
         batch = Batch(
-            worker, queries, decision, now_us, second, policy.planned_us(decision.point, examples), decisions
+            worker, queries, decision, now_us, second, self.planned_us(decision.point, examples), decisions
         )  # fmt: skip
         self.workers.begins(batch)
         return batch
@@ -247,8 +264,14 @@ class Dispatcher:
         """Whether others may pass ``query`` to join the batch of ``first``, because it never could."""
         if query.alone or query.batch_key != first.batch_key:
             return True
-        own_point, serves = self.policy.own_point, self.policy.serves
-        return own_point(query) is not None and own_point(first) is not None and not serves(point, query)
+        own_point = self._own_point
+        return own_point(query) is not None and own_point(first) is not None and not self._serves(point, query)
+
+    def _serves(self, point: OperatingPoint, query: Query) -> bool:
+        return self._said(False, self.policy.serves, point, query)
+
+    def _own_point(self, query: Query) -> OperatingPoint | None:
+        return self._said(None, self.policy.own_point, query)
 
     def _fitting(self, first: Query, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:
         """Take queries like ``first`` from behind others, to fill a batch of ``taken`` examples.
@@ -260,15 +283,15 @@ class Dispatcher:
         ends_by_us, passed = math.inf, 0
         for query in self.queue:
             if self._may_pass(first, point, query):
-                own = self.policy.own_point(query) or point
-                ends_by_us = min(ends_by_us, query.deadline_us - self.policy.planned_us(own, query.examples))
+                own = self._own_point(query) or point
+                ends_by_us = min(ends_by_us, query.deadline_us - self.planned_us(own, query.examples))
                 passed += 1
                 if passed > MAX_PASSED:
                     break
                 continue
             taken += query.examples
-            in_time = now_us + self.policy.planned_us(point, taken) <= ends_by_us
-            if taken > room or not in_time or not self.policy.serves(point, query):
+            in_time = now_us + self.planned_us(point, taken) <= ends_by_us
+            if taken > room or not in_time or not self._serves(point, query):
                 break
             found.append(query)
         for query in found:

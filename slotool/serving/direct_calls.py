@@ -164,7 +164,7 @@ class DirectCalls:
             call.model_queue.dispatcher.answered_alone(call.query, call.worker, call.done_us)
         else:
             call.model_queue.dispatcher.answered_alike(call.arrivals_us, call.worker, call.done_us)
-        planned_us = call.model_queue.served.policy.planned_us(call.point, call.examples)
+        planned_us = call.model_queue.dispatcher.planned_us(call.point, call.examples)
         self._results.note_call(call.model_queue, call.point, call.examples, call.begun_us, call.done_us)
         self._results.all_answered(call.done_us - call.begun_us, planned_us or 0.0, call.done_us, count)
         self._loop_was_busy(self._now_us() - call.begun_us)

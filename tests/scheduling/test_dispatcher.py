@@ -372,3 +372,32 @@ def test_a_batch_passes_only_so_many_others() -> None:
     assert near is not None
     assert far is not None
     assert (len(near.queries), len(far.queries)) == (2, 1)
+
+
+FAULTY = ("decide", "serves", "decision_for", "own_point", "planned_us", "shed_candidate")
+
+
+@pytest.mark.parametrize("method", FAULTY)
+def test_no_query_is_lost_to_a_policy_that_fails(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies may be somebody's own."""
+
+    def fails(*arguments: object) -> object:
+        raise ZeroDivisionError("a fault of the policy")
+
+    policy = by_demand(three_versions())
+    policy.observe(policy.points[-1], 1, 10.0)
+    state, ended = Dispatcher(policy), set()
+    for at in range(6):
+        state.arrive(Query(str(at), 0.0, 1e6 if at % 3 == 2 else math.inf))
+    monkeypatch.setattr(policy, method, fails)
+    now_us = 1.0
+    while state.queue:
+        batch, drops = state.next_batch(now_us)
+        ended |= {drop.query.id for drop in drops}
+        assert {drop.outcome for drop in drops} <= {RequestOutcome.FAILED}
+        if batch is not None:
+            ended |= {query.id for query in batch.queries}
+            assert all(batch.decision_of(at).point in policy.points for at in range(len(batch.queries)))
+            state.finished(batch.worker, now_us := now_us + 10.0)
+    assert ended == set("012345")
+    assert state.outcomes.total() == 6
