@@ -95,7 +95,7 @@ class Dispatcher:
         while worker is not None and self.queue:
             outcome = RequestOutcome.REJECTED
             try:
-                dropped += self._shed(now_us)
+                self._shed(now_us, dropped)
                 decision = self.policy.decide(now_us, self.queue)
             except Exception as error:
                 # One query that a policy breaks on must not take the others with it.
@@ -227,32 +227,43 @@ class Dispatcher:
         query = self.queue.peek()
         return math.inf if query is None else query.deadline_us
 
-    def _shed(self, now_us: float) -> list[Drop]:
-        shed = []
+    def _shed(self, now_us: float, dropped: list[Drop]) -> None:
+        """Add to ``dropped`` what is shed, all that was so far where the policy fails."""
         while (given := self.policy.shed_candidate(now_us, self.queue)) is not None:
             self.queue.remove(given)
-            shed.append(self._dropped(given, RequestOutcome.SHED, "more important queries need the time"))
-        return shed
+            dropped.append(self._dropped(given, RequestOutcome.SHED, "more important queries need the time"))
 
     def _begin(self, worker: int, decision: Decision, now_us: float) -> Batch:
         policy, first = self.policy, self.queue.peek()
         assert first is not None
-        room, key, serves = 0 if first.alone else decision.batch_size, first.batch_key, self._serves
-        queries = self.queue.take(
-            room, lambda query: not query.alone and query.batch_key == key and serves(decision.point, query)
-        )
+        room, key, point = 0 if first.alone else decision.batch_size, first.batch_key, decision.point
+
+        def joins(query: Query) -> bool:
+            try:
+                return not query.alone and query.batch_key == key and policy.serves(point, query)
+            except Exception:
+                return False
+
+        queries = self.queue.take(room, joins)
         behind = self.queue.peek()
         if room > 1 and behind is not None and self._may_pass(first, decision.point, behind):
             queries += self._fitting(first, room, sum(query.examples for query in queries), decision.point, now_us)
         second = self._second(worker, decision)
         examples = queries[0].examples if len(queries) == 1 else sum([query.examples for query in queries])
-        own, is_shared = policy.decision_for, len(queries) > 1
-        decisions = [self._said(decision, own, query, decision) for query in queries] if is_shared else ()
+        decisions = self._decisions(queries, decision) if len(queries) > 1 else ()
         batch = Batch(
             worker, queries, decision, now_us, second, self.planned_us(decision.point, examples), decisions
         )  # fmt: skip
         self.workers.begins(batch)
         return batch
+
+    def _decisions(self, queries: Sequence[Query], decision: Decision) -> list[Decision]:
+        """Of each query of a batch, ``decision`` where the policy fails to say."""
+        own = self.policy.decision_for
+        try:
+            return [own(query, decision) for query in queries]
+        except Exception:
+            return [decision] * len(queries)
 
     def _second(self, worker: int, decision: Decision) -> int | None:
         """The worker of an ensemble's second version, where both begin at the same time on workers."""
