@@ -13,7 +13,7 @@ from slotool.data.columns import Inputs
 from slotool.scheduling import Query
 from slotool.serving.call_results import CallResults
 from slotool.serving.engines import InferenceEngine
-from slotool.serving.model_queue import InferenceResult, ModelQueue
+from slotool.serving.model_queue import DefaultDeadline, InferenceResult, ModelQueue
 from slotool.serving.outputs import Computed, lowest
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
@@ -51,7 +51,8 @@ class DirectCalls:
     itself computes: without the queue, and without what their clients need not wait for.
 
     ``queues``: the router's, by name; ``is_free``: whether so many requests that come now are admitted and the only
-    ones; ``loop_was_busy``: called with the µs that a call took.
+    ones; ``is_catching_up``: whether so many would be admitted, and what waits is being computed and has no deadline;
+    ``default_deadline``: of requests without one; ``loop_was_busy``: called with the µs that a call took.
     """
 
     def __init__(
@@ -62,15 +63,26 @@ class DirectCalls:
         counts: RequestCounts,
         now_us: Callable[[], float],
         is_free: Callable[[int], bool],
+        is_catching_up: Callable[[int], bool],
+        default_deadline: DefaultDeadline,
         loop_was_busy: Callable[[float], None],
     ):
         self._engine, self._queues, self._results, self._counts = engine, queues, results, counts
-        self._now_us, self._is_free, self._loop_was_busy = now_us, is_free, loop_was_busy
+        self._now_us, self._is_free, self._is_catching_up = now_us, is_free, is_catching_up
+        self._default_deadline, self._loop_was_busy = default_deadline, loop_was_busy
         self._unsettled: _Call | None = None
 
     def is_free(self) -> bool:
         """Whether nothing waits, so that ``answer`` and ``answer_alike`` are worth asking."""
         return self._is_free(1)
+
+    def is_soon_free(self, count: int) -> bool:
+        """Whether so many requests without a deadline may wait until ``answer_alike`` is worth asking."""
+        return self._is_catching_up(count)
+
+    def first_arrival_us(self) -> float:
+        """Requests without a deadline that came before this have waited too long by now."""
+        return self._default_deadline.first_arrival_us(self._now_us())
 
     def answer(
         self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float

@@ -80,6 +80,12 @@ class DispatchLoop:
             return False
         return not self.waiting() and self._workers.idle() is not None
 
+    def is_catching_up(self) -> bool:
+        """Whether the event loop itself computes what waits, without a pause, and none of it has a deadline."""
+        if not self._engine.in_loop or not self.is_scheduled or self.calls.waiting or self._workers.idle() is None:
+            return False
+        return all(math.isinf(model_queue.dispatcher.next_expiry_us) for model_queue in self._queues.values())
+
     def serve_alone(self, model_queue: ModelQueue, request: PendingRequest) -> None:
         """What a dispatch does with a request that is the only one, without the queue."""
         query = request.query

@@ -90,12 +90,18 @@ class FrontEnd:
         return not self.admission.in_progress and self._arrives_alone() and self._only_computes()
 
     def may_gather(self, gathered: int) -> bool:
-        """Whether requests that arrive in this iteration of the event loop may wait for each other, to ask
-        ``answer_alike`` for all together, as so many do already: none but they are in progress, and they are computed
-        as in ``may_answer_alone``."""
+        """Whether a request that arrives now may wait with others, as so many do already, to ask ``answer_alike`` for
+        all together: what else is in progress is being computed, and they are as in ``may_answer_alone``."""
         direct = self.router.direct_calls
-        is_free = direct is not None and self.admission.in_progress == gathered and direct.is_free()
-        return is_free and self._only_computes()
+        if direct is None or not self._only_computes():
+            return False
+        return direct.is_free() if self.admission.in_progress == gathered else direct.is_soon_free(gathered + 1)
+
+    def may_stay_gathered(self, gathered: int, arrived: int) -> bool:
+        """Whether so many wait no longer as they are than they would in the queue, when ``arrived`` had come before the
+        first of them: all that is in the queue came before, is computed now, and has no deadline either."""
+        direct = self.router.direct_calls
+        return direct is not None and self.router.arrived == arrived and direct.is_soon_free(gathered)
 
     def _only_computes(self) -> bool:
         """Whether the event loop computes requests itself, without asking who sent them or writing down what."""

@@ -106,7 +106,15 @@ class Router:
         self._counts = RequestCounts(numbered=numbered_from)
         loop_was_busy = self._dispatch_loop.read_if_long
         self.direct_calls = DirectCalls(
-            self.engine, self._queues, self.results, self._counts, clock_us, self._is_free, loop_was_busy
+            self.engine,
+            self._queues,
+            self.results,
+            self._counts,
+            clock_us,
+            self._is_free,
+            self._is_catching_up,
+            self._default_deadline,
+            loop_was_busy,
         )
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
@@ -317,6 +325,12 @@ class Router:
         """Whether so many requests that come now are admitted and the only ones, and the event loop itself is to
         compute them."""
         return self._ended is None and self._max_queue >= count and self._dispatch_loop.is_free()
+
+    def _is_catching_up(self, count: int) -> bool:
+        """Whether so many requests that come now are admitted, and the event loop is computing all that waits, none of
+        which has a deadline."""
+        is_room = self._ended is None and self.waiting() + count <= self._max_queue
+        return is_room and self._dispatch_loop.is_catching_up()
 
     def rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""

@@ -151,6 +151,35 @@ def test_more_than_the_queue_would_hold_are_left_to_it() -> None:
     assert len(directly(router, inputs(3))) == 3
 
 
+WAITING: dict[str, tuple[RequestOptions, int, bool]] = {
+    "without a deadline": (PLAIN, 4, True),
+    "more than the queue would hold": (PLAIN, 5, False),
+    "with a deadline": (RequestOptions(timeout_us=1e6), 4, False),
+}
+
+
+@pytest.mark.parametrize("kind", WAITING)
+def test_requests_may_wait_for_those_in_the_queue_that_have_no_deadline(kind: str) -> None:
+    options, count, expected = WAITING[kind]
+    router = router_of(ThreeLinear(), policy_after(10.0), max_queue=6)
+    seen: list[tuple[bool, bool]] = []
+
+    def look() -> None:
+        seen.append((router.direct_calls.is_soon_free(count), router.direct_calls.is_free()))
+
+    async def ask() -> None:
+        for x in inputs(2):
+            router.submit("three", x, options, 1e6, lambda: False, lambda found: None)
+        look()
+        async with asyncio.timeout(10):
+            while router.waiting():
+                await asyncio.sleep(0)
+        look()
+
+    asyncio.run(ask())
+    assert seen == [(expected, False), (False, True)]
+
+
 TENSOR = {"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 3]}
 
 
@@ -273,6 +302,44 @@ def test_unusual_requests_among_others_get_what_they_get_alone(live: LiveServer,
         assert calls_shared
     until(lambda: live.admission.in_progress == 0)
     assert live.router.waiting() == 0
+
+
+def test_those_for_which_no_time_is_left_are_gathered_again(slow_select: None, calls_shared: list[int]) -> None:
+    """And not handed to the queue, which would go on filling under load."""
+    model = ThreeLinear()
+    with live_server([served(model, policy_after(240.0))]) as live, ExitStack() as stack:
+        connections = connected(live, stack, 24)
+        time.sleep(1.1)  # without requests: the slow turns seem to be load
+        calls_shared.clear()
+        model.sleep_s[LARGE] = 1.2e-3  # one call in a turn of the event loop
+        xs = np.random.default_rng(2).normal(size=(24, 1, 1, 2, 3)).astype(np.float32)
+        for connection, x in zip(connections, xs, strict=True):
+            connection.sendall(request(x))
+        for connection, x in zip(connections, xs, strict=True):
+            np.testing.assert_allclose(logits_of(answer_of(connection)[1]), model.weights[LARGE].T @ x.ravel(), 1e-4)
+        assert sum(calls_shared) >= 22
+        assert len(calls_shared) > 1
+
+
+def test_nothing_is_gathered_for_longer_than_requests_wait(slow_select: None) -> None:
+    model, x = ThreeLinear(), np.ones((1, 1, 2, 3), dtype=np.float32)
+    policy = policy_after(10.0)
+    with live_server([served(model, policy)], default_deadline_us=50_000.0) as live, ExitStack() as stack:
+        connections = connected(live, stack, 8)
+        for connection in connections[4:]:
+            for _ in range(3):
+                connection.sendall(request(x, id="other"))
+                assert answer_of(connection)[0] == 200
+        model.sleep_s[LARGE] = 0.1  # a call of the first four or of the others, and no time is left
+        for connection in connections[:4]:
+            connection.sendall(request(x))
+        for connection in connections[4:]:
+            connection.sendall(request(x, id="other"))
+        statuses = [answer_of(connection)[0] for connection in connections]
+        answered, late = sorted((statuses[:4], statuses[4:]), key=sum)
+        assert answered == [200] * 4
+        assert late.count(504) >= 3  # the first may find an empty queue
+        until(lambda: live.admission.in_progress == 0)
 
 
 def test_a_second_request_of_a_connection_is_answered_after_the_gathered_one(

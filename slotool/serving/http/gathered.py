@@ -27,18 +27,23 @@ class GatheredRequest(NamedTuple):
 
 
 class GatheredRequests:
-    """Gathers known requests in an iteration of the event loop, in which nothing else is in progress, and answers those
-    that are alike in as few calls as the policy admits: without the queue, and with one decision for each call.
+    """Gathers known requests that arrive in an iteration of the event loop, and answers those that are alike in as few
+    calls as the policy admits: without the queue, and with one decision for each call.
+
+    They are answered once nothing waits in the queue. Until then they stay, as long as all that waits came before them
+    and has no deadline: the queue would have them wait as long, and whatever joins it is dearer to answer.
 
     Tensors are read, the policy asked, the call made and each answer written as for every other request. Whatever is
     unusual is left to the fast path, as if it had not been gathered: a request whose client has left, values that are
-    not numbers, a policy that has none share a call, others that wait for a worker meanwhile.
+    not numbers, a policy that has none share a call, others that come to wait in the queue meanwhile.
     """
 
     def __init__(self, front: FrontEnd, inference: OpenInference, straight: StraightPath):
         self._front, self._inference, self._straight = front, inference, straight
         self._groups: dict[bytes, tuple[KnownRequest, list[GatheredRequest]]] = {}
         self._count = 0
+        # How many had arrived at the router when the first of these did.
+        self._arrived = 0
 
     def admit(self) -> bool:
         """Whether a known request that arrives now may be added."""
@@ -47,24 +52,31 @@ class GatheredRequests:
     def add(self, known: KnownRequest, request: GatheredRequest) -> None:
         """Have it answered once all that this iteration has read were added."""
         if not self._count:
+            self._arrived = self._front.router.arrived
             asyncio.get_running_loop().call_soon(self._answer)
         self._groups.setdefault(known.prefix, (known, []))[1].append(request)
         self._count += 1
         self._front.admission.begin()
 
     def _answer(self) -> None:
-        """For a millisecond, in which no other comes to wait; what is left then goes to the queue, and the event loop
-        reads what has arrived."""
+        """For a millisecond; then the event loop reads what has arrived."""
+        have_priority = any(known.options.priority for known, _ in self._groups.values())
+        if not have_priority and self._front.may_stay_gathered(self._count, self._arrived):
+            asyncio.get_running_loop().call_soon(self._answer)
+            return
         groups, self._groups = self._groups, {}
-        admission, now_us = self._front.admission, self._front.router.now_us
+        admission, now_us, direct = self._front.admission, self._front.router.now_us, self._front.router.direct_calls
+        assert direct is not None  # nothing is gathered without them
         admission.leave(self._count)
         self._count, until_us, is_over = 0, now_us() + LONG_US, False
-        # None has a deadline.
+        first_us = direct.first_arrival_us()
+        # None has a deadline of its own.
         for known, requests in sorted(groups.values(), key=lambda group: group[0].options.priority or math.inf):
             here: list[GatheredRequest] = []
             left: list[GatheredRequest] = []
             for request in requests:
-                (left if request.is_disconnected() else here).append(request)
+                is_late = request.arrival_us < first_us
+                (left if is_late or request.is_disconnected() else here).append(request)
             for request in (*self._unanswered(known, here, until_us), *left):
                 if not is_over and now_us() >= until_us:
                     admission.begin()  # none that begins while another is in progress is the only one
@@ -76,9 +88,13 @@ class GatheredRequests:
     def _unanswered(
         self, known: KnownRequest, requests: list[GatheredRequest], until_us: float
     ) -> list[GatheredRequest]:
-        """Answer requests in calls until that instant; the rest is returned."""
-        now_us = self._front.router.now_us
-        while len(requests) > 1 and now_us() < until_us:
+        """Answer requests in calls until that instant. Those for which no time is left are gathered again, as more
+        urgent ones may have arrived meanwhile; those that no call answers are returned."""
+        while len(requests) > 1:
+            if self._front.router.now_us() >= until_us:
+                for request in requests:
+                    self.add(known, request)
+                return []
             answered = self._answered_by_a_call(known, requests)
             if not answered:
                 break
