@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.keras_call import is_operation
 from slotool.graphs.capture.keras_layers import Step, steps_of
 from slotool.graphs.capture.keras_models import functional_of, layers_inside, unmasked, written_as_functional
+from slotool.graphs.capture.keras_walk import OperationWalk
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import Shape, resolve
@@ -49,7 +51,7 @@ def capture_keras(model: keras.Model) -> OperatorGraph:
     outputs = walk.run(functional, [], "")
     starts = [name for name, draft in drafts.layers.items() if draft.op == "InputLayer"]
     if functional is not model:
-        walk.idle_weights(model, functional, "")
+        walk.idle_weights(model, functional, "", walk.taken)
     return replace(drafts.graph(outputs, "keras", starts), element_type=_element_type(_layers(functional)))
 
 
@@ -58,6 +60,7 @@ class _Walk:
 
     def __init__(self, drafts: Drafts, channels_last: bool):
         self._drafts, self._channels_last = drafts, channels_last
+        self._layout = OperationWalk(drafts, channels_last)
 
     def run(self, functional: Any, sources: Sequence[str], prefix: str) -> list[str]:
         """Append the layers of a model; the names of its outputs. The outermost has no ``sources``."""
@@ -83,17 +86,25 @@ class _Walk:
         written = written_as_functional(layer)
         inner = written or layers_inside(node)
         if inner is not None:
+            before = self._layout.weights
             made = self.run(inner, inputs, f"{label}.")
             if inner is not written:
-                self.idle_weights(layer, inner, f"{label}.")
+                self.idle_weights(layer, inner, f"{label}.", self._layout.weights - before)
         else:
             data = [names[id(tensor)] for tensor in unmasked(node)]
-            made = [self._add(node, layer, label, data)] * len(node.outputs)
+            made = self._layout.operation(node, label, names) if is_operation(layer) else []
+            made = made or [self._add(node, layer, label, [*map(self._layout.as_image, data)])] * len(node.outputs)
         names.update(zip(map(id, node.outputs), made, strict=True))
 
-    def idle_weights(self, layer: Any, inner: Any, prefix: str) -> None:
-        """Weights of a layer that no layer inside has, or that its ``call`` does not use."""
-        count = layer.count_params() - inner.count_params()
+    @property
+    def taken(self) -> int:
+        """Numbers of the trained arrays that operations took."""
+        return self._layout.weights
+
+    def idle_weights(self, layer: Any, inner: Any, prefix: str, used: int = 0) -> None:
+        """Weights of a layer that no layer inside has, or that its ``call`` does not use; ``used`` are those that its
+        operations took."""
+        count = layer.count_params() - inner.count_params() - used
         if count > 0:
             self._drafts.idle_weights(count, prefix)
 
@@ -104,7 +115,7 @@ class _Walk:
             scaled = self._drafts.add(f"{label}.scale", "Rescaling", inputs[1:], {}, shape)
             return self._drafts.add(label, "Add", [inputs[0], scaled], {}, shape)
         shapes = tuple(self._drafts.shape(source) for source in inputs)
-        own = type(layer).__module__.startswith("keras.")
+        own = type(layer).__module__.startswith("keras.") and not is_operation(layer)
         made = self._stepwise(node, layer, label, inputs, shape) if own else None
         if made is not None:
             return made
@@ -146,14 +157,11 @@ class _Walk:
     def _translated(self, layer: Any, inputs: Sequence[Shape], shape: Shape) -> tuple[str, Attributes | None]:
         """Operator and attributes; of a layer that we do not know its class and None."""
         op = type(layer).__name__
-        if not type(layer).__module__.startswith("keras."):
+        if not type(layer).__module__.startswith("keras.") or is_operation(layer):
             return op, None
         if op in ("InputLayer", "Reshape"):
             typed = {"dtype": str(layer.dtype)} if op == "InputLayer" and str(layer.dtype) in WHOLE else {}
             return op, {"shape": shape, **typed}
-        if op in ARITHMETIC and len(inputs) == 1:
-            # An operation of the model's own, such as x + 3, not a layer: with a number.
-            return "Rescaling", {}
         if op not in LAYERS or (op in ALONG_AN_AXIS and not self._on_channels(layer, len(inputs[0]))):
             return op, None
         attributes = LAYERS[op](layer)
@@ -265,7 +273,6 @@ ALONG_AN_AXIS = (
     *("BatchNormalization", "GroupNormalization", "LayerNormalization", "LayerScale", "Concatenate", "Softmax"),
     "Normalization",
 )
-ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide")
 ACTIVATION_LAYERS = ("Activation", "ReLU", "LeakyReLU", "ELU")
 LAYERS: dict[str, Callable[[Any], Attributes | None]] = {
     "Dense": lambda layer: {"units": layer.units, **_trained(layer)},

@@ -154,6 +154,49 @@ def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str
     return steps if kept == len(flat) else None
 
 
+def _permuted(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """Of what is no image, whose axes are in another order here."""
+    axes = tuple(axis - 1 for axis in layer.dims)
+    return [("output", "Transpose", {"axes": axes}, (0,))] if len(axes) != 3 else None
+
+
+def _repeated(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    row: Step = ("row", "Reshape", {"shape": (1, *inputs[0])}, (0,))
+    return [row, ("output", "Repeat", {"repeats": (layer.n, 1)}, ("row",))]
+
+
+def _averaged(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    return [("sum", "Add", {}, tuple(range(len(inputs)))), ("output", "Rescaling", {}, ("sum",))]
+
+
+def _each(function: str) -> Callable[..., Steps]:
+    def steps(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+        made: list[Step] = []
+        for at in range(1, len(inputs)):
+            name = "output" if at == len(inputs) - 1 else f"part{at}"
+            made.append((name, "Elementwise", {"function": function}, (made[-1][0] if made else 0, at)))
+        return made or None
+
+    return steps
+
+
+def _padded1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    if getattr(layer, "data_format", "channels_last") not in (None, "channels_last"):
+        return None
+    before, after = layer.padding
+    return [("output", "Pad", {"pads": (before, 0, after, 0)}, (0,))]
+
+
+def _cropped1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    return [("output", "Slice", {"axis": 0, "start": layer.cropping[0], "size": shape[0]}, (0,))]
+
+
+def _rms_norm(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """Along the last axis of what is no image."""
+    last = len(shape) != 3 and layer.axis in (-1, len(shape), [-1])
+    return [("output", "RMSNormalization", {"axes": (len(shape) - 1,)}, (0,))] if last else None
+
+
 def _trained(layer: Any) -> dict[str, Any]:
     function = layer.activation
     name = getattr(function, "__name__", type(function).__name__)
@@ -173,4 +216,13 @@ LAYERS: dict[str, Callable[..., Steps]] = {
     "Conv2DTranspose": _transposed,
     "UpSampling2D": _upsampling,
     "EinsumDense": _einsum_dense,
+    "Permute": _permuted,
+    "RepeatVector": _repeated,
+    "Average": _averaged,
+    "Maximum": _each("maximum"),
+    "Minimum": _each("minimum"),
+    "Subtract": _each("subtract"),
+    "ZeroPadding1D": _padded1d,
+    "Cropping1D": _cropped1d,
+    "RMSNormalization": _rms_norm,
 }

@@ -65,12 +65,12 @@ def written_as_functional(layer: Any) -> Any:
 
 
 def layers_inside(node: Any) -> Any:
-    """The functional model of a call of a layer or model of a user's own that is made of layers; None where it is none
-    or its ``call`` takes no symbolic inputs. Its inputs are in the order of ``node.input_tensors``."""
+    """The functional model of a call of a layer or model of a user's own, made of layers and ``keras.ops``, with its
+    inputs in the order of ``node.input_tensors``; None where it is Keras's own, or its ``call`` takes no symbols."""
     import keras
 
     layer = node.operation
-    if type(layer).__module__.startswith("keras.") or not getattr(layer, "_layers", None):
+    if type(layer).__module__.startswith("keras.") or not hasattr(layer, "call"):
         return None
     inputs = {id(each): keras.Input(batch_shape=each.shape, dtype=each.dtype) for each in node.input_tensors}
     try:

@@ -1,0 +1,155 @@
+"""Calls of ``keras.ops`` as drafts: which axes an image has where, and the constants that they take."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.keras_call import OUTPUT, Call
+from slotool.graphs.capture.keras_layers import Step
+from slotool.graphs.capture.keras_operations import operation_steps
+from slotool.graphs.operators import Shape, resolve
+
+# An image's axes, channels first, as Keras has them, and the other way.
+TO_KERAS, TO_IMAGE = (1, 2, 0), (2, 0, 1)
+# Operators for which it is all the same where the channels are, but for the numbers of axes.
+_ANYWHERE = (
+    *("Rescaling", "ReLU", "Activation", "Add", "Multiply", "Elementwise", "Where", "Cast", "Softmax", "Concatenate"),
+    *("CumulativeSum", "Roll", "Flip", "Mean", "Sum", "Max", "Min", "Any", "All", "Norm", "Variance", "Product"),
+)
+
+
+class OperationWalk:
+    """What an operation of a model's own is made of. Images that came from layers are channels first, as all of ours;
+    of what operations make of them by products or in another shape the axes stay as Keras has them, until a layer
+    takes it: nothing is turned that Keras does not turn. ``weights``: numbers of the trained arrays that were taken."""
+
+    def __init__(self, drafts: Drafts, channels_last: bool):
+        self._drafts, self._channels_last, self.weights = drafts, channels_last, 0
+        # Names whose three axes are in Keras' order, and of a name the same values in the other order.
+        self._plain: set[str] = set()
+        self._other: dict[str, str] = {}
+
+    def as_image(self, name: str) -> str:
+        """The values with their channels first, as layers take them."""
+        return self._turned(name, TO_IMAGE) if name in self._plain else name
+
+    def operation(self, node: Any, label: str, names: dict[int, str]) -> list[str]:
+        """Append the operators of a call; the names of its outputs, none where the call is none of ours."""
+        operation = node.operation
+        if type(operation).__name__ == "StopGradient":
+            return [names[id(node.input_tensors[0])]]
+        arrays = [each for each in _flat(node.arguments) if _rank(each)]
+        tensors = {id(each) for each in node.input_tensors}
+        fixed = tuple(id(each) not in tensors for each in arrays)
+        rank = max((len(each.shape) for each in node.input_tensors), default=0)
+        shapes = tuple(_shape(each, own, rank) for each, own in zip(arrays, fixed, strict=True))
+        outputs = tuple(_shape(each, False, rank) for each in node.outputs)
+        if any(size is None for shape in (*shapes, *outputs) for size in shape):
+            return []
+        call = Call(operation, shapes, fixed, outputs, tuple(node.arguments.args))
+        steps = operation_steps(call)
+        if steps is None:
+            return []
+        given = [None if own else names[id(each)] for each, own in zip(arrays, fixed, strict=True)]
+        here = self._here(steps, call, given)
+        sources = {at: name for at, name in enumerate(given) if name is not None}
+        if here is None:
+            sources = {at: self._as_keras(name) for at, name in sources.items()}
+        try:
+            return self._added(here or steps, call, arrays, sources, label, here is not None)
+        except GraphError:
+            return []
+
+    def _here(self, steps: list[Step], call: Call, given: list[str | None]) -> list[Step] | None:
+        """The one step of images that may stay channels first; None where they may not."""
+        if not self._channels_last or len(steps) > 1 or steps[0][1] not in _ANYWHERE:
+            return None
+        if any(call.fixed) or any(len(shape) != 3 for shape in call.inputs) or self._plain & set(given):
+            return None
+        name, op, attributes, sources = steps[0]
+        if "axes" in attributes and not attributes.get("keepdims", op in ("Roll", "Flip")):
+            left = [axis for axis in range(3) if axis not in attributes["axes"]]
+            if 2 in left and len(left) == 2:
+                return None
+        moved = dict(attributes)
+        if "axis" in moved:
+            moved["axis"] = TO_IMAGE.index(moved["axis"])
+        if "axes" in moved:
+            moved["axes"] = tuple(TO_IMAGE.index(axis) for axis in moved["axes"])
+        return [(name, op, moved, sources)]
+
+    def _added(
+        self, steps: list[Step], call: Call, arrays: list[Any], sources: dict[int, str], label: str, image: bool
+    ) -> list[str]:
+        """Raises ``GraphError``, before anything is added, where the steps do not have the shapes that Keras says."""
+        shapes: dict[str | int, Shape] = {at: self._drafts.shape(name) for at, name in sources.items()}
+        shapes |= {at: shape for at, shape in enumerate(call.inputs) if call.fixed[at]}
+        weights, made = {}, [name for name, *_ in steps if name.startswith(OUTPUT)]
+        for name, op, attributes, inputs in steps:
+            effect = resolve(op, attributes, [shapes[source] for source in inputs])[1]
+            shapes[name], weights[name] = effect.shape, effect.weights
+        wanted = [_as_image(shape) if image and len(shape) == 3 else shape for shape in call.outputs]
+        if [shapes[name] for name in made] != wanted:
+            raise GraphError(f"{label} is not as it should be")
+        names: dict[str | int, str] = dict(sources.items())
+        self.weights += sum(weights.values())
+        for name, op, attributes, inputs in steps:
+            for at in inputs:
+                if at not in names:
+                    assert isinstance(at, int)
+                    names[at] = self._constant(arrays[at], call.inputs[at], label)
+            called = label if name in (OUTPUT, f"{OUTPUT}0") else f"{label}.{name}"
+            given = [names[source] for source in inputs]
+            names[name] = self._drafts.add(called, op, given, attributes, shapes[name], weights[name])
+            if not image and len(shapes[name]) == 3 and self._channels_last:
+                self._plain.add(names[name])
+        return [names[name] for name in made]
+
+    def _constant(self, array: Any, shape: Shape, label: str) -> str:
+        """Trained or fixed numbers that an operation takes."""
+        weights = math.prod(shape) if hasattr(array, "trainable") else 0
+        self.weights += weights
+        given = {"shape": shape, **({"weights": weights} if weights else {})}
+        name = self._drafts.add(f"{label}.constant", "Constant", [], given, shape, weights)
+        if len(shape) == 3 and self._channels_last:
+            self._plain.add(name)
+        return name
+
+    def _as_keras(self, name: str) -> str:
+        turns = self._channels_last and len(self._drafts.shape(name)) == 3 and name not in self._plain
+        return self._turned(name, TO_KERAS) if turns else name
+
+    def _turned(self, name: str, axes: tuple[int, int, int]) -> str:
+        if name not in self._other:
+            shape = self._drafts.shape(name)
+            made = tuple(shape[axis] for axis in axes)
+            other = self._drafts.add(f"{name}.turned", "Transpose", [name], {"axes": axes}, made)
+            self._other |= {name: other, other: name}
+            if axes == TO_KERAS:
+                self._plain.add(other)
+        return self._other[name]
+
+
+def _flat(arguments: Any) -> list[Any]:
+    import keras
+
+    found: list[Any] = keras.tree.flatten((arguments.args, arguments.kwargs))
+    return found
+
+
+def _rank(value: Any) -> int:
+    """How many axes an array has; 0 of anything else."""
+    return len(value.shape) if hasattr(value, "shape") and hasattr(value, "dtype") else 0
+
+
+def _shape(array: Any, fixed: bool, rank: int) -> Shape:
+    """Without the batch, which a fixed array has only where it has as many axes as those that are not."""
+    shape = tuple(array.shape)
+    return shape if fixed and not (len(shape) == rank and shape[0] == 1) else shape[1:]
+
+
+def _as_image(shape: Shape) -> Shape:
+    return tuple(shape[axis] for axis in TO_IMAGE)
