@@ -13,6 +13,7 @@ from torch import nn
 
 from slotool.errors import GraphError
 from slotool.graphs.capture import capture_onnx, capture_torch
+from slotool.graphs.torch_module import GraphModule
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
 helper = onnx.helper
@@ -160,6 +161,44 @@ def test_trips_that_follow_from_the_shape_of_the_input_are_known() -> None:
     ]
     graph = capture_onnx(model_of(nodes, [number("one", 1), weight("w", 4, 4)]))
     assert [operator.op for operator in graph.operators].count("Dense") == 4
+
+
+def scanned(steps: Any = 5, opset: int = 17) -> Any:
+    """A running state of (2, 3) over the middle axis of (2, steps, 3), from the last on; each state goes out again."""
+    nodes = [
+        helper.make_node("Add", ["h", "x_t"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["after"]),
+        helper.make_node("Identity", ["after"], ["each"]),
+    ]
+    body = helper.make_graph(nodes, "body", [value("h"), value("x_t")], [value("after"), value("each")])
+    start = helper.make_node("ReduceMean", ["x"], ["start"], axes=[1], keepdims=0)
+    axes = {"scan_input_axes": [1], "scan_input_directions": [1]}
+    axes |= {"scan_output_axes": [1], "scan_output_directions": [1]} if opset > 8 else {}
+    scan = helper.make_node("Scan", ["start", "x"], ["last", "y"], body=body, num_scan_inputs=1, **axes)
+    graph = helper.make_graph([start, scan], "net", [value("x", 1, (2, steps, 3))], [value("y", 1, (2, steps, 3))])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def test_a_scan_is_its_body_once_for_each_step_and_computes_the_same() -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    model = scanned()
+    graph = capture_onnx(model)
+    assert not graph.unknown
+    assert [operator.op for operator in graph.operators].count("Add") == 5
+    x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with torch.no_grad():
+        found = GraphModule(graph)(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(found, session.run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("steps", "opset", "why"),
+    [(5, 8, r"\(Scan\) is of version 8"), (20_000, 17, r"runs its body of 3 nodes 20,000 times")],
+)
+def test_a_scan_that_cannot_be_unrolled_is_refused(steps: int, opset: int, why: str) -> None:
+    with pytest.raises(GraphError, match=why):
+        capture_onnx(scanned(steps, opset))
 
 
 def test_loops_and_branches_within_each_other_are_opened() -> None:

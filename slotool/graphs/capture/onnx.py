@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import onnx
 
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
-# They run a graph of their own as often as values have it.
-LOOPS = ("Scan",)
 # They keep a constant's values in their order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 # One number next to their data is a setting, such as the 2 of a square, no weight.
@@ -57,7 +55,7 @@ def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape =
     are folded into it. Weights are initialisers and constants that are no single settings and no integers of 32 or 64
     bits; those that several nodes have in common are counted once, see ``OperatorGraph.shared_weights``. Of an ``If``
     the branch with more FLOPs counts as what runs, and the weights of the other as weights alone; the body of a
-    ``Loop`` is there as often as it runs.
+    ``Loop`` or a ``Scan`` is there as often as it runs.
     Images that the model turns to channels last are followed, so the graph has them first. Nodes that slotool does not
     know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
     products: see ``OperatorGraph.unknown``.
@@ -332,11 +330,7 @@ class _Walk:
         """A value's shape without the batch, channels first."""
         if value not in self._reading.shapes:
             name = "input" if node is None else f"node {node.name!r}"
-            hint = ""
-            if op in LOOPS:
-                hint = "; how often it runs, and so what it costs, is not said by the model: export it unrolled"
-            sentence = f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be inferred{hint}"
-            raise GraphError(sentence)
+            raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be inferred")
         whole, batch = self._reading.shapes[value], self._reading.batch
         values = {} if node is None else self._values(node)
         if node is None or not values:

@@ -11,6 +11,7 @@ from slotool.graphs.capture.choices import costliest
 from slotool.graphs.capture.onnx_folding import known_shapes
 from slotool.graphs.capture.onnx_inlining import Inlining, constants_of, inner_graphs
 from slotool.graphs.capture.onnx_loops import body_of, trips_of
+from slotool.graphs.capture.onnx_scans import scan_body, steps_of
 from slotool.graphs.operators import Shape
 
 if TYPE_CHECKING:
@@ -52,12 +53,14 @@ def _flops(graph: onnx.GraphProto, shapes: Mapping[str, Shape], constants: Mappi
     total = 0
     for node in graph.node:
         inner = [_flops(each, shapes, constants) for each in inner_graphs(node)]
-        total += max(inner) * _trips(node, constants) if inner else _product_flops(node, shapes)
+        total += max(inner) * _trips(node, shapes, constants) if inner else _product_flops(node, shapes)
     return total
 
 
-def _trips(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> int:
+def _trips(node: onnx.NodeProto, shapes: Mapping[str, Shape], constants: Mapping[str, onnx.TensorProto]) -> int:
     try:
+        if scan_body(node) is not None:
+            return steps_of(node, shapes)
         return 1 if body_of(node) is None else trips_of(node, constants)
     except GraphError:
         return 1

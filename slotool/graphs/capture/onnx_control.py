@@ -10,6 +10,7 @@ from slotool.graphs.capture.onnx_branches import branch_taken, branches_of
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, known_shapes, with_shapes
 from slotool.graphs.capture.onnx_inlining import Inlining, constants_of, copy_of
 from slotool.graphs.capture.onnx_loops import body_of, trips_of, unrolled
+from slotool.graphs.capture.onnx_scans import scan_body, steps_of, unrolled_scan
 
 if TYPE_CHECKING:
     import onnx
@@ -23,7 +24,7 @@ def without_control_flow(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelP
     often it runs, and what onnx raises.
     """
     idle, number = 0, 0
-    while any(branches_of(node) or body_of(node) is not None for node in model.graph.node):
+    while any(branches_of(node) or _repeats(node) for node in model.graph.node):
         model = with_shapes(model)
         found, number = _opened(model, name, number)
         idle += found
@@ -43,15 +44,16 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
             taken, left = branch_taken(inlining, node, prefix, shapes, constants)
             nodes += taken
             idle += left
-        elif body_of(node) is not None:
+        elif _repeats(node):
+            scans = scan_body(node) is not None
             try:
-                trips = trips_of(node, constants)
+                trips = steps_of(node, shapes, opset) if scans else trips_of(node, constants)
             except GraphError as error:
                 # What is opened now may say more.
-                why = why or f"{name}: node {node.name or node.output[0]!r} (Loop) {error}"
+                why = why or f"{name}: node {node.name or node.output[0]!r} ({node.op_type}) {error}"
                 nodes.append(copy_of(node))
                 continue
-            nodes += unrolled(inlining, node, trips, prefix, opset)
+            nodes += (unrolled_scan if scans else unrolled)(inlining, node, trips, prefix, opset)
         else:
             nodes.append(copy_of(node))
             continue
@@ -61,6 +63,10 @@ def _opened(model: onnx.ModelProto, name: str, number: int) -> tuple[int, int]:
     del graph.node[:]
     graph.node.extend(nodes)
     return idle, number + opened
+
+
+def _repeats(node: onnx.NodeProto) -> bool:
+    return body_of(node) is not None or scan_body(node) is not None
 
 
 def _opset(imports: Sequence[onnx.OperatorSetIdProto]) -> int:

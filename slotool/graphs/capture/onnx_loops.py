@@ -70,23 +70,23 @@ def unrolled(inlining: Inlining, loop: onnx.NodeProto, trips: int, prefix: str, 
         values = after
     for at, name in enumerate(scanned):
         if name:
-            yield from _stacked([f"{prefix}{trip}/scanned_{at}" for trip in range(trips)], name, inlining, opset)
+            yield from stacked([f"{prefix}{trip}/scanned_{at}" for trip in range(trips)], name, inlining, opset)
 
 
-def _stacked(parts: list[str], name: str, inlining: Inlining, opset: int) -> Iterator[onnx.NodeProto]:
-    """What every trip made, along a new first axis."""
+def stacked(parts: list[str], name: str, inlining: Inlining, opset: int, along: int = 0) -> Iterator[onnx.NodeProto]:
+    """What every trip made, along a new axis."""
     import numpy as np
     import onnx
 
     axis = f"{name}/axis"
     if opset >= _AXES_ARE_INPUT:
-        inlining.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), axis))
+        inlining.graph.initializer.append(onnx.numpy_helper.from_array(np.array([along]), axis))
     for part in parts:
         if opset >= _AXES_ARE_INPUT:
             yield onnx.helper.make_node("Unsqueeze", [part, axis], [f"{part}/row"])
         else:
-            yield onnx.helper.make_node("Unsqueeze", [part], [f"{part}/row"], axes=[0])
-    yield onnx.helper.make_node("Concat", [f"{part}/row" for part in parts], [name], axis=0)
+            yield onnx.helper.make_node("Unsqueeze", [part], [f"{part}/row"], axes=[along])
+    yield onnx.helper.make_node("Concat", [f"{part}/row" for part in parts], [name], axis=along)
 
 
 def _stays_true(body: onnx.GraphProto, name: str, condition: str, constants: Mapping[str, onnx.TensorProto]) -> bool:
