@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,9 @@ from slotool.errors import (
 from slotool.factories import arguments_of
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import Limits, Source, capture_torch, load_torch, sweep
+from slotool.graphs.store import read_graphs
+
+PATIENCE_S = 120
 
 TIMM = """
 import os
@@ -122,6 +128,54 @@ def test_a_network_that_hangs_is_given_up_and_the_sweep_goes_on(
         found = slotool.capture_zoo("timm", "dies,small_a", processes=1, timeout_s=20, progress=None)
     assert [graph.name for graph in found.graphs] == ["small_a"]
     assert "allow more with --timeout" in found.failed["dies"]
+
+
+MANY = """
+import os
+import time
+from torch import nn
+
+NAMES = [f"net_{number:02}" for number in range(12)]
+list_modules = lambda: ["nets"]
+list_models = lambda module: NAMES
+
+def create_model(name, pretrained):
+    with open(os.environ["BUILT"], "a") as built:
+        built.write(name + "\\n")
+    time.sleep(0.1)
+    network = nn.Sequential(nn.Conv2d(3, 1 + NAMES.index(name), 3))
+    network.pretrained_cfg = {"input_size": (3, 8, 8)}
+    return network
+"""
+
+
+def test_a_killed_sweep_whose_last_line_is_torn_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    (tmp_path / "timm.py").write_text(MANY)
+    out, journal = tmp_path / "zoo.jsonl", tmp_path / "zoo.jsonl.journal"
+    command = [sys.executable, "-m", "slotool", "capture", "--timm", "all", "-o", str(out), "--processes", "1"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(slotool.__file__).parents[1]}"}
+    built = {run: tmp_path / f"built-{run}.txt" for run in ("first", "second")}
+    given = {run: {**environment, "BUILT": str(path)} for run, path in built.items()}
+    first = subprocess.Popen(command, env=given["first"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and not (journal.exists() and journal.read_bytes().count(b"\n") >= 4):
+        time.sleep(0.01)
+    first.kill()
+    first.communicate(timeout=PATIENCE_S)
+    assert not out.exists()
+    whole = journal.read_bytes()[: journal.read_bytes().rfind(b"\n") + 1]
+    kept = whole.count(b"\n") - 2
+    # The last line as a power cut leaves it: its row is to be captured again.
+    journal.write_bytes(whole[:-20])
+
+    second = subprocess.run(command, env=given["second"], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert second.returncode == 0, second.stderr
+    assert 2 <= kept < 12
+    assert f"{kept} of 12 networks are in the journal already" in second.stderr
+    again = built["second"].read_text().split()
+    assert len(again) == len(set(again)) == 12 - kept
+    assert [graph.weights for graph in read_graphs(out)] == [28 * (1 + number) for number in range(12)]
+    assert not journal.exists()
 
 
 TRANSFORMERS = """
