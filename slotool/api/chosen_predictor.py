@@ -193,7 +193,7 @@ def _default(asked: Networks, colocated: bool) -> tuple[str, str]:
     if asked.framework and calibrated_here(asked.framework):
         return asked.framework, "the networks are ONNX models"
     if asked.framework:
-        return TORCH, "none is shipped for ONNX Runtime; --backend chooses another"
+        return TORCH, "none is shipped for ONNX Runtime; slotool calibrate --backend onnx makes one"
     return TORCH, "a graph file names no framework; --backend chooses another"
 
 

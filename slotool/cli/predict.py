@@ -82,7 +82,7 @@ def predict(
 
     output = Output(as_json=json)
     found = slotool.predict(
-        _networks(graph, keras, torch, onnx, input_shape, input_dtype),
+        _networks(graph, keras, torch, onnx, input_shape, input_dtype, predictor),
         predictor=predictor,
         backend=backend,
         device=device,
@@ -104,6 +104,10 @@ def predict(
     require_none_failed(found.failed)
 
 
+# Of files that are networks, the flags that take them.
+_NETWORK_FILES = {".keras": "--keras", ".h5": "--keras", ".onnx": "--onnx", ".jsonl": "--graph"}
+
+
 def _networks(
     graph: list[Path] | None,
     keras: list[str] | None,
@@ -111,10 +115,14 @@ def _networks(
     onnx: list[Path] | None,
     input_shape: list[str] | None,
     input_dtype: str | None,
+    predictor: str | None,
 ) -> Sequence[Source | Path]:
     """What these options name. A usage error unless exactly one sort is given, and a shape for every ``--torch``."""
     from slotool.graphs.store import require_graph_suffix
 
+    if (flag := _NETWORK_FILES.get(Path(predictor or "").suffix)) is not None:
+        wanted = f"a network goes behind its flag: slotool predict {flag} {predictor}"
+        raise typer.BadParameter(f"{predictor} is no predictor; {wanted}")
     if sum(bool(own) for own in (graph, keras, torch, onnx)) != 1:
         raise typer.BadParameter("give exactly one of --graph, --keras, --torch and --onnx, once or several times")
     if graph:

@@ -217,6 +217,13 @@ def test_predict_a_keras_model(slotool, predictor: Path, tmp_path: Path) -> None
     assert row["weights"] == 8 * 16 + 16 + 16 * 4 + 4
 
 
+def test_a_network_in_place_of_a_predictor_is_told_its_flag(slotool) -> None:
+    finished = slotool("predict", "mine.onnx")
+    assert finished.exit_code == 2
+    sentence = "mine.onnx is no predictor; a network goes behind its flag: slotool predict --onnx mine.onnx"
+    assert sentence in " ".join(finished.stderr.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
