@@ -115,12 +115,12 @@ def _networks(
     onnx: list[Path] | None,
     input_shape: list[str] | None,
     input_dtype: str | None,
-    predictor: str | None,
+    predictor: Path | None,
 ) -> Sequence[Source | Path]:
     """What these options name. A usage error unless exactly one sort is given, and a shape for every ``--torch``."""
     from slotool.graphs.store import require_graph_suffix
 
-    if (flag := _NETWORK_FILES.get(Path(predictor or "").suffix)) is not None:
+    if (flag := _NETWORK_FILES.get((predictor or Path()).suffix)) is not None:
         wanted = f"a network goes behind its flag: slotool predict {flag} {predictor}"
         raise typer.BadParameter(f"{predictor} is no predictor; {wanted}")
     if sum(bool(own) for own in (graph, keras, torch, onnx)) != 1:

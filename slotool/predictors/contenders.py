@@ -13,7 +13,7 @@ from slotool.predictors.adapted import MAX_LABELS, MIN_LABELS, AdaptedPredictor
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
 from slotool.predictors.composition import CompositionPredictor
-from slotool.predictors.ensemble import EnsemblePredictor, inverse_errors
+from slotool.predictors.ensemble import EnsemblePredictor, blended, inverse_errors
 from slotool.predictors.residual import ResidualPredictor
 from slotool.predictors.scaled import ScaledPredictor
 from slotool.predictors.setting import SettingsPredictor
@@ -28,8 +28,10 @@ Fit = Callable[[Examples[OperatorGraph]], Predictor[OperatorGraph]]
 # Up to so many labels each is left out alone; of more, a tenth at a time, in an order the seed draws.
 MAX_LEFT_OUT_ALONE = 30
 FOLDS = 10
-# ``composition`` has this share of the ensemble whatever its held-out errors, and the same share by these.
+# ``composition`` has this share of the ensemble whatever the held-out errors. The rest is the median of all contenders
+# where labels are few, whose errors tell little of other networks; of more all have it by these errors.
 COMPOSITION_SHARE = 0.5
+MAX_LABELS_OF_MEDIAN = 20
 # A single contender is kept in place of the ensemble if that errs so many times as much, and in place of a predictor of
 # many settings if it is better by so many standard errors.
 MAX_TIMES_WORSE, CLEARLY = 2.0, 2.0
@@ -79,11 +81,11 @@ class HeldOut:
     def best(self) -> str:
         """The ensemble, unless it errs more than ``MAX_TIMES_WORSE`` times as much as one contender.
 
-        With ten labels the lowest of several errors is lowest by luck as often as by merit, and the ensemble weighs by
-        the same errors without betting on one: keeping a contender wherever it was better by two standard errors, or
-        by a quarter, made the error of other networks larger in nine of ten settings. The untouched base is shown, not
-        chosen among. Of a predictor of many settings that one is kept, which weighs all it knows itself, unless another
-        is better by ``CLEARLY`` standard errors of the difference.
+        With ten labels the lowest of several errors is lowest by luck as often as by merit, and the ensemble does not
+        bet on one: keeping a contender wherever it was better by two standard errors, or by a quarter, made the error
+        of other networks larger in nine of ten settings. The untouched base is shown, not chosen among. Of a predictor
+        of many settings that one is kept, which weighs all it knows itself, unless another is better by ``CLEARLY``
+        standard errors of the difference.
         """
         single = self.single
         if SETTINGS not in self.log_errors:
@@ -108,7 +110,8 @@ class HeldOut:
             return "its error on held-out labels is clearly the lowest"
         what = "it weighs all settings it knows by the labels"
         if kept == ENSEMBLE:
-            what = "the mean of all, weighted by their held-out errors"
+            few = len(self.log_errors[kept]) <= MAX_LABELS_OF_MEDIAN and COMPOSITION in self.log_errors
+            what = f"the mean of all, {f'half {COMPOSITION}, half their median' if few else 'by their held-out errors'}"
         gain, error = self.gain(kept, single)
         if gain <= 0:
             return f"{what}; none of the others has a lower error"
@@ -161,25 +164,29 @@ def fitted(
     if name != ENSEMBLE:
         return fits[name](labels)
     names = [each for each in fits if each in held_out.log_errors]
-    weights = _weights({each: held_out.log_errors[each] for each in names})
-    kept = {each: weight for each, weight in zip(names, weights.tolist(), strict=True) if weight > 0}
-    return EnsemblePredictor([fits[each](labels) for each in kept], list(kept.values()))
+    weights, median_share = _shares({each: held_out.log_errors[each] for each in names}, len(labels.items))
+    found = zip(names, weights.tolist(), strict=True)
+    kept = {each: weight for each, weight in found if weight > 0 or median_share > 0}
+    return EnsemblePredictor([fits[each](labels) for each in kept], list(kept.values()), median_share)
 
 
-def _weights(log_errors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Of each contender in the ensemble, by held-out errors, float64 [m]."""
-    by_error = inverse_errors(np.stack(list(log_errors.values())))
+def _shares(log_errors: Mapping[str, np.ndarray], count: int) -> tuple[np.ndarray, float]:
+    """Of each contender in the mean, float64 [m], and of their median, in the ensemble of so many labels, by held-out
+    errors."""
+    errors = np.stack(list(log_errors.values()))
     if COMPOSITION not in log_errors:
-        return by_error
+        return inverse_errors(errors), 0.0
     one = np.array([float(name == COMPOSITION) for name in log_errors])
-    return COMPOSITION_SHARE * one + (1 - COMPOSITION_SHARE) * by_error
+    if count <= MAX_LABELS_OF_MEDIAN:
+        return one, 1 - COMPOSITION_SHARE
+    return COMPOSITION_SHARE * one + (1 - COMPOSITION_SHARE) * inverse_errors(errors), 0.0
 
 
 def _ensemble_errors(log_errors: Mapping[str, np.ndarray]) -> np.ndarray:
     """Of each label, with weights from the held-out errors of the others."""
     errors = np.stack(list(log_errors.values()))
     rest = [{name: np.delete(own, i) for name, own in log_errors.items()} for i in range(errors.shape[1])]
-    return np.array([_weights(others) @ errors[:, i] for i, others in enumerate(rest)])
+    return np.array([blended(errors[:, i], *_shares(others, errors.shape[1])) for i, others in enumerate(rest)])
 
 
 def _fit(predictor: Predictor[OperatorGraph], labels: Examples[OperatorGraph]) -> Predictor[OperatorGraph]:

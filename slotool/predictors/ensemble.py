@@ -18,16 +18,23 @@ MIN_WEIGHT = 0.02
 
 
 class EnsemblePredictor(Predictor[OperatorGraph]):
-    """The weighted geometric mean of what its members answer.
+    """The weighted geometric mean of what its members answer, or partly their median.
 
-    Weights come from held-out errors (``inverse_errors``). Members are fitted before they join; ``fit`` is refused.
+    ``median_share``: that of the median of all members in the logarithm of the answer; the mean has the rest. Members
+    are fitted before they join; ``fit`` is refused.
     """
 
     name = "ensemble"
     fitted_to = (FROM_OTHERS,)
 
-    def __init__(self, members: Sequence[Predictor[OperatorGraph]] = (), weights: Sequence[float] = ()):
+    def __init__(
+        self,
+        members: Sequence[Predictor[OperatorGraph]] = (),
+        weights: Sequence[float] = (),
+        median_share: float = 0.0,
+    ):
         self.members, self.weights = tuple(members), np.asarray(weights, dtype=np.float64)
+        self.median_share = median_share
 
     def fit(
         self,
@@ -43,8 +50,7 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         logs = np.stack([np.log(member.predict(graphs)) for member in self.members])
-        predicted_s: np.ndarray = np.exp(self.weights @ logs)
-        return predicted_s
+        return np.asarray(np.exp(blended(logs, self.weights, self.median_share)))
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
         """The share that an operator has is the weighted mean of those that the members give it, of those that do."""
@@ -67,13 +73,15 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
             entries.append(entry)
         same = _same_tensors(tensors)
         kept = {name: value for name, value in tensors.items() if name not in same}
-        return kept, {"members": entries, "weights": self.weights.tolist(), "same_tensors": same}
+        shares = {"weights": self.weights.tolist(), "median_share": self.median_share}
+        return kept, {"members": entries, **shares, "same_tensors": same}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         tensors = {**tensors, **{name: tensors[other] for name, other in document.get("same_tensors", {}).items()}}
         members = [from_nested_state(tensors, entry, f"members.{i}.") for i, entry in enumerate(document["members"])]
-        return cls(members, document["weights"])
+        # Those that were written before there was one have no share of a median.
+        return cls(members, document["weights"], float(document.get("median_share", 0.0)))
 
 
 def _same_tensors(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
@@ -85,6 +93,13 @@ def _same_tensors(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
         if known != name:
             same[name] = known
     return same
+
+
+def blended(logs: np.ndarray, weights: np.ndarray, median_share: float) -> np.ndarray:
+    """Of what m members say of n networks, float64 [m, n]: their mean by these weights [m], but for the share of their
+    median."""
+    found = weights @ logs
+    return np.asarray(found + median_share * (np.median(logs, axis=0) - found) if median_share else found)
 
 
 def inverse_errors(log_errors: np.ndarray) -> np.ndarray:

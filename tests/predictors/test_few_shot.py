@@ -265,6 +265,24 @@ def test_a_contender_that_is_clearly_worse_by_its_own_score_is_never_kept() -> N
     assert np.mean(kept_errors) < 1.3 * np.mean(scaled_errors)
 
 
+def test_the_ensemble_of_few_labels_is_half_composition_and_half_the_median_of_all() -> None:
+    labels, asked = Examples(GRAPHS[55:65], there_s(GRAPHS[55:65])), GRAPHS[:5] + GRAPHS[115:]
+    held_out = hold_out(BASE, labels)
+    ensemble = fitted(ENSEMBLE, BASE, labels, held_out)
+    ways = {name: fitted(name, BASE, labels, held_out) for name in held_out.log_errors if name not in (AS_IS, ENSEMBLE)}
+    logs = {name: np.log(own.predict(asked)) for name, own in ways.items()}
+    expected = (logs[COMPOSITION] + np.median(list(logs.values()), axis=0)) / 2
+    assert np.log(ensemble.predict(asked)) == pytest.approx(expected, rel=1e-9)
+
+    tensors, document = ensemble.state()
+    restored = predictor_class(ENSEMBLE).from_state(tensors, document)
+    assert restored.predict(asked) == pytest.approx(ensemble.predict(asked), rel=1e-9)
+    # One that was written before there was a median is the weighted mean that it was.
+    del document["median_share"]
+    before = predictor_class(ENSEMBLE).from_state(tensors, document)
+    assert np.log(before.predict(asked)) == pytest.approx(logs[COMPOSITION], rel=1e-9)
+
+
 def test_one_contender_is_kept_where_it_is_clearly_best() -> None:
     held_out = hold_out(BASE, Examples(GRAPHS[55:65], 3 * BASE.predict(GRAPHS[55:65])))
     assert held_out.mape(held_out.best()) < 0.01
