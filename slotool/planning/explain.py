@@ -14,8 +14,8 @@ import numpy as np
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.lateness import Lateness, lateness
-from slotool.planning.limits import MAX_TIMES, TRIALS, Advance, Limit, lowest_without_misses
 from slotool.planning.promise import Part, Promise, Verdict, attainment_bounds, words_of
+from slotool.planning.sensitivity import MAX_TIMES, TRIALS, Advance, Limit, lowest_without_misses
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.batching import ControlGrid, FixedBatching
 from slotool.simulation.result import IN_TIME

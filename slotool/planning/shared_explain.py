@@ -26,8 +26,8 @@ from slotool.planning.explain import (
     margins_of,
 )
 from slotool.planning.fleet import Found, Pool
-from slotool.planning.limits import MAX_TIMES, TRIALS, Advance, Limit, Missed, lowest_without_misses
 from slotool.planning.promise import Part
+from slotool.planning.sensitivity import MAX_TIMES, TRIALS, Advance, Limit, Missed, lowest_without_misses
 from slotool.planning.shared import SharedFleet, SharedFleetSearch, SharedFound
 from slotool.planning.traffic import Traffic
 from slotool.simulation.result import IN_TIME

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from slotool.planning.limits import TRIALS, Limit, lowest_without_misses
+from slotool.planning.sensitivity import TRIALS, Limit, lowest_without_misses
 
 
 class _Missed:
