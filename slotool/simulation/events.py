@@ -15,7 +15,7 @@ from slotool.scheduling.batching.shedding import to_shed
 from slotool.scheduling.edf import RECENT
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SHED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
-from slotool.simulation.service import ServiceTimes, draw_us
+from slotool.simulation.service import ServiceTimes, after_call, after_rest, draw_us, how_rested
 
 # Rounding of instants must not make a call late that fits exactly.
 ROUNDING_US = 1e-3
@@ -52,12 +52,14 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
         np.ascontiguousarray, (scenario.arrival_us, scenario.deadline_us, scenario.death_us)
     )
     room = count + workers * int(grid.sizes[-1])
+    of_calls = times.values, times.idle, times.memory_us, times.saturation, times.starts, times.seed
+    service = _Service(death_us, *of_calls, times.per_machine)
     busy_us, calls = _run(
         type(policy).choose,
         policy.plan,
         _Grid(grid.latency_us, grid.accuracy, grid.sizes, grid.quickest_us),
         _Queries(arrival_us, deadline_us, scenario.order, least, levels),
-        _Service(death_us, times.values, times.starts, times.seed, times.per_machine),
+        service,
         _Queue(np.empty(room), np.empty(room, dtype=np.int32)),
         found,
     )
@@ -90,6 +92,9 @@ class _Service(NamedTuple):
 
     death_us: Any
     values: Any
+    idle: Any
+    memory_us: Any
+    saturation: Any
     starts: Any
     seed: Any
     per_machine: Any
@@ -118,7 +123,7 @@ _RUN = types.Tuple((types.float64, types.int64))(
     typeof(_F),
     typeof(_Grid(np.empty((0, 0)), _F, _I, _F)),
     typeof(_Queries(_F, _F, _I, _S, _F)),
-    typeof(_Service(_F, _F, _I, 0, 0)),
+    typeof(_Service(_F, _F, _F, 0.0, 0.0, _I, 0, 0)),
     typeof(_Queue(_F, np.empty(0, dtype=np.int32))),
     typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S)),
 )
@@ -211,18 +216,28 @@ def busy_others(worker: int, now: float, free_us: Any, per_machine: int) -> int:
     return busy
 
 
+@njit(cache=True)
+def _take(service: _Service, cell: int, call: int, worker: int, rested_us: float, busy_share: Any) -> float:
+    """µs that a call takes; ``busy_share`` of its worker becomes what it is as the call ends."""
+    share = after_rest(busy_share[worker], rested_us, service.memory_us)
+    rested = how_rested(share, service.saturation)
+    took_us = draw_us(service.values, service.idle, service.starts, cell, service.seed, call, rested)
+    busy_share[worker] = after_call(share, took_us, service.memory_us)
+    return float(took_us)
+
+
 @njit(_RUN, cache=True)
 def _run(
     choose: Any, plan: Any, grid: _Grid, queries: _Queries, service: _Service, queue: _Queue, found: _Results
 ) -> tuple[float, int]:
     latency_us, accuracy, sizes, quickest_us = grid
     arrival_us, deadline_us, order, least, levels = queries
-    death_us, values, starts, seed, per_machine = service
-    queued_us, queued = queue
-    status = found.status
+    death_us, per_machine = service.death_us, service.per_machine
+    (queued_us, queued), status = queue, found.status
     waiting, columns, free_us = (queued_us, queued, order), len(sizes), np.zeros(len(death_us))
     # Batches of dead workers, where they lie in the queue's memory: nothing is written there again.
     lost: Any = np.full(len(death_us), np.inf), np.zeros(len(death_us), np.int64), np.zeros(len(death_us), np.int64)
+    busy_share = np.zeros(len(death_us))  # of each worker, as its last call ended
     head = tail = arrived = calls = 0
     now, busy_us, next_back = 0.0, 0.0, np.inf
     while True:
@@ -257,7 +272,7 @@ def _run(
         size = _batch(queued, head, min(sizes[cell % columns], tail - head), least, row)
         cell = row * columns + int(np.searchsorted(sizes, size))
         cell += latency_us.size * busy_others(int(worker), now, free_us, per_machine)
-        done = now + draw_us(values, starts, cell, seed, calls)
+        done = now + _take(service, cell, calls, int(worker), now - free_us[worker], busy_share)
         calls, busy_us = calls + 1, busy_us + min(done, death_us[worker]) - now
         free_us[worker] = done if death_us[worker] >= done else np.inf
         if death_us[worker] < done:

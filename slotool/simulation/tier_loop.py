@@ -189,7 +189,7 @@ def _take(
         for query in members:
             count += both or taken[row, example[query]] > step
         cell = version * len(sizes) + np.searchsorted(sizes, count)
-        one_us = draw_us(service.values, service.starts, cell, service.seed, drawn)
+        one_us = draw_us(service.values, service.values[:0], service.starts, cell, service.seed, drawn, 0.0)
         drawn += 1
         found.version_calls[version] += count
         if step == 1 and both:

@@ -23,7 +23,7 @@ from slotool.scheduling.edf import RECENT
 from slotool.simulation.events import ROUNDING_US, busy_others
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
-from slotool.simulation.service import ServiceTimes, draw_us
+from slotool.simulation.service import ServiceTimes, after_call, after_rest, draw_us, how_rested
 
 # Of one simulation: the compiled loop has a place for each.
 MAX_MODELS = 8
@@ -49,6 +49,9 @@ def simulate_together(
         _joined(cells),
         np.array([each.seed for each in times], dtype=np.int64),
         np.array([each.per_machine for each in times], dtype=np.int64),
+        _joined([each.idle for each in times]),
+        np.array([each.memory_us for each in times]),
+        np.array([each.saturation for each in times]),
     )
     queries = _Queries(
         _joined([scenario.arrival_us for scenario in scenarios]),
@@ -123,6 +126,9 @@ class _Models(NamedTuple):
     cells: _Joined
     seeds: Any
     per_machine: Any
+    idle: _Joined
+    memory_us: Any
+    saturation: Any
 
 
 class _Queries(NamedTuple):
@@ -146,7 +152,9 @@ _F, _I, _S = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int1
 _OF_FLOATS, _OF_NUMBERS = _Joined(_F, _I), _Joined(_I, _I)
 _RUN = types.void(
     types.UniTuple(types.FunctionType(CHOOSE), MAX_MODELS),
-    typeof(_Models(_OF_FLOATS, _OF_FLOATS, _OF_NUMBERS, _OF_FLOATS, _OF_FLOATS, _OF_NUMBERS, _I, _I)),
+    typeof(
+        _Models(_OF_FLOATS, _OF_FLOATS, _OF_NUMBERS, _OF_FLOATS, _OF_FLOATS, _OF_NUMBERS, _I, _I, _OF_FLOATS, _F, _F)
+    ),
     typeof(_Queries(_OF_FLOATS, _OF_FLOATS)),
     typeof(_F),
     typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S, _F, _I)),
@@ -207,6 +215,8 @@ def _run(choose: Any, models: _Models, queries: _Queries, free_us: Any, found: _
     arrival_us, deadline_us = queries.arrival_us.values, queries.deadline_us.values
     # Queries wait in order of arrival, which is that of their deadlines: a queue is from ``head`` to ``arrived``.
     head, arrived, now = starts[:-1].copy(), starts[:-1].copy(), 0.0
+    # Of each worker, whichever model's calls it computes, over the memory of each model.
+    busy_share = np.zeros((len(head), len(free_us)))
     while True:
         worker = np.argmin(free_us)
         now = max(now, free_us[worker])
@@ -233,9 +243,16 @@ def _run(choose: Any, models: _Models, queries: _Queries, free_us: Any, found: _
             row, size = cell // columns, min(sizes[cell % columns], len(waiting_us))
             cell = row * columns + int(np.searchsorted(sizes, size))
             cell += latency_us.size * busy_others(int(worker), now, free_us, models.per_machine[model])
+            for each in range(len(head)):
+                rested_us = now - free_us[worker]
+                busy_share[each, worker] = after_rest(busy_share[each, worker], rested_us, models.memory_us[each])
+            rested = how_rested(busy_share[model, worker], models.saturation[model])
             took_us = draw_us(
-                _of(models.values, model), _of(models.cells, model), cell, models.seeds[model], found.calls[model]
-            )
+                _of(models.values, model), _of(models.idle, model), _of(models.cells, model), cell,
+                models.seeds[model], found.calls[model], rested,
+            )  # fmt: skip
+            for each in range(len(head)):
+                busy_share[each, worker] = after_call(busy_share[each, worker], took_us, models.memory_us[each])
             found.calls[model] += 1
             found.busy_us[model] += took_us
             free_us[worker] = now + took_us

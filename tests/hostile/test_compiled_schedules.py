@@ -62,6 +62,15 @@ def test_service_times_that_point_elsewhere_are_rejected(values: Any, starts: An
         ServiceTimes(np.array(values), np.array(starts, dtype=np.int64))
 
 
+@pytest.mark.parametrize(
+    ("idle", "memory_us"),
+    [([1.0], 5.0), ([1.0, np.nan], 5.0), ([1.0, 0.0], 5.0), ([1.0, 2.0], 0.0), ([1.0, 2.0], -1.0)],
+)
+def test_service_times_of_idle_workers_that_cannot_be_are_rejected(idle: list[float], memory_us: float) -> None:
+    with pytest.raises(InputError, match="service times"):
+        ServiceTimes(np.ones(2), np.array([0, 1, 2]), idle=np.array(idle), memory_us=memory_us)
+
+
 def test_service_times_of_another_grid_are_rejected() -> None:
     from slotool.scheduling.batching import MaxAccuracy
     from slotool.simulation import simulate

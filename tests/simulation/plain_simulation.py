@@ -11,7 +11,7 @@ from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.events import ROUNDING_US
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SHED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
-from slotool.simulation.service import ServiceTimes
+from slotool.simulation.service import ServiceTimes, after_call, after_rest
 
 _STATUS = {RequestOutcome.EXPIRED: EXPIRED, RequestOutcome.REJECTED: REJECTED, RequestOutcome.SHED: SHED}
 
@@ -34,6 +34,8 @@ class _Loop:
             np.full(count, -1, dtype=np.int16), np.zeros(count, dtype=np.int16), 0.0, 0,
         )  # fmt: skip
         self._arrived, self._calls, self._busy_us = 0, 0, 0.0
+        # Of each worker how busy it was of late, and until when it is or was.
+        self._busy_share, self._until_us = np.zeros(workers), np.zeros(workers)
 
     def run(self) -> SimulationResult:
         state, free_us, death_us = self._state, self._state.workers.free_us, self._scenario.death_us
@@ -93,7 +95,11 @@ class _Loop:
     def _begin(self, batch: Batch, now_us: float) -> None:
         row, size = self._grid.index(batch.decision.point), len(batch.queries)
         cell = row * len(self._grid.sizes) + self._grid.columns_for(size)
-        done_us = now_us + self._times.draw(cell, self._calls)
+        memory_us, worker = self._times.memory_us, batch.worker
+        share = after_rest(self._busy_share[worker], now_us - self._until_us[worker], memory_us)
+        took_us = self._times.draw(cell, self._calls, share)
+        done_us = now_us + took_us
+        self._busy_share[worker], self._until_us[worker] = after_call(share, took_us, memory_us), done_us
         self._calls += 1
         death_us = float(self._scenario.death_us[batch.worker])
         self._state.expects(batch.worker, done_us if death_us >= done_us else math.inf)

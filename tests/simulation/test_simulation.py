@@ -21,6 +21,7 @@ from slotool.scheduling.batching import (
     ValueIteration,
     make_policy,
 )
+from slotool.scheduling.space import ControlSpace
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.simulation.result import EXPIRED, IN_TIME, REJECTED, SHED
 from slotool.testing.policies import three_versions
@@ -46,6 +47,15 @@ def noisy() -> ServiceTimes:
     return ServiceTimes.sampled(GRID, samples, seed=5)
 
 
+def rested(times: ServiceTimes, ratio: float, memory_us: float, saturation: float = 1.0) -> ServiceTimes:
+    """The same, where calls of workers that have rested take so many times as long."""
+    values = times.values
+    return ServiceTimes(values, times.starts, times.seed, times.per_machine, ratio * values, memory_us, saturation)
+
+
+MEMORIES_US = st.sampled_from([1.0, 300.0, 20_000.0])
+
+
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     generator = np.random.default_rng(draw(st.integers(0, 10**6)))
@@ -61,13 +71,15 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-@given(scenario=scenarios(), noise=st.booleans())
+@given(scenario=scenarios(), noise=st.booleans(), memory_us=st.one_of(st.none(), MEMORIES_US))
 @settings(max_examples=20, deadline=None)
 def test_the_compiled_loop_and_the_plain_one_around_the_servers_queue_agree(
-    name: str, scenario: Scenario, noise: bool
+    name: str, scenario: Scenario, noise: bool, memory_us: float | None
 ) -> None:
     policy = policy_named(name)
-    times = noisy() if noise else None
+    times = noisy() if noise else ServiceTimes.planned(GRID)
+    if memory_us is not None:
+        times = rested(times, 1.4, memory_us, 0.6)
     fast, plain = simulate(policy, scenario, times), simulate_plainly(policy, GRID, scenario, times)
     for column in ("status", "row", "batch", "started_us", "done_us"):
         assert np.array_equal(getattr(fast, column), getattr(plain, column), equal_nan=column.endswith("_us")), column
@@ -94,6 +106,40 @@ def test_every_query_is_counted_once_and_no_worker_does_two_things_at_a_time(
     assert 0 <= summary["utilisation"] <= 1 + 1e-9
     if scenario.min_accuracy is not None:
         assert (GRID.accuracy[outcome.row[served]] >= scenario.min_accuracy[served]).all()
+
+
+@given(scenarios(), MEMORIES_US)
+@settings(max_examples=20, deadline=None)
+def test_workers_whose_calls_are_alike_when_they_rested_change_nothing(scenario: Scenario, memory_us: float) -> None:
+    policy, times = policy_named("slackfit"), noisy()
+    one, other = simulate(policy, scenario, times), simulate(policy, scenario, rested(times, 1.0, memory_us))
+    for column in ("status", "row", "batch", "started_us", "done_us"):
+        assert np.array_equal(getattr(one, column), getattr(other, column), equal_nan=column.endswith("_us")), column
+
+
+@given(scenarios(), st.floats(1.0, 3.0), MEMORIES_US)
+@settings(max_examples=20, deadline=None)
+def test_calls_take_between_what_busy_and_rested_workers_take(
+    scenario: Scenario, ratio: float, memory_us: float
+) -> None:
+    """More cannot be said: a longer call leaves its worker less rested, so that a later answer may come earlier."""
+    found = simulate(FixedBatching(GRID), scenario, rested(ServiceTimes.planned(GRID), ratio, memory_us))
+    served = found.row >= 0
+    columns = [GRID.columns_for(size) for size in found.batch[served]]
+    planned_us, took_us = GRID.latency_us[found.row[served], columns], (found.done_us - found.started_us)[served]
+    assert (took_us >= planned_us - 1e-6).all()
+    assert (took_us <= ratio * planned_us + 1e-6).all()
+
+
+def test_a_call_takes_its_time_by_how_busy_its_worker_was() -> None:
+    """Three queries, the second right behind the first, the third long after: by hand, over a memory of 100 µs."""
+    only = ControlGrid(ControlSpace(GRID.points[:1], {(GRID.points[0], 1): 100.0}, {GRID.points[0]: 0.9}))
+    scenario = Scenario.of(np.array([1.0, 1.0, 2.0]), 0.5)
+    found = simulate(FixedBatching(only), scenario, rested(ServiceTimes.planned(only), 2.0, 100.0))
+    second_us = 200.0 - 100.0 * (1 - np.exp(-2.0))
+    assert found.done_us - found.started_us == pytest.approx([200.0, second_us, 200.0])
+    found = simulate(FixedBatching(only), scenario, rested(ServiceTimes.planned(only), 2.0, 100.0, saturation=0.8))
+    assert found.done_us - found.started_us == pytest.approx([200.0, 100.0, 200.0]), "it was busy enough"
 
 
 def test_one_query_by_hand() -> None:

@@ -137,6 +137,28 @@ def test_busy_workers_of_a_machine_slow_each_other_down(scenarios: list[Scenario
     alike(together, {column: getattr(alone, column) for column in COLUMNS})
 
 
+@given(several(), st.sampled_from([50.0, 5_000.0]))
+@settings(max_examples=20, deadline=None)
+def test_calls_of_workers_that_rested_take_longer(scenarios: list[Scenario], memory_us: float) -> None:
+    """As in the simulation of one model."""
+    first, idle = scenarios[0], Scenario.of(np.zeros(0), 1e-3, len(scenarios[0].death_us))
+    plain = times(2)
+    longer = ServiceTimes(plain.values, plain.starts, 2, idle=1.5 * plain.values, memory_us=memory_us)
+    together = simulate_together(POLICIES[:2], [idle, first], [times(1), longer])[1]
+    alone = simulate(POLICIES[1], first, longer)
+    alike(together, {column: getattr(alone, column) for column in COLUMNS})
+
+
+def test_calls_of_another_model_keep_a_worker_from_resting() -> None:
+    """Of two queries at one instant the first is the other model's."""
+    one, other = (Scenario.of(np.array([1.0]), deadline_s) for deadline_s in (0.02, 0.03))
+    plain = ServiceTimes.planned(GRID)
+    longer = ServiceTimes(plain.values, plain.starts, idle=2 * plain.values, memory_us=1.0)
+    first, second = simulate_together(POLICIES[1:2] * 2, [one, other], [longer, longer])
+    rested_us, busy_us = (float((each.done_us - each.started_us)[0]) for each in (first, second))
+    assert rested_us == pytest.approx(2 * busy_us)
+
+
 def test_what_cannot_be_simulated_together_is_refused() -> None:
     one, other = Scenario.of(np.array([0.0, 1.0]), 0.01, 1), Scenario.of(np.array([0.0]), 0.01, 2)
     with pytest.raises(InputError, match="have the same number"):
