@@ -150,7 +150,10 @@ class ControlGrid:
         known = [self.space.accuracy(point) for point in self.space.points]
         for point, value in zip(self.space.points, known, strict=True):
             if value is None:
-                raise InputError(f"the accuracy of {point} is not known; give an outcome table that covers every point")
+                raise InputError(
+                    f"the accuracy of {point} is not known: give an outcome table of every point, or the latencies a "
+                    "column accuracy"
+                )
             if math.isnan(value) or not 0.0 <= value <= 1.0:
                 raise InputError(f"the accuracy of {point} is {value:g}, which is not within 0 and 1")
         return np.array(known, dtype=np.float64)
