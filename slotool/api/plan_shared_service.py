@@ -231,17 +231,23 @@ def _front_end(
     reporter: Reporter,
     fastest: RequestLog | None,
 ) -> FrontEnd:
-    """As probed by requests for this model alone: bursts, then low load."""
+    """As probed by requests for this model alone: bursts, low load, and then as many as keep the workers busy."""
     from slotool.api.loadtest import loadtest
     from slotool.planning import front_end, verification
     from slotool.planning.front_end import FrontEnd
+    from slotool.planning.warm_up import with_warm_up
 
-    at = _table(front_end.burst_times_s(entry.deadline_ms / 1e3))
-    bursts = loadtest(
-        url, model=name, data=entry.data, deadline_ms=entry.deadline_ms, arrivals=at, progress=reporter
-    ).log
-    found = FrontEnd.of_probe(_probe(name, entry, pool, url, reporter), pool.worker.profile, fastest)
-    return verification.with_bursts(search.alone[name], [pool], [found], bursts)[0]
+    def sent(times_s: np.ndarray) -> RequestLog:
+        return loadtest(
+            url, model=name, data=entry.data, deadline_ms=entry.deadline_ms, arrivals=_table(times_s), progress=reporter
+        ).log
+
+    bursts = sent(front_end.burst_times_s(entry.deadline_ms / 1e3))
+    rested, busy = _probe(name, entry, pool, url, reporter), sent(front_end.busy_times_s(pool))
+    alone = search.alone[name]
+    found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
+    found = with_warm_up(found, alone.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
+    return verification.with_bursts(alone, [pool], [found], bursts)[0]
 
 
 def _probe(name: str, entry: PlannedModel, pool: Pool, url: str, reporter: Reporter) -> RequestLog:

@@ -63,7 +63,6 @@ def _verified(
     """
     from slotool.api.loadtest import loadtest
     from slotool.planning import front_end, verification
-    from slotool.planning.front_end import FrontEnd
     from slotool.planning.server_process import RunningServer
     from slotool.planning.traffic import Traffic
 
@@ -80,21 +79,21 @@ def _verified(
     if len(fleet.pools) == 1:
         # All workers that were planned, also where they are to come with the load: the stretch begins at its peak.
         served += ["--replicas", str(fleet.pools[0].replicas)]
-    front_ends = []
+    front_ends: list[FrontEnd] = []
     for pool in fleet.pools if len(fleet.pools) > 1 else ():
         fastest = _fastest(pool, [*served, "--pool", pool.worker.name], sent)
         with RunningServer([*served, "--pool", pool.worker.name]) as server:
             asked(server.url, arrivals=bursts_at)
-            front_ends.append(FrontEnd.of_probe(_probe(pool, server.url, sent), pool.worker.profile, fastest))
+            front_ends.append(_probed(pool, search, server.url, sent, fastest))
     fastest = None if front_ends else _fastest(fleet.pools[0], served, sent)
     with RunningServer(served) as server:
         spent = front_end.CpuTime(server.process_id)
         bursts = asked(server.url, arrivals=bursts_at).log
         cpu_us, client_us = spent.each_us(len(bursts.rows))
         for pool in () if front_ends else fleet.pools:
-            front_ends.append(FrontEnd.of_probe(_probe(pool, server.url, sent), pool.worker.profile, fastest))
-        front_ends = verification.with_bursts(search, fleet.pools, front_ends, bursts)
+            front_ends.append(_probed(pool, search, server.url, sent, fastest))
         front_ends = [replace(each, cpu_us=cpu_us, client_us=client_us) for each in front_ends]
+        front_ends = verification.with_bursts(search, fleet.pools, front_ends, bursts)
         for pool, found in zip(fleet.pools, front_ends, strict=True):
             reporter.note(f"the front end{f' of {pool.worker.name}' if len(front_ends) > 1 else ''} takes {found}")
         if takes_all:
@@ -124,6 +123,23 @@ def _shared(front_end: FrontEnd, rate_per_s: float, cores: int) -> str:
         f"spend {own_ms:.2g} and {client_ms:.2g} ms of a core's time on a request, so at {rate_per_s:,.0f}/s calls "
         f"take {longer:.3g} times as long while all workers are busy; on more cores more may be in time"
     )
+
+
+def _probed(
+    pool: Pool, search: FleetSearch, url: str, sent: Callable[..., LoadTest], fastest: RequestLog | None
+) -> FrontEnd:
+    """By requests none of which waits for another; then by as many as keep the workers busy, where the simulation tells
+    workers that rested from others."""
+    from slotool.planning import front_end
+    from slotool.planning.front_end import FrontEnd
+    from slotool.planning.warm_up import with_warm_up
+
+    rested = _probe(pool, url, sent)
+    found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
+    if not search.knows_rest:
+        return found
+    busy = sent(url, arrivals=_at(front_end.busy_times_s(pool))).log
+    return with_warm_up(found, search.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
 
 
 def _probe(pool: Pool, url: str, sent: Callable[..., LoadTest]) -> RequestLog:

@@ -10,6 +10,7 @@ import psutil
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Pool
+from slotool.planning.pool_service import Overhead
 from slotool.scheduling.batching import Profile
 from slotool.serving.headroom import QUANTILE
 from slotool.tables import OperatingPoint
@@ -24,6 +25,8 @@ APART_US = 2e3
 BURST, BURSTS, BURSTS_S = 24, 20, 4.0
 # Between two bursts, besides a deadline.
 PAUSE_S = 0.1
+# Then workers are kept busy for so long: as many requests as they answer one by one, and at most so many a second.
+BUSY_S, MAX_BUSY_RATE_PER_S = 2.0, 400.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,10 @@ class FrontEnd:
 
     ``outside_us``: float64 [n], of each probe at low load, from the instant it was due to its answer at the client,
     without queue and call. ``call_us``: by how much longer than the latency table's median a call takes, mostly the way
-    to its worker and back and caches that cooled down; ``slower``: and by which share of it, beyond that.
+    to its worker and back and caches that cooled down; ``slower``: and by which share of it, beyond that. Both are of a
+    worker that has rested: of one that computes all the time ``busy_part`` of them is left, and between the two it is
+    by how busy the worker was over ``memory_us``, up to a share of ``saturation``. A memory of 0: that is not known,
+    and all calls are as of one that rested. ``turnaround_us``: between two calls of a worker with requests waiting.
     ``headroom_us``: by which the server brings deadlines forward (``LatencyHeadroom``). ``each_us``: that a request
     keeps those behind it from being read, in a burst. ``cpu_us``: CPU time that the server's own process spends on a
     request, without its workers', and ``client_us`` the client on the same machine.
@@ -45,6 +51,10 @@ class FrontEnd:
     slower: float = 0.0
     cpu_us: float = 0.0
     client_us: float = 0.0
+    busy_part: float = 1.0
+    memory_us: float = 0.0
+    saturation: float = 1.0
+    turnaround_us: float = 0.0
 
     @classmethod
     def of_probe(cls, log: RequestLog, profile: Profile, fastest: RequestLog | None = None) -> FrontEnd:
@@ -63,6 +73,20 @@ class FrontEnd:
         headroom_us = max(0.0, float(np.quantile(late_us, QUANTILE)))
         return cls(np.maximum(outside_us, 0.0), call_us, headroom_us, slower=slower)
 
+    def overhead(self, max_headroom_us: float, all_busy: float = 1.0) -> Overhead:
+        """What the simulation of a fleet is to add."""
+        headroom_us = min(self.headroom_us, max_headroom_us)
+        of_calls = (
+            self.call_us,
+            self.slower,
+            all_busy,
+            self.busy_part,
+            self.memory_us,
+            self.saturation,
+            self.turnaround_us,
+        )
+        return Overhead(headroom_us, *of_calls)
+
     def read_us(self, arrival_us: np.ndarray) -> np.ndarray:
         """Instants at which requests have been read, float64 [n]: one by one, each behind those before it.
 
@@ -76,6 +100,11 @@ class FrontEnd:
         outside_ms = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3
         slower = f", and {1 + self.slower:.3g} times what the table says" if self.slower >= 0.005 else ""
         call = f"{self.call_us / 1e3:.2g} ms more than the latency table says{slower}"
+        if self.memory_us:
+            call += (
+                f", where its worker has rested; {self.busy_part:.0%} of that where it computed all the time for some "
+                f"{3e-3 * self.memory_us:.0f} ms"
+            )
         return (
             f"{outside_ms[0]:.2g} ms a request (p99 {outside_ms[1]:.2g}), {self.each_us / 1e3:.2g} ms for each one "
             f"before it; a call takes {call}, as probed at the server's start"
@@ -141,3 +170,10 @@ def burst_times_s(deadline_s: float) -> np.ndarray:
     apart_s = deadline_s + PAUSE_S
     count = min(BURSTS, max(3, int(BURSTS_S / apart_s)))
     return np.repeat(apart_s * np.arange(count), BURST)
+
+
+def busy_times_s(pool: Pool) -> np.ndarray:
+    """Instants of requests that keep all workers busy, float64, ascending from 0."""
+    slowest_us = float(pool.worker.profile.grid.latency_us[:, 0].max())
+    rate_per_s = min(MAX_BUSY_RATE_PER_S, pool.replicas * 1e6 / slowest_us)
+    return np.arange(max(2.0, BUSY_S * rate_per_s)) / rate_per_s

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from slotool.planning.worker import SamplesUs
 from slotool.scheduling.batching import BatchingPolicy, Profile
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
@@ -14,12 +16,25 @@ from slotool.simulation.result import Points
 class Overhead(NamedTuple):
     """What latency tables leave out: ``reserve_us`` of each deadline for the network and the front end; a call takes
     ``call_us``, and ``slower`` times what the table says, longer than that; and ``all_busy`` times as long as it then
-    would where it begins while all other workers are busy."""
+    would where it begins while all other workers are busy.
+
+    ``busy_part``: of these ``call_us`` and ``slower``, what is left of them on a worker that computes all the time;
+    between that and all of them by how busy a worker was over ``memory_us``, up to ``saturation`` (``ServiceTimes``).
+    ``turnaround_us``: until a worker that ends a call begins the next; it counts as part of a busy worker's calls."""
 
     reserve_us: float
     call_us: float = 0.0
     slower: float = 0.0
     all_busy: float = 1.0
+    busy_part: float = 1.0
+    memory_us: float = 0.0
+    saturation: float = 1.0
+    turnaround_us: float = 0.0
+
+    def longer(self, table_us: np.ndarray, part: float = 1.0) -> np.ndarray:
+        """How long calls take, of which the table says ``table_us``, with such a part of what it leaves out."""
+        took_us: np.ndarray = (1 + part * self.slower) * table_us + part * self.call_us
+        return took_us
 
 
 # Of the cores' time, that is counted for other processes at most: beyond it nothing is known.
@@ -71,10 +86,16 @@ class BatchingService:
         times = self._times
         if overhead.all_busy > 1 and times.per_machine == 1:
             times = ServiceTimes.colocated([times] * workers)
-        took_us = (1 + overhead.slower) * times.values + overhead.call_us
         last = (len(times.starts) - 1) // times.per_machine * (times.per_machine - 1)
-        took_us[times.starts[last] :] *= overhead.all_busy
-        return ServiceTimes(took_us, times.starts, seed, times.per_machine)
+        all_busy = np.ones(len(times.values))
+        all_busy[times.starts[last] :] = overhead.all_busy
+        took_us, idle = all_busy * overhead.longer(times.values), None
+        if overhead.memory_us:
+            took_us, idle = all_busy * overhead.longer(times.values, overhead.busy_part), took_us
+        took_us = took_us + overhead.turnaround_us
+        return ServiceTimes(
+            took_us, times.starts, seed, times.per_machine, idle, overhead.memory_us, overhead.saturation
+        )
 
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
         return simulate(self.policy, scenario, self.times(seed, overhead, len(scenario.death_us)))

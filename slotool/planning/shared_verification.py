@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from slotool.planning.fleet import Pool
 from slotool.planning.front_end import FrontEnd
-from slotool.planning.pool_service import Overhead
 from slotool.planning.shared import SharedFleetSearch
 from slotool.planning.verification import figures
 from slotool.serving.headroom import MAX_SHARE
@@ -30,7 +30,7 @@ def planned_together(
     read_us = read_together(arrival_s, front_ends)
     headroom_us = max(each.headroom_us for each in front_ends.values())
     overheads = {
-        name: Overhead(min(headroom_us, MAX_SHARE * search.promises[name].deadline_us), each.call_us, each.slower)
+        name: replace(each, headroom_us=headroom_us).overhead(MAX_SHARE * search.promises[name].deadline_us)
         for name, each in front_ends.items()
     }
     results = search.results(pools, draw, {name: own / 1e6 for name, own in read_us.items()}, overheads)

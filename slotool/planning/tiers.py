@@ -172,6 +172,8 @@ class TierFleetSearch(MixedFleetSearch):
     ``cancels``: see ``TieredService``.
     """
 
+    knows_rest = False
+
     def __init__(
         self,
         arrival_s: np.ndarray,

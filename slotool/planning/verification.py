@@ -12,7 +12,7 @@ import numpy as np
 from slotool.planning.fleet import Pool
 from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import BURST, FrontEnd
-from slotool.planning.pool_service import Overhead, all_busy
+from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Part, Promise, attainment_at_most
 from slotool.planning.traffic import Traffic
 from slotool.serving.headroom import MAX_SHARE
@@ -55,9 +55,7 @@ def answered(
     read_us = front_ends[0].read_us(1e6 * arrival_s)
     # As a server, which keeps a share of each deadline for calls however slow its probe was.
     max_headroom_us = MAX_SHARE * search.promise.deadline_us
-    overheads = [
-        Overhead(min(each.headroom_us, max_headroom_us), each.call_us, each.slower, longer) for each in front_ends
-    ]
+    overheads = [each.overhead(max_headroom_us, longer) for each in front_ends]
     parts = search.parts(pools, draw, Traffic.whole(read_us / 1e6), overheads)
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
     took_us, right = read_us - 1e6 * arrival_s, np.zeros(len(arrival_s))
@@ -73,11 +71,13 @@ def with_bursts(
     """The front ends whose simulated ``bursts`` take as long, on average, as those that were served.
 
     What has no answer within the deadline counts as the deadline. Found by bisection, as answers come later the longer
-    each request keeps the loop.
+    each request keeps the loop: where its CPU time is known, no longer than server and client compute for it, as bursts
+    that outlast the deadline take no longer by it.
     """
     due_s, deadline_us = bursts.rows["intended_s"].to_numpy(), search.promise.deadline_us
     took_us = np.minimum(np.where(bursts.answered, 1e6 * bursts.latency_s, np.inf), deadline_us)
-    low_us, high_us = 0.0, deadline_us / BURST
+    spent_us = front_ends[0].cpu_us + front_ends[0].client_us
+    low_us, high_us = 0.0, min(deadline_us / BURST, spent_us or math.inf)
     for _ in range(FITTED):
         each_us = 0.5 * (low_us + high_us)
         tried_us, _ = answered(search, pools, 0, due_s, [replace(each, each_us=each_us) for each in front_ends])

@@ -376,7 +376,7 @@ def test_a_plan_of_one_subject_still_needs_its_table_and_deadline(slotool: Sloto
 
 
 def test_models_that_share_workers_are_verified_by_one_server(plan_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("PROBE_S", 0.4), ("BURSTS", 3), ("BURSTS_S", 0.4)):
+    for name, value in (("PROBE_S", 0.4), ("BURSTS", 3), ("BURSTS_S", 0.4), ("BUSY_S", 0.3)):
         monkeypatch.setattr(front_end, name, value)
     models = [
         {**each, "latency": str(LATENCY), "outcomes": str(OUTCOMES), "rate": 50.0, "deadline-ms": 500.0,

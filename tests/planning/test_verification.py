@@ -179,7 +179,7 @@ def test_what_was_served_counts_requests_without_an_answer() -> None:
 
 def test_a_plan_is_verified_by_a_real_server(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
-    for name, value in (("PROBE_S", 1.0), ("BURSTS", 5)):  # long enough to probe, and no more
+    for name, value in (("PROBE_S", 1.0), ("BURSTS", 5), ("BUSY_S", 0.5)):  # long enough to probe, and no more
         monkeypatch.setattr(front_end, name, value)
     arrivals = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(60.0).times(10.0, seed=0)}))
     arrivals.save(tmp_path / "arrivals.parquet")
