@@ -49,7 +49,7 @@ def test_its_artifacts_are_whole_and_its_tables_hold_what_they_should(walked: tu
     slo_nn = load_model(str(folder / "slo-nn"))
     assert OutcomeTable.load(folder / "slo-nn-outcomes.parquet").versions == [point.key for point in slo_nn.points]
     assert RuleSet.load(folder / "rules.json").table_sha256 == OutcomeTable.load(folder / "outcomes.parquet").sha256
-    assert (folder / "report.html").stat().st_size > 1_000_000
+    assert (folder / "report.html").stat().st_size > 500_000
     log = RequestLog.load(folder / "requests.parquet")
     # A crowded machine may let a deadline pass while a request waits: then it is answered so, and nothing is lost.
     assert log.rows["status"].isin([200, 503, 504]).all()
