@@ -45,11 +45,6 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # gr
             await context.abort(grpc.StatusCode.NOT_FOUND, sentence)
         return v1.HealthCheckResponse(status=self._status(request.service))
 
-    async def List(self, request: Any, context: Any) -> Any:
-        """The status of each service."""
-        found = {name: v1.HealthCheckResponse(status=self._status(name)) for name in self._services}
-        return v1.HealthListResponse(statuses=found)
-
     async def Watch(self, request: Any, context: Any) -> None:
         """The status of a service now and whenever it has changed, ``SERVICE_UNKNOWN`` of one that is not here, until
         the client leaves or the server ends."""
