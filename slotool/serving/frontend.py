@@ -95,7 +95,7 @@ class FrontEnd:
         direct = self.router.direct_calls
         if direct is None or not self._only_computes():
             return False
-        return direct.is_free() if self.admission.in_progress == gathered else direct.is_soon_free(gathered + 1)
+        return (self.admission.in_progress == gathered and direct.is_free()) or direct.is_soon_free(gathered + 1)
 
     def may_stay_gathered(self, gathered: int, arrived: int) -> bool:
         """Whether so many wait no longer as they are than they would in the queue, when ``arrived`` had come before the

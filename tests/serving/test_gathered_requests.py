@@ -304,6 +304,20 @@ def test_unusual_requests_among_others_get_what_they_get_alone(live: LiveServer,
     assert live.router.waiting() == 0
 
 
+def test_requests_are_gathered_while_a_dispatch_is_to_come(live: LiveServer) -> None:
+    """As after each long call, whether something waits or not: one that joined the queue now would take all others with
+    it, which wait for nothing that came later."""
+    router, front, seen = live.router, live.front, []
+
+    def look() -> None:
+        router._dispatch_loop.wake(3)
+        seen.append((front.may_gather(0), front.may_stay_gathered(1, router.arrived), router.direct_calls.is_free()))
+
+    live.server.servers[0].get_loop().call_soon_threadsafe(look)
+    until(lambda: seen)
+    assert seen == [(True, True, False)]
+
+
 def test_those_for_which_no_time_is_left_are_gathered_again(slow_select: None, calls_shared: list[int]) -> None:
     """And not handed to the queue, which would go on filling under load."""
     model = ThreeLinear()
