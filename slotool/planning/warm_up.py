@@ -89,7 +89,7 @@ def calls_of(log: RequestLog, worker: WorkerType, workers: int) -> Calls:
 
 def _grouped(log: RequestLog) -> pd.DataFrame:
     """A row per call, in order of ``begun_s``: ``point``, ``size``, ``took_s`` and the longest ``queue_s``. Requests of
-    one call are told the same length of it, and are answered at the same time."""
+    one call have the same length of it in the log, and are answered at the same time."""
     rows = log.rows[log.answered & log.rows["compute_s"].notna()].sort_values(["point", "compute_s", "done_s"])
     is_other = (rows["point"] != rows["point"].shift()) | (rows["compute_s"].diff() != 0)
     # Another call of just that length ends by its length later, of one worker.
@@ -102,7 +102,7 @@ def _grouped(log: RequestLog) -> pd.DataFrame:
 
 
 def _turnaround_us(logged: Sequence[Calls]) -> float:
-    """Between two calls of a worker with requests waiting: the median, as answers reach the client by chance later."""
+    """Between two calls of a worker with requests waiting: the median, as answers reach the client after delays that vary."""
     turned_us = np.concatenate([each.turned_us for each in logged])
     turned_us = turned_us[~np.isnan(turned_us)]
     return max(0.0, float(np.median(turned_us))) if len(turned_us) >= MIN_CALLS else 0.0
@@ -125,11 +125,11 @@ def _fitted(
     """By least absolute deviations: a call that was disturbed says nothing of the others."""
     rested = np.concatenate([_rested(each, memory_us, saturation) for each in logged])
     by = rested_us[:, None] * np.stack([1 - rested, rested], axis=1)
-    weights, least_us = np.ones(len(beyond_us)), NONE * float(rested_us.mean())
+    weights, min_off_us = np.ones(len(beyond_us)), NONE * float(rested_us.mean())
     for _ in range(STEPS):
         found = np.linalg.lstsq(by * weights[:, None], beyond_us * weights, rcond=None)[0]
         off_us = np.abs(beyond_us - by @ found)
-        weights = 1 / np.sqrt(np.maximum(off_us, least_us))
+        weights = 1 / np.sqrt(np.maximum(off_us, min_off_us))
     return _Fit(float(found[0]), float(found[1]), memory_us, saturation, float(off_us.mean()))
 
 

@@ -16,7 +16,6 @@ import pytest
 from slotool.scheduling import FixedPoint, LatencyConstrained, Policy, by_demand
 from slotool.serving import Router
 from slotool.serving.admission import IdleTrackingSelector
-from slotool.serving.http.gathered import GatheredRequests
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.request_options import RequestOptions
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, until
@@ -225,20 +224,6 @@ def slow_select(monkeypatch: pytest.MonkeyPatch) -> None:
         return plain(self, 0)
 
     monkeypatch.setattr(IdleTrackingSelector, "select", select)
-
-
-@pytest.fixture
-def calls_shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many requests each call answered that gathered ones share."""
-    found: list[int] = []
-    answered = GatheredRequests._answered_by_a_call
-
-    def noting(self: GatheredRequests, *arguments: Any) -> int:
-        found.append(count := answered(self, *arguments))
-        return count
-
-    monkeypatch.setattr(GatheredRequests, "_answered_by_a_call", noting)
-    return found
 
 
 @pytest.fixture

@@ -93,20 +93,6 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return gate
 
 
-@pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many requests each call answered that gathered ones share."""
-    found: list[int] = []
-    answered = GatheredRequests._answered_by_a_call
-
-    def noting(self: GatheredRequests, *arguments: Any) -> int:
-        found.append(count := answered(self, *arguments))
-        return count
-
-    monkeypatch.setattr(GatheredRequests, "_answered_by_a_call", noting)
-    return found
-
-
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[LiveServer]]:
     with live_server([model()]) as fast, live_server([model()], http="uvicorn") as plain:
@@ -215,7 +201,7 @@ def counted(live: LiveServer) -> dict[Any, float]:
 
 
 def test_drawn_streams_are_answered_and_counted_the_same(
-    servers: list[LiveServer], gate: Gate, shared: list[int]
+    servers: list[LiveServer], gate: Gate, calls_shared: list[int]
 ) -> None:
     for seed in range(6):
         rounds = stream(random.Random(seed))
@@ -225,7 +211,7 @@ def test_drawn_streams_are_answered_and_counted_the_same(
         # The last are counted once they are on their way.
         until(lambda: counted(servers[0]) == counted(servers[1]))
         assert [(live.admission.in_progress, live.router.waiting()) for live in servers] == 2 * [(0, 0)]
-    assert max(shared) > 1
+    assert max(calls_shared) > 1
 
 
 @pytest.mark.parametrize("leaves", ["closes", "resets", "shuts down"])
@@ -324,7 +310,7 @@ def test_no_more_than_a_millisecond_of_calls_is_made_before_others_are_read(
         for connection in connections:
             with connection:
                 assert connection.answer()[0] == 200
-    # One that is begun before the millisecond is over ends after it.
+    # One that begins before the millisecond is over ends after it.
     assert np.diff([*made_by_turn, len(own.calls)]).max() <= 1 + 1e-3 / own.sleep_s[LARGE]
 
 
