@@ -102,7 +102,7 @@ def _grouped(log: RequestLog) -> pd.DataFrame:
 
 
 def _turnaround_us(logged: Sequence[Calls]) -> float:
-    """Between two calls of a worker with requests waiting: the median, as answers reach the client after delays that vary."""
+    """Between two calls of a worker with requests waiting: the median, as the delays of answers vary."""
     turned_us = np.concatenate([each.turned_us for each in logged])
     turned_us = turned_us[~np.isnan(turned_us)]
     return max(0.0, float(np.median(turned_us))) if len(turned_us) >= MIN_CALLS else 0.0
