@@ -19,7 +19,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
-from slotool.planning.pool_service import BatchingService, Overhead, Service
+from slotool.planning.pool_service import BatchingService, Service
 from slotool.planning.promise import Judge, Part, Promise, Verdict
 from slotool.planning.sizes import bisected, smallest
 from slotool.planning.traffic import Traffic
@@ -27,6 +27,7 @@ from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import FixedBatching, make_policy
 from slotool.scheduling.shares import dealt_out
 from slotool.simulation import Scenario
+from slotool.simulation.overhead import Overhead
 from slotool.tables import OutcomeTable
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import psutil
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Pool
-from slotool.planning.pool_service import Overhead
 from slotool.scheduling.batching import Profile
 from slotool.serving.headroom import QUANTILE
+from slotool.simulation.overhead import Overhead
 from slotool.tables import OperatingPoint
 from slotool.workloads.requests import RequestLog
 

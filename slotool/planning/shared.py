@@ -20,12 +20,12 @@ from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.fleet_search import MAX_CONFIRMED, MAX_SEARCHED, FleetSearch, confirm
 from slotool.planning.interference import Placement
-from slotool.planning.pool_service import Overhead
 from slotool.planning.promise import Part, Promise, Verdict
 from slotool.planning.sizes import bisected, smallest
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.simulation import Scenario, SimulationResult
+from slotool.simulation.overhead import Overhead
 from slotool.simulation.together import MAX_MODELS, simulate_together
 from slotool.tables import OutcomeTable
 

@@ -12,7 +12,6 @@ from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.mixed import MixedFleetSearch
-from slotool.planning.pool_service import Overhead
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
@@ -21,6 +20,7 @@ from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.batching import ControlGrid, Profile, read_samples
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.simulation import Scenario
+from slotool.simulation.overhead import Overhead
 from slotool.simulation.tiers import Asked, TieredService, TierResult
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 

@@ -1,0 +1,31 @@
+"""What of a call no latency table knows, as a simulation counts it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Overhead(NamedTuple):
+    """What latency tables leave out: ``reserve_us`` of each deadline for the network and the front end; a call takes
+    ``call_us``, and ``slower`` times what the table says, longer than that; and ``all_busy`` times as long as it then
+    would where it begins while all other workers are busy.
+
+    ``busy_part``: of these ``call_us`` and ``slower``, what is left of them on a worker that computes all the time;
+    between that and all of them by how busy a worker was over ``memory_us``, up to ``saturation`` (``ServiceTimes``).
+    ``turnaround_us``: until a worker that ends a call begins the next; it counts as part of a busy worker's calls."""
+
+    reserve_us: float = 0.0
+    call_us: float = 0.0
+    slower: float = 0.0
+    all_busy: float = 1.0
+    busy_part: float = 1.0
+    memory_us: float = 0.0
+    saturation: float = 1.0
+    turnaround_us: float = 0.0
+
+    def longer(self, table_us: np.ndarray, part: float = 1.0) -> np.ndarray:
+        """How long calls take, of which the table says ``table_us``, with such a part of what it leaves out."""
+        took_us: np.ndarray = (1 + part * self.slower) * table_us + part * self.call_us
+        return took_us
