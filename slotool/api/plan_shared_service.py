@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.plan_interference import with_raised_table, with_raised_tables
 from slotool.api.plan_models import file_part
 from slotool.api.plan_scaling import scaling_limits, scaling_of, shared_scaling_limits
-from slotool.api.plan_verified import FRONT_END, VERIFIED
+from slotool.api.plan_verified import FRONT_END, VERIFIED, cores_shared
 from slotool.api.progress import Reporter
 from slotool.errors import InputError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slotool.planning.fleet import Found, Pool
     from slotool.planning.front_end import FrontEnd
     from slotool.planning.scaling import ScalingLimits
+    from slotool.planning.server_process import RunningServer
     from slotool.planning.shared import SharedFleet, SharedFleetSearch, SharedFound
     from slotool.workloads.requests import RequestLog
 
@@ -149,34 +150,33 @@ def _verified(
     from slotool.planning import verification
     from slotool.planning.server_process import RunningServer
     from slotool.planning.service_text import is_gpu
-    from slotool.planning.shared_verification import planned_together
+    from slotool.planning.shared_verification import mean_cpu_us, planned_together, rate_per_s
     from slotool.planning.traffic import Traffic
 
     busiest = {name: times_s for name, times_s in search.busiest(verify_s).items() if len(times_s)}
     pools = {name: fleet.pools[name] for name in busiest}
-    if fleet.replicas * fleet.worker.threads >= len(os.sched_getaffinity(0)):
-        reporter.note(
-            "the workers take every core of this machine, and share them with the client and the server's front end, "
-            "which no plan knows: on more cores more may be in time"
-        )
+    traffic = {name: Traffic.whole(times_s) for name, times_s in busiest.items()}
+    cores = len(os.sched_getaffinity(0))
+    takes_all = fleet.replicas * fleet.worker.threads >= cores
     fastest = _fastest(service, entries, search, fleet, reporter)
     served = ["--config", str(service), "--port", "0"]
     if not is_gpu(fleet.worker):  # all of them, also where workers come with the load
         served += ["--replicas", str(fleet.replicas)]
     with RunningServer(served) as server:
         front_ends = {
-            name: _front_end(name, entries[name], search, pool, server.url, reporter, fastest.get(name))
+            name: _front_end(name, entries[name], search, pool, server, reporter, fastest.get(name))
             for name, pool in pools.items()
         }
         for name, found in front_ends.items():
             reporter.note(f"the front end of {name} takes {found}")
+        if takes_all:
+            reporter.note(cores_shared(mean_cpu_us(traffic, front_ends), rate_per_s(traffic), cores))
         asked = {
             name: (_table(times_s), entries[name].deadline_ms, entries[name].data) for name, times_s in busiest.items()
         }
         logs = models_together(server.url, asked)
-    traffic = {name: Traffic.whole(times_s) for name, times_s in busiest.items()}
     promised = search.served(pools, fleet.replicas, VERIFIED, traffic).verdicts
-    with_front_end = planned_together(search, pools, VERIFIED, busiest, front_ends)
+    with_front_end = planned_together(search, pools, VERIFIED, traffic, front_ends, cores if takes_all else None)
     figures, verdicts = [], []
     for name, verdict in promised.items():
         planned = {"attainment": verdict.attainment, "accuracy": verdict.accuracy, "p99_s": verdict.p99_us / 1e6}
@@ -227,7 +227,7 @@ def _front_end(
     entry: PlannedModel,
     search: SharedFleetSearch,
     pool: Pool,
-    url: str,
+    server: RunningServer,
     reporter: Reporter,
     fastest: RequestLog | None,
 ) -> FrontEnd:
@@ -239,13 +239,17 @@ def _front_end(
 
     def sent(times_s: np.ndarray) -> RequestLog:
         return loadtest(
-            url, model=name, data=entry.data, deadline_ms=entry.deadline_ms, arrivals=_table(times_s), progress=reporter
-        ).log
+            server.url, model=name, data=entry.data, deadline_ms=entry.deadline_ms, arrivals=_table(times_s),
+            progress=reporter,
+        ).log  # fmt: skip
 
+    spent = front_end.CpuTime(server.process_id)
     bursts = sent(front_end.burst_times_s(entry.deadline_ms / 1e3))
-    rested, busy = _probe(name, entry, pool, url, reporter), sent(front_end.busy_times_s(pool))
+    cpu_us, client_us = spent.each_us(len(bursts.rows))
+    rested, busy = _probe(name, entry, pool, server.url, reporter), sent(front_end.busy_times_s(pool))
     alone = search.alone[name]
     found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
+    found = replace(found, cpu_us=cpu_us, client_us=client_us)
     found = with_warm_up(found, alone.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
     return verification.with_bursts(alone, [pool], [found], bursts)[0]
 

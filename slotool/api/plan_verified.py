@@ -97,7 +97,8 @@ def _verified(
         for pool, found in zip(fleet.pools, front_ends, strict=True):
             reporter.note(f"the front end{f' of {pool.worker.name}' if len(front_ends) > 1 else ''} takes {found}")
         if takes_all:
-            reporter.note(_shared(front_ends[0], traffic.rate_per_s, cores))
+            spent_us = front_ends[0].cpu_us, front_ends[0].client_us
+            reporter.note(cores_shared(spent_us, traffic.rate_per_s, cores))
         logs = [asked(server.url, arrivals=_at(traffic.arrival_s)).log]
     # Pools of two kinds are simulated apart: when all workers are busy is not known of them.
     whole = cores if takes_all and len(fleet.pools) == 1 else None
@@ -112,11 +113,12 @@ def _verified(
     return figures, (verdict.kept, verdict.sentence)
 
 
-def _shared(front_end: FrontEnd, rate_per_s: float, cores: int) -> str:
-    """That workers take every core, and what that costs them."""
+def cores_shared(spent_us: tuple[float, float], rate_per_s: float, cores: int) -> str:
+    """That workers take every core, and what that costs them; ``spent_us``: CPU time that the server's own process and
+    the client spend on a request."""
     from slotool.planning.pool_service import all_busy
 
-    own_ms, client_ms = front_end.cpu_us / 1e3, front_end.client_us / 1e3
+    own_ms, client_ms = spent_us[0] / 1e3, spent_us[1] / 1e3
     longer = all_busy(1e3 * (own_ms + client_ms), rate_per_s, cores)
     return (
         "the workers take every core of this machine, and share them with the server's front end and the client: these "
@@ -128,8 +130,7 @@ def _shared(front_end: FrontEnd, rate_per_s: float, cores: int) -> str:
 def _probed(
     pool: Pool, search: FleetSearch, url: str, sent: Callable[..., LoadTest], fastest: RequestLog | None
 ) -> FrontEnd:
-    """By requests none of which waits for another; then by as many as keep the workers busy, where the simulation tells
-    workers that rested from others."""
+    """By requests none of which waits for another; then by as many as keep the workers busy."""
     from slotool.planning import front_end
     from slotool.planning.front_end import FrontEnd
     from slotool.planning.warm_up import with_warm_up

@@ -341,7 +341,7 @@ class SharedFleetSearch:
             policies.append(service.policy)
             scenarios.append(Scenario.of(arrival_s[name], deadline_us / 1e6, pool.replicas))
             # Each model's latencies are drawn apart; those of the first as in a fleet of its own.
-            times.append(service.times(self.seed + draw + at * 1_000_003, overhead))
+            times.append(service.times(self.seed + draw + at * 1_000_003, overhead, pool.replicas))
         return dict(zip(pools, simulate_together(policies, scenarios, times), strict=True))
 
     def max_queue(self, pools: Mapping[str, Pool]) -> int:

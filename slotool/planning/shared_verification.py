@@ -10,7 +10,9 @@ import numpy as np
 
 from slotool.planning.fleet import Pool
 from slotool.planning.front_end import FrontEnd
+from slotool.planning.pool_service import all_busy
 from slotool.planning.shared import SharedFleetSearch
+from slotool.planning.traffic import Traffic
 from slotool.planning.verification import figures
 from slotool.serving.headroom import MAX_SHARE
 
@@ -19,18 +21,21 @@ def planned_together(
     search: SharedFleetSearch,
     pools: Mapping[str, Pool],
     draw: int,
-    arrival_s: Mapping[str, np.ndarray],
+    traffic: Mapping[str, Traffic],
     front_ends: Mapping[str, FrontEnd],
+    cores: int | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """By model what ``verification.figures`` says of its requests.
+    """By model what ``verification.figures`` says of its requests. ``cores``: as of ``verification.planned``.
 
     One server reads the requests of all models, one by one, each behind those before it. Its headroom is that of the
     model whose answers come latest, as it keeps one for all.
     """
+    arrival_s = {name: own.arrival_s for name, own in traffic.items()}
+    longer = 1.0 if cores is None else all_busy(sum(mean_cpu_us(traffic, front_ends)), rate_per_s(traffic), cores)
     read_us = read_together(arrival_s, front_ends)
     headroom_us = max(each.headroom_us for each in front_ends.values())
     overheads = {
-        name: replace(each, headroom_us=headroom_us).overhead(MAX_SHARE * search.promises[name].deadline_us)
+        name: replace(each, headroom_us=headroom_us).overhead(MAX_SHARE * search.promises[name].deadline_us, longer)
         for name, each in front_ends.items()
     }
     results = search.results(pools, draw, {name: own / 1e6 for name, own in read_us.items()}, overheads)
@@ -41,6 +46,17 @@ def planned_together(
         took_us = np.where(np.isnan(took_us), np.inf, took_us)
         found[name] = figures(took_us <= search.promises[name].deadline_us, result.right, took_us)
     return found
+
+
+def mean_cpu_us(traffic: Mapping[str, Traffic], front_ends: Mapping[str, FrontEnd]) -> tuple[float, float]:
+    """CPU time that the server's own process and the client spend on a request, of whichever model: the mean."""
+    parts = [(own.rate_per_s / rate_per_s(traffic), front_ends[name]) for name, own in traffic.items()]
+    return sum(part * each.cpu_us for part, each in parts), sum(part * each.client_us for part, each in parts)
+
+
+def rate_per_s(traffic: Mapping[str, Traffic]) -> float:
+    """Of all models."""
+    return sum(own.rate_per_s for own in traffic.values())
 
 
 def read_together(arrival_s: Mapping[str, np.ndarray], front_ends: Mapping[str, FrontEnd]) -> dict[str, np.ndarray]:

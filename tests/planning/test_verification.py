@@ -20,6 +20,8 @@ from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart
 from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Promise
+from slotool.planning.shared import Demand, SharedFleetSearch
+from slotool.planning.shared_verification import mean_cpu_us, planned_together, rate_per_s
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import read_profile
@@ -255,3 +257,25 @@ def test_a_p99_that_never_came_is_shown_as_such() -> None:
     figures = verification.served([log(np.full(10, 0.5), 1.0, status=503)])
     shown = type(plan)(plan.rows, {**plan.facts, "verify_s": 1.0}, "", verified=[{"what": "served", **figures}])
     assert "never" in repr(shown)
+
+
+def test_models_that_share_all_cores_share_them_with_the_front_end_too() -> None:
+    """Two requests at once, of two models, for two workers: the second finds the other one busy."""
+    times_s = {"first": 0.05 * np.arange(100.0), "second": 0.05 * np.arange(100.0) + 2e-4}
+    search = SharedFleetSearch(
+        [Demand(name, own, Promise(20e3, 0.9), {"one": worker()}, ["slackfit"]) for name, own in times_s.items()]
+    )
+    pools = {name: Pool(worker(), "slackfit", 2) for name in times_s}
+    traffic = {name: Traffic.whole(own) for name, own in times_s.items()}
+    # 4 ms of a request on average.
+    front_ends = {
+        name: FrontEnd(np.zeros(1), 0.0, 2e3, cpu_us=cpu_us, client_us=1e3)
+        for name, cpu_us in (("first", 2e3), ("second", 4e3))
+    }
+    assert mean_cpu_us(traffic, front_ends) == pytest.approx((3e3, 1e3))
+    left = planned_together(search, pools, 1, traffic, front_ends)
+    taken = planned_together(search, pools, 1, traffic, front_ends, cores=2)
+    longer = all_busy(4e3, rate_per_s(traffic), 2)
+    assert longer > 1.05
+    assert [left[name]["p99_s"] for name in times_s] == pytest.approx([1e-3, 1e-3])
+    assert [taken[name]["p99_s"] for name in times_s] == pytest.approx([1e-3, longer * 1e-3])
