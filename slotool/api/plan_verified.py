@@ -137,8 +137,6 @@ def _probed(
 
     rested = _probe(pool, url, sent)
     found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
-    if not search.knows_rest:
-        return found
     busy = sent(url, arrivals=_at(front_end.busy_times_s(pool))).log
     return with_warm_up(found, search.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
 

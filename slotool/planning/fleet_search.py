@@ -51,9 +51,6 @@ class FleetSearch:
     the latencies drawn. Raises ``InputError`` for traffic that is too short to show the promise.
     """
 
-    # Whether the simulation tells calls of workers that rested from others.
-    knows_rest = True
-
     def __init__(
         self,
         arrival_s: np.ndarray,

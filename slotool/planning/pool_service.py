@@ -65,13 +65,12 @@ class BatchingService:
         last = (len(times.starts) - 1) // times.per_machine * (times.per_machine - 1)
         all_busy = np.ones(len(times.values))
         all_busy[times.starts[last] :] = overhead.all_busy
-        took_us, idle = all_busy * overhead.longer(times.values), None
-        if overhead.memory_us:
-            took_us, idle = all_busy * overhead.longer(times.values, overhead.busy_part), took_us
-        took_us = took_us + overhead.turnaround_us
+        busy_us, rested_us = overhead.of_calls(times.values)
+        took_us, idle = all_busy * busy_us + overhead.turnaround_us, all_busy * rested_us
         return ServiceTimes(
-            took_us, times.starts, seed, times.per_machine, idle, overhead.memory_us, overhead.saturation
-        )
+            took_us, times.starts, seed, times.per_machine, idle if overhead.memory_us else None, overhead.memory_us,
+            overhead.saturation,
+        )  # fmt: skip
 
     def run(self, scenario: Scenario, seed: int, overhead: Overhead) -> SimulationResult:
         return simulate(self.policy, scenario, self.times(seed, overhead, len(scenario.death_us)))

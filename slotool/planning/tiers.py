@@ -162,7 +162,7 @@ class TierService:
         random = np.random.default_rng((seed, len(scenario)))
         tiers = self._tiers[self._mix.drawn(random, len(scenario))]
         asked = Asked(random.integers(self._examples, size=len(scenario)), tiers)
-        return self._service.simulate(scenario, asked, seed=seed, call_us=overhead.call_us, slower=overhead.slower)
+        return self._service.simulate(scenario, asked, seed=seed, overhead=overhead)
 
 
 class TierFleetSearch(MixedFleetSearch):
@@ -171,8 +171,6 @@ class TierFleetSearch(MixedFleetSearch):
     ``strictest``: the plan is for the strictest tier of ``mixes`` that some fleet holds, and not the cheapest fleet.
     ``cancels``: see ``TieredService``.
     """
-
-    knows_rest = False
 
     def __init__(
         self,

@@ -25,6 +25,12 @@ class Overhead(NamedTuple):
     saturation: float = 1.0
     turnaround_us: float = 0.0
 
+    def of_calls(self, table_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How long calls take, of which the table says ``table_us``: on a worker that computes all the time, and on one
+        that has rested; the same where that is not known."""
+        rested_us = self.longer(table_us)
+        return self.longer(table_us, self.busy_part) if self.memory_us else rested_us, rested_us
+
     def longer(self, table_us: np.ndarray, part: float = 1.0) -> np.ndarray:
         """How long calls take, of which the table says ``table_us``, with such a part of what it leaves out."""
         took_us: np.ndarray = (1 + part * self.slower) * table_us + part * self.call_us

@@ -11,7 +11,7 @@ from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.tolerance_tiers import LARGE_ENOUGH, LAST_CALL, MAX_AHEAD
 from slotool.simulation.events import ROUNDING_US
 from slotool.simulation.result import IN_TIME, LATE, REJECTED
-from slotool.simulation.service import draw_us
+from slotool.simulation.service import after_call, after_rest, draw_us, how_rested
 
 
 class Requests(NamedTuple):
@@ -36,13 +36,25 @@ class EnsembleArrays(NamedTuple):
 
 
 class Service(NamedTuple):
-    """``values``, ``starts``, ``seed``: as of ``ServiceTimes``, of versions × sizes."""
+    """``values``, ``starts``, ``seed``, ``idle``, ``memory_us``, ``saturation``: as of ``ServiceTimes``, of versions ×
+    sizes; ``call_us`` and ``idle_call_us``: what a worker's call takes besides its versions, in the same way."""
 
     values: Any
     starts: Any
     seed: Any
+    idle: Any
+    memory_us: Any
+    saturation: Any
     call_us: Any
+    idle_call_us: Any
     cancels: Any
+
+
+class Workers(NamedTuple):
+    """A heap by ``free_us``, the instants at which workers become idle; ``busy_share``: how busy each was as it did."""
+
+    free_us: Any
+    busy_share: Any
 
 
 class Found(NamedTuple):
@@ -55,9 +67,9 @@ class Found(NamedTuple):
 
 
 @njit(cache=True)
-def _busy_until(free_us: Any, at: int, until_us: float) -> None:
-    """Of a heap of the instants at which workers become idle, the one at ``at`` becomes a later one."""
-    count = len(free_us)
+def _busy_until(workers: Workers, at: int, until_us: float, busy_share: float) -> None:
+    """The worker at ``at`` becomes idle later."""
+    free_us, count = workers.free_us, len(workers.free_us)
     while True:
         below = 2 * at + 1
         if below >= count:
@@ -66,9 +78,21 @@ def _busy_until(free_us: Any, at: int, until_us: float) -> None:
             below += 1
         if free_us[below] >= until_us:
             break
-        free_us[at] = free_us[below]
+        free_us[at], workers.busy_share[at] = free_us[below], workers.busy_share[below]
         at = below
-    free_us[at] = until_us
+    free_us[at], workers.busy_share[at] = until_us, busy_share
+
+
+@njit(cache=True)
+def _share(workers: Workers, at: int, now: float, service: Service) -> float:
+    """How busy the worker at ``at``, which is idle, counts as."""
+    return after_rest(workers.busy_share[at], now - workers.free_us[at], service.memory_us)
+
+
+@njit(cache=True)
+def _ends_us(now: float, took_us: float, rested: float, service: Service) -> float:
+    """When a worker's call is over, whose versions take so long."""
+    return float(now + took_us + service.call_us + rested * (service.idle_call_us - service.call_us))
 
 
 @njit(cache=True)
@@ -176,10 +200,12 @@ def _loses_others(
 
 @njit(cache=True)
 def _take(
-    row: int, members: Any, example: Any, ensembles: EnsembleArrays, service: Service, drawn: int, found: Found
-) -> tuple[float, float, int]:
-    """µs that an ensemble's versions take for a batch, those of the second at once with the first apart; and the number
-    of the next call of a version. Each version has those that go on to it."""
+    row: int, members: Any, example: Any, ensembles: EnsembleArrays, service: Service, rested: float,
+    other_rested: float, drawn: int, found: Found,
+) -> tuple[float, float, int]:  # fmt: skip
+    """µs that an ensemble's versions take for a batch, those of the second at once with the first apart, on another
+    worker; and the number of the next call of a version. Each version has those that go on to it. ``rested``: how much
+    the workers have."""
     asks, taken, sizes = ensembles.asks, ensembles.taken, ensembles.sizes
     both, took_us, second_us, steps = ensembles.at_once[row], 0.0, 0.0, 0
     for query in members:
@@ -189,10 +215,12 @@ def _take(
         for query in members:
             count += both or taken[row, example[query]] > step
         cell = version * len(sizes) + np.searchsorted(sizes, count)
-        one_us = draw_us(service.values, service.values[:0], service.starts, cell, service.seed, drawn, 0.0)
+        is_other = step == 1 and both
+        how = other_rested if is_other else rested
+        one_us = draw_us(service.values, service.idle, service.starts, cell, service.seed, drawn, how)
         drawn += 1
         found.version_calls[version] += count
-        if step == 1 and both:
+        if is_other:
             second_us = one_us
         else:
             took_us += one_us
@@ -200,11 +228,41 @@ def _take(
 
 
 @njit(cache=True)
+def _answer(
+    row: int, other: int, now: float, members: Any, example: Any, ensembles: EnsembleArrays, service: Service,
+    workers: Workers, drawn: int, found: Found,
+) -> tuple[float, float, int]:  # fmt: skip
+    """Have the first of the heap answer a batch, and where the ensemble asks two versions at once, ``other`` one of
+    them: when the answer is there, µs of workers, and the number of the next call of a version."""
+    memory_us, saturation = service.memory_us, service.saturation
+    share = _share(workers, 0, now, service)
+    other_share = _share(workers, other, now, service) if ensembles.at_once[row] else 0.0
+    rested, other_rested = how_rested(share, saturation), how_rested(other_share, saturation)
+    took_us, second_us, drawn = _take(row, members, example, ensembles, service, rested, other_rested, drawn, found)
+    done = _ends_us(now, took_us, rested, service)
+    busy_us, share = done - now, after_call(share, done - now, memory_us)
+    answered = done
+    if ensembles.at_once[row]:
+        is_needed = False
+        for each in members:
+            is_needed |= ensembles.taken[row, example[each]] > 1
+        second = _ends_us(now, second_us, other_rested, service)
+        if not is_needed and service.cancels:
+            second = min(second, done)
+        busy_us += second - now
+        _busy_until(workers, other, second, after_call(other_share, second - now, memory_us))
+        if is_needed:
+            answered = max(done, second)
+    _busy_until(workers, 0, done, share)
+    return answered, busy_us, drawn
+
+
+@njit(cache=True)
 def run(
-    asked: Requests, ensembles: EnsembleArrays, service: Service, free_us: Any, found: Found
+    asked: Requests, ensembles: EnsembleArrays, service: Service, of_workers: Workers, found: Found
 ) -> tuple[float, int, int]:
-    at_once, taken, worst_us = ensembles.at_once, ensembles.taken, ensembles.worst_us
-    call_us, members = service.call_us, np.empty(ensembles.sizes[-1], dtype=np.int64)
+    worst_us, free_us = ensembles.worst_us, of_workers.free_us
+    members = np.empty(ensembles.sizes[-1], dtype=np.int64)
     now, busy_us, drawn, calls, others, workers, end = 0.0, 0.0, 0, 0, 0, len(free_us), 0
     on = np.full(len(ensembles.worst_us), np.nan)
     for query in range(len(asked.arrival_us)):
@@ -232,24 +290,11 @@ def run(
             found.status[query] = REJECTED
             continue
         batch = members[:size]
-        took_us, second_us, drawn = _take(row, batch, asked.example, ensembles, service, drawn, found)
+        done, took_us, drawn = _answer(
+            row, other, now, batch, asked.example, ensembles, service, of_workers, drawn, found
+        )
         calls += 1
-        done, both = now + took_us + call_us, at_once[row]
-        busy_us += done - now
-        if both:
-            is_needed = False
-            for each in batch:
-                is_needed |= taken[row, asked.example[each]] > 1
-            second = now + second_us + call_us
-            if not is_needed and service.cancels:
-                second = min(second, done)
-            busy_us += second - now
-            _busy_until(free_us, other, second)
-            _busy_until(free_us, 0, done)
-            if is_needed:
-                done = max(done, second)
-        else:
-            _busy_until(free_us, 0, done)
+        busy_us += took_us
         _learn(on, row, done - now, np.searchsorted(ensembles.sizes, size), ensembles)
         for each in batch:
             others += row != asked.choices[asked.tier[each], 0, one_idle]

@@ -22,6 +22,7 @@ from slotool.rules.ruleset import RuleSet
 from slotool.scheduling.space import ControlSpace, errors_at
 from slotool.scheduling.tolerance_tiers import ToleranceTiers, first_us, worst_us
 from slotool.simulation import tier_loop
+from slotool.simulation.overhead import Overhead
 from slotool.simulation.result import EXPIRED, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.tables import OperatingPoint, OutcomeTable
@@ -162,11 +163,11 @@ class TieredService:
         return float(min(each_us))
 
     def simulate(
-        self, scenario: Scenario, asked: Asked, *, seed: int = 0, call_us: float = 0.0, slower: float = 0.0
+        self, scenario: Scenario, asked: Asked, *, seed: int = 0, overhead: Overhead | None = None
     ) -> TierResult:
         """Requests in order of arrival, those of one ensemble that wait together in batches, on the workers of
-        ``scenario``; ``call_us``: what a worker's call takes besides its versions; ``slower``: by which share these
-        take longer than sampled.
+        ``scenario``. ``overhead``: of a worker's call, however many versions it asks, and of these what is ``slower``;
+        which workers keep all cores busy does not count.
 
         Raises ``InputError`` for deadlines out of that order, priorities, minimum accuracies and workers that die.
         """
@@ -198,11 +199,22 @@ class TieredService:
                 ensembles.sizes,
                 ensembles.first_us,
             ),
-            tier_loop.Service((1 + slower) * self._values, self._starts, seed, call_us, self.cancels),
-            np.zeros(len(scenario.death_us)),
+            self._of_calls(overhead or Overhead(), seed),
+            tier_loop.Workers(np.zeros(len(scenario.death_us)), np.zeros(len(scenario.death_us))),
             found,
         )
         return TierResult(
             ensembles, scenario, found.status, found.started_us, found.done_us, found.row, found.batch, busy_us, calls,
             ensembles.versions, found.version_calls, other_tier, asked.example,
+        )  # fmt: skip
+
+    def _of_calls(self, overhead: Overhead, seed: int) -> tier_loop.Service:
+        busy_us, rested_us = overhead._replace(call_us=0.0).of_calls(self._values)
+        call_us, rested_call_us = overhead.of_calls(np.zeros(1))
+        knows_rest = overhead.memory_us > 0
+        call_us = call_us + overhead.turnaround_us
+        idle = rested_us if knows_rest else np.empty(0)
+        return tier_loop.Service(
+            busy_us, self._starts, seed, idle, overhead.memory_us, overhead.saturation, float(call_us[0]),
+            float((rested_call_us if knows_rest else call_us)[0]), self.cancels,
         )  # fmt: skip
