@@ -157,7 +157,7 @@ def _opened(
     """The services as one family, the examples to ask for, and what tells this evaluation from another."""
     import numpy as np
 
-    from slotool.api.family import ALL, dataset_for
+    from slotool.api.family import dataset_for
     from slotool.elastic.model_family import ModelFamily, common_signature
     from slotool.elastic.model_family_files import open_versions, some_inputs
     from slotool.models.tasks import make_task
@@ -175,9 +175,7 @@ def _opened(
     )
     options: DataOptions
     dataset, options, _ = dataset_for(opened, task, data, inputs, images)
-    if split not in (ALL, *dataset.splits):
-        raise ArgumentError("split", f"{split!r} is none of {', '.join((ALL, *dataset.splits))}")
-    examples: Any = dataset.everything if split == ALL else dataset.splits[split]
+    examples: Any = dataset.examples(split)
     if limit is not None:
         examples = examples.take(np.arange(min(limit, len(examples))))
     if not len(examples):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slotool.models import Model, Signature, Task
     from slotool.tables import LatencyTable, OutcomeTable
 
-NONE, ALL = "none", "all"
+NONE = "none"
 # What an artifact says of data that no file holds.
 IN_MEMORY = "data in memory"
 # What learns a calibration.
@@ -265,19 +265,20 @@ def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
 
 def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Split, Split | None]:
     """The examples that are measured, and those that a calibration is learnt from."""
+    from slotool.data.dataset import ALL
+
     chosen = examples_name(split, calibration)
-    known = (ALL, *dataset.splits)
-    if chosen not in known:
-        raise ArgumentError("split", f"{chosen!r} is none of {', '.join(known)}")
     if calibration == NONE:
-        return (dataset.everything if chosen == ALL else dataset.splits[chosen]), None
+        return dataset.examples(chosen), None
     if chosen in (ALL, LEARNING):
         raise ArgumentError("split", f"the calibration is learnt from {LEARNING}; measure on test or train")
-    return dataset.splits[chosen], dataset.splits[LEARNING]
+    return dataset.examples(chosen), dataset.splits[LEARNING]
 
 
 def examples_name(split: str | None, calibration: str) -> str:
     """The split that is measured."""
+    from slotool.data.dataset import ALL
+
     return split or (ALL if calibration == NONE else "test")
 
 

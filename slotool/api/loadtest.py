@@ -37,6 +37,7 @@ def loadtest(
     duration_s: float | None = None,
     arrivals: FilePath | ArrivalTable | None = None,
     data: str | DataSource = "auto",
+    split: str = "test",
     protocol: str = "http",
     endpoint: str = "infer",
     processes: int = 1,
@@ -53,7 +54,7 @@ def loadtest(
     force: bool = False,
     progress: Reporting = "auto",
 ) -> LoadTest:
-    """Send test examples to a server, open loop.
+    """Send held-out examples to a server, open loop.
 
     Every request is sent when it is due, however many are outstanding, and its latency counts from then. Effective
     accuracy is the share of all requests answered correctly and in time. ``$SLOTOOL_TOKEN`` holds the server's bearer
@@ -66,7 +67,8 @@ def loadtest(
         rate: Mean requests per second of Poisson arrivals; None: 200.
         duration_s: Seconds to send; None: 10.
         arrivals: Replay this arrival table, or its file, instead.
-        data: Data set whose test examples are sent, a name or file, or with how to read it.
+        data: Data set whose examples are sent, a name or file, or with how to read it.
+        split: Which of them: ``"test"``, ``"validation"``, ``"train"``, or ``"all"``, of data that trained nothing.
         protocol: ``"http"`` or ``"grpc"``.
         endpoint: ``"infer"`` (Open Inference Protocol V2) or ``"compute"``.
         processes: Client processes.
@@ -127,12 +129,12 @@ def loadtest(
     terms = Terms(deadline_s, own_tolerance, objective, min_accuracy)
     server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout_s).described()
     dataset = _dataset(server, data)
-    plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares, tolerances).loaded()
+    plan = LoadPlan.draw(process, duration_s, dataset.examples(split), seed, shares, tolerances).loaded()
     server.examples(plan.split.x)
     if max(tolerances, default=0.0) > 1:
         _require_meant(replace(server, terms=replace(terms, tolerance=max(tolerances))), plan.split.x)
     injection = None if faults is None else _injection(address, faults, duration_s)
-    provenance = _provenance(server, dataset, process.name, rate, duration_s, seed)
+    provenance = _provenance(server, dataset, split, process.name, rate, duration_s, seed)
     provenance |= {"processes": processes, "priority": _stated(shares), "tolerances": _stated(tolerances)}
     text = f"{address}: {rate:g} requests/s for {duration_s:g} s"
     with reporter_of(progress).progress(text, total=len(plan)) as steps:
@@ -142,7 +144,7 @@ def loadtest(
 
 
 def _dataset(server: TargetServer, data: str | DataSource) -> Any:
-    """Whose test examples the server's model takes."""
+    """Whose examples the server's model takes."""
     from slotool.data import DataSource, has_many_labels, load_multilabel, numbered, open_dataset
 
     source = DataSource.of(data)
@@ -153,12 +155,12 @@ def _dataset(server: TargetServer, data: str | DataSource) -> Any:
 
 
 def models_together(
-    url: str, models: Mapping[str, tuple[ArrivalTable, float, str | DataSource]], seed: int = 0
+    url: str, models: Mapping[str, tuple[ArrivalTable, float, str | DataSource, str]], seed: int = 0
 ) -> dict[str, RequestLog]:
     """What became of requests for several models of one server on this machine, sent at the same time by this process.
 
-    ``models``: by name the instants of the requests, their deadline in milliseconds, and the data whose test examples
-    are sent. Raises as ``loadtest`` does.
+    ``models``: by name the instants of the requests, their deadline in milliseconds, and of which data which split is
+    sent. Raises as ``loadtest`` does.
     """
     from slotool.workloads import RecordedInstants
     from slotool.workloads.channels import TargetServer
@@ -168,14 +170,14 @@ def models_together(
 
     address = server_address(url, scheme="http", allow_remote=False)
     runs, provenances = {}, {}
-    for name, (arrivals, deadline_ms, data) in models.items():
+    for name, (arrivals, deadline_ms, data, split) in models.items():
         server = TargetServer(address, "infer", name, Terms(deadline_ms / 1e3, None, None, None), 10.0).described()
         dataset, process = _dataset(server, data), RecordedInstants(arrivals.times_s, from_start=True)
-        plan = LoadPlan.draw(process, process.duration_s, dataset.test, seed).loaded()
+        plan = LoadPlan.draw(process, process.duration_s, dataset.examples(split), seed).loaded()
         server.examples(plan.split.x)
         runs[name] = LocalRun(plan, server)
         provenances[name] = _provenance(
-            server, dataset, process.name, process.mean_rate_per_s, process.duration_s, seed
+            server, dataset, split, process.name, process.mean_rate_per_s, process.duration_s, seed
         )
     drive_together(list(runs.values()))
     return {name: run.log(provenances[name]) for name, run in runs.items()}
@@ -287,7 +289,7 @@ def _drive(run: LoadRun, out: Path | None, provenance: dict[str, Any], injection
 
 
 def _provenance(
-    server: TargetServer, dataset: Dataset, arrivals: str, rate: float, duration_s: float, seed: int
+    server: TargetServer, dataset: Dataset, split: str, arrivals: str, rate: float, duration_s: float, seed: int
 ) -> dict[str, Any]:
     from slotool.machine import machine_id
 
@@ -301,6 +303,6 @@ def _provenance(
         "duration_s": duration_s,
         "seed": seed,
         "data": dataset.name,
-        "split": "test",
+        "split": split,
         "machine": machine_id(),
     }

@@ -116,7 +116,8 @@ def plan(
         plots: Folder for plots (PNG) of attainment and accuracy by cost.
         verify_s: Serve the plan on this machine, send it so many seconds of the traffic, the busiest, and compare;
             needs ``out``.
-        data: Data set whose test examples are then sent, a name or file, or with how to read it.
+        data: Data set whose test examples are then sent, a name or file, or with how to read it; all its examples where
+            ``outcomes`` are of all of them.
         seed: Of drawn arrivals and latencies.
         force: Replace ``out`` if it exists.
         progress: Who hears how far it is; see ``slotool.api.progress``.

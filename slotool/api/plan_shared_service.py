@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.plan_interference import with_raised_table, with_raised_tables
 from slotool.api.plan_models import file_part
 from slotool.api.plan_scaling import scaling_limits, scaling_of, shared_scaling_limits
-from slotool.api.plan_verified import FRONT_END, VERIFIED, cores_shared
+from slotool.api.plan_verified import FRONT_END, VERIFIED, cores_shared, examples_sent
 from slotool.api.progress import Reporter
 from slotool.errors import InputError
 
@@ -157,6 +157,7 @@ def _verified(
     pools = {name: fleet.pools[name] for name in busiest}
     traffic = {name: Traffic.whole(times_s) for name, times_s in busiest.items()}
     cores = len(os.sched_getaffinity(0))
+    splits = {name: examples_sent(search.alone[name].outcomes, entries[name].data) for name in busiest}
     takes_all = fleet.replicas * fleet.worker.threads >= cores
     fastest = _fastest(service, entries, search, fleet, reporter)
     served = ["--config", str(service), "--port", "0"]
@@ -172,7 +173,8 @@ def _verified(
         if takes_all:
             reporter.note(cores_shared(mean_cpu_us(traffic, front_ends), rate_per_s(traffic), cores))
         asked = {
-            name: (_table(times_s), entries[name].deadline_ms, entries[name].data) for name, times_s in busiest.items()
+            name: (_table(times_s), entries[name].deadline_ms, entries[name].data, splits[name])
+            for name, times_s in busiest.items()
         }
         logs = models_together(server.url, asked)
     promised = search.served(pools, fleet.replicas, VERIFIED, traffic).verdicts

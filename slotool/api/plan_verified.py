@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slotool.planning.fleet import Fleet, Pool
     from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.front_end import FrontEnd
+    from slotool.tables import OutcomeTable
     from slotool.workloads import ArrivalTable
     from slotool.workloads.requests import RequestLog
 
@@ -71,7 +72,8 @@ def _verified(
     deadline_ms = search.promise.deadline_us / 1e3
     cores = len(os.sched_getaffinity(0))
     takes_all = sum(pool.replicas * pool.worker.threads for pool in fleet.pools) >= cores
-    sent = partial(loadtest, data=data, deadline_ms=deadline_ms, progress=reporter)
+    split = examples_sent(search.outcomes, data)
+    sent = partial(loadtest, data=data, split=split, deadline_ms=deadline_ms, progress=reporter)
     # Several pools have the same terms.
     asked = partial(sent, **search.terms(fleet.pools[0]))
     bursts_at = _at(front_end.burst_times_s(deadline_ms / 1e3))
@@ -111,6 +113,17 @@ def _verified(
         {"what": "served", **verification.served(logs)},
     ]
     return figures, (verdict.kept, verdict.sentence)
+
+
+def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
+    """The split that is sent: all of data of which the outcome table holds all, as it then trained none of the models;
+    of others the test split."""
+    from slotool.data import DataSource
+    from slotool.data.dataset import ALL
+
+    of: Mapping[str, Any] = {} if outcomes is None else outcomes.provenance
+    name = Path(DataSource.of(data).name.partition(":")[0]).name
+    return ALL if (of.get("data"), of.get("split")) == (name, ALL) else "test"
 
 
 def cores_shared(spent_us: tuple[float, float], rate_per_s: float, cores: int) -> str:

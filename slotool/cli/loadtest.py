@@ -50,6 +50,7 @@ def loadtest(
     label: DataLabel = None,
     inputs: DataInputs = None,
     images: DataImages = None,
+    split: Annotated[str, _requests("--split", help="Which examples: test, validation, train or all.")] = "test",
     protocol: Annotated[str, _server("--protocol", help="http or grpc.")] = "http",
     endpoint: Annotated[str, _server("--endpoint", help="infer (Open Inference Protocol V2) or compute.")] = "infer",
     processes: Annotated[int, _load("--processes", min=1, max=256, help="Client processes.")] = 1,
@@ -80,11 +81,11 @@ def loadtest(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Send test examples to a server, and log each request.
+    """Send held-out examples to a server, and log each request.
 
-    Every request is sent when it is due, at a Poisson or recorded instant, however many are outstanding, and its
-    latency counts from then. Effective accuracy is the share of all requests answered correctly and in time. A client
-    too late to judge the server is a failed run (exit 3). $SLOTOOL_TOKEN holds the server's bearer token.
+    A request is sent when it is due, however many are outstanding, and its latency counts from then. Effective
+    accuracy is the share of all requests answered correctly and in time. A client too late to judge the server is a
+    failed run (exit 3). $SLOTOOL_TOKEN holds the server's bearer token.
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10s --deadline-ms 20
     """
@@ -99,6 +100,7 @@ def loadtest(
         duration_s=parse_duration(duration, "--duration"),
         arrivals=arrivals,
         data=data_source(data, label, inputs, images),
+        split=split,
         protocol=protocol,
         endpoint=endpoint,
         processes=processes,

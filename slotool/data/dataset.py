@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from slotool.data.columns import Columns
 from slotool.data.sequences import RaggedColumns, concatenated, described
 from slotool.data.stored import StoredExamples
-from slotool.errors import DataError
+from slotool.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 
+# What commands call the examples of all splits together.
+ALL = "all"
 # Of the memory that is free, for the examples of one data set.
 MEMORY_SHARE = 0.5
 
@@ -99,6 +101,12 @@ class Dataset:
     def splits(self) -> dict[str, Split]:
         """By name."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    def examples(self, split: str) -> Split:
+        """Those of a split by its name, or of all for ``ALL``. Raises ``ArgumentError`` for another name."""
+        if split == ALL:
+            return self.everything
+        return _named(self.splits, split, (ALL,))
 
 
 @dataclass(frozen=True)
@@ -189,10 +197,23 @@ class MultiLabelDataset:
     def input_shape(self) -> tuple[int, ...]:
         return (int(self.train.x.shape[1]),)
 
+    def examples(self, split: str) -> MultiLabelSplit:
+        """Those of a split by its name. Raises ``ArgumentError`` for another."""
+        return _named({"train": self.train, "validation": self.validation, "test": self.test}, split)
+
     @property
     def sparse(self) -> bool:
         """Whether the splits' ``x`` are CSR matrices."""
         return not isinstance(self.train.x, np.ndarray)
+
+
+_Part = TypeVar("_Part", Split, MultiLabelSplit)
+
+
+def _named(splits: Mapping[str, _Part], split: str, others: Sequence[str] = ()) -> _Part:
+    if split not in splits:
+        raise ArgumentError("split", f"{split!r} is none of {', '.join((*others, *splits))}")
+    return splits[split]
 
 
 def available_memory_bytes() -> int:

@@ -61,7 +61,7 @@ class FleetSearch:
         max_workers: int = 1_000,
         seed: int = 0,
     ):
-        self._judge = Judge(promise, outcomes)
+        self.outcomes, self._judge = outcomes, Judge(promise, outcomes)
         self._judge.require_enough(len(arrival_s))
         if not promise.deadline_us > reserve_us:
             raise InputError(

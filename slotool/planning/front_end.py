@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,8 +22,9 @@ from slotool.workloads.requests import RequestLog
 PROBE_S, PROBE_SHARE, MAX_PROBE_RATE_PER_S = 4.0, 0.2, 50.0
 # Where the most accurate point takes so much longer than the fastest, a server of the fastest is probed too.
 APART_US = 2e3
-# Before that it gets bursts of so many requests at one instant, that many of them or as many as fit into the time.
-BURST, BURSTS, BURSTS_S = 24, 20, 4.0
+# Before that it gets bursts at one instant of so many requests, small and large ones in turn: that many of each, or as
+# many as fit into the time.
+BURST, LARGE_BURST, BURSTS, BURSTS_S = 24, 96, 20, 6.0
 # Between two bursts, besides a deadline.
 PAUSE_S = 0.1
 # Then workers are kept busy for so long: as many requests as they answer one by one, and at most so many a second.
@@ -40,8 +42,9 @@ class FrontEnd:
     by how busy the worker was over ``memory_us``, up to a share of ``saturation``. A memory of 0: that is not known,
     and all calls are as of one that rested. ``turnaround_us``: between two calls of a worker with requests waiting.
     ``headroom_us``: by which the server brings deadlines forward (``LatencyHeadroom``). ``each_us``: that a request
-    keeps those behind it from being read, in a burst. ``cpu_us``: CPU time that the server's own process spends on a
-    request, without its workers', and ``client_us`` the client on the same machine.
+    keeps those behind it from being read, in a burst, and ``first_us`` how much longer the first does. ``cpu_us``: CPU
+    time that the server's own process spends on a request, without its workers', and ``client_us`` the client on the
+    same machine.
     """
 
     outside_us: np.ndarray
@@ -55,6 +58,7 @@ class FrontEnd:
     memory_us: float = 0.0
     saturation: float = 1.0
     turnaround_us: float = 0.0
+    first_us: float = 0.0
 
     @classmethod
     def of_probe(cls, log: RequestLog, profile: Profile, fastest: RequestLog | None = None) -> FrontEnd:
@@ -88,13 +92,9 @@ class FrontEnd:
         return Overhead(headroom_us, *of_calls)
 
     def read_us(self, arrival_us: np.ndarray) -> np.ndarray:
-        """Instants at which requests have been read, float64 [n]: one by one, each behind those before it.
-
-        ``arrival_us``: float64 [n], ascending. Source: Lindley's recursion.
-        """
-        ranks = self.each_us * np.arange(len(arrival_us))
-        read_us: np.ndarray = ranks + np.maximum.accumulate(arrival_us - ranks)
-        return read_us
+        """Instants at which requests have been read, float64 [n]; ``arrival_us``: float64 [n], ascending."""
+        count = len(arrival_us)
+        return read_in_turn(arrival_us, np.full(count, self.each_us), np.full(count, self.first_us))
 
     def __str__(self) -> str:
         outside_ms = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3
@@ -105,10 +105,27 @@ class FrontEnd:
                 f", where its worker has rested; {self.busy_part:.0%} of that where it computed all the time for some "
                 f"{3e-3 * self.memory_us:.0f} ms"
             )
+        before = f"{self.each_us / 1e3:.2g} ms for each one before it"
+        if self.first_us:
+            before += f" and {self.first_us / 1e3:.2g} more for the first of several"
         return (
-            f"{outside_ms[0]:.2g} ms a request (p99 {outside_ms[1]:.2g}), {self.each_us / 1e3:.2g} ms for each one "
-            f"before it; a call takes {call}, as probed at the server's start"
+            f"{outside_ms[0]:.2g} ms a request (p99 {outside_ms[1]:.2g}), {before}; a call takes {call}, as probed at "
+            "the server's start"
         )
+
+
+def read_in_turn(arrival_us: np.ndarray, each_us: np.ndarray, first_us: np.ndarray) -> np.ndarray:
+    """Instants at which requests have been read: one by one, each behind those before it. A request keeps the loop for
+    its ``each_us``, and one that finds it idle for ``first_us`` more; all float64 [n], arrivals ascending.
+
+    Source: Lindley's recursion.
+    """
+    read_us, free_us = [], -math.inf
+    for arrived_us, own_us, more_us in zip(arrival_us.tolist(), each_us.tolist(), first_us.tolist(), strict=True):
+        begins_us = max(arrived_us, free_us)
+        free_us = begins_us + own_us + (more_us if begins_us == arrived_us else 0.0)
+        read_us.append(begins_us)
+    return np.array(read_us, dtype=np.float64)
 
 
 class CpuTime:
@@ -166,10 +183,11 @@ def probe_rate_per_s(pool: Pool) -> float:
 
 
 def burst_times_s(deadline_s: float) -> np.ndarray:
-    """Instants of the bursts' requests, float64, ascending from 0: a burst begins when the one before it is over."""
+    """Instants of the bursts' requests, float64, ascending from 0: a burst begins when the one before it is over, and
+    of two the second is large."""
     apart_s = deadline_s + PAUSE_S
-    count = min(BURSTS, max(3, int(BURSTS_S / apart_s)))
-    return np.repeat(apart_s * np.arange(count), BURST)
+    count = 2 * min(BURSTS, max(3, int(BURSTS_S / apart_s / 2)))
+    return np.repeat(apart_s * np.arange(count), np.tile([BURST, LARGE_BURST], count // 2))
 
 
 def busy_times_s(pool: Pool) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotool.planning.fleet import Pool
-from slotool.planning.front_end import FrontEnd
+from slotool.planning.front_end import FrontEnd, read_in_turn
 from slotool.planning.pool_service import all_busy
 from slotool.planning.shared import SharedFleetSearch
 from slotool.planning.traffic import Traffic
@@ -60,13 +60,11 @@ def rate_per_s(traffic: Mapping[str, Traffic]) -> float:
 
 
 def read_together(arrival_s: Mapping[str, np.ndarray], front_ends: Mapping[str, FrontEnd]) -> dict[str, np.ndarray]:
-    """By model the instants at which its requests have been read, float64 µs: all by one loop, which a request of a
-    model keeps for the model's ``each_us``. Source: Lindley's recursion, as ``FrontEnd.read_us``."""
+    """By model the instants at which its requests have been read, float64 µs: all by one loop, as ``read_in_turn``."""
     names = list(arrival_s)
-    due_us = np.concatenate([1e6 * arrival_s[name] for name in names])
-    each_us = np.concatenate([np.full(len(arrival_s[name]), front_ends[name].each_us) for name in names])
-    of = np.concatenate([np.full(len(arrival_s[name]), at) for at, name in enumerate(names)])
+    counts = [len(arrival_s[name]) for name in names]
+    of, due_us = np.repeat(np.arange(len(names)), counts), np.concatenate([1e6 * arrival_s[name] for name in names])
+    each_us, first_us = np.array([(front_ends[name].each_us, front_ends[name].first_us) for name in names]).T
     order = np.argsort(due_us, kind="stable")
-    before_us = np.concatenate([[0.0], np.cumsum(each_us[order])[:-1]])
-    read_us = before_us + np.maximum.accumulate(due_us[order] - before_us)
+    read_us = read_in_turn(due_us[order], each_us[of[order]], first_us[of[order]])
     return {name: read_us[of[order] == at] for at, name in enumerate(names)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,8 @@ from slotool.workloads.requests import RequestLog
 
 # Halvings of the range in which the loop's time for a request is looked for: to a thousandth of it.
 FITTED = 10
+# Large bursts tell something where such a share of them is answered within the deadline.
+LARGE_IN_TIME = 0.95
 
 
 def planned(
@@ -70,20 +72,42 @@ def with_bursts(
 ) -> list[FrontEnd]:
     """The front ends whose simulated ``bursts`` take as long, on average, as those that were served.
 
-    What has no answer within the deadline counts as the deadline. Found by bisection, as answers come later the longer
-    each request keeps the loop: where its CPU time is known, no longer than server and client compute for it, as bursts
-    that outlast the deadline take no longer by it.
+    What has no answer within the deadline counts as the deadline. By how much longer large bursts take than small ones
+    a request is told from the first of a burst; where large ones outlast the deadline, all requests count alike. Found
+    by bisection, as answers come later the longer each request keeps the loop: where its CPU time is known, no longer
+    than server and client compute for it, as bursts that outlast the deadline take no longer by it.
     """
     due_s, deadline_us = bursts.rows["intended_s"].to_numpy(), search.promise.deadline_us
-    took_us = np.minimum(np.where(bursts.answered, 1e6 * bursts.latency_s, np.inf), deadline_us)
-    spent_us = front_ends[0].cpu_us + front_ends[0].client_us
-    low_us, high_us = 0.0, min(deadline_us / BURST, spent_us or math.inf)
+    _, which, sizes = np.unique(due_s, return_inverse=True, return_counts=True)
+    is_large = sizes[which] > BURST
+    served_us = np.minimum(np.where(bursts.answered, 1e6 * bursts.latency_s, np.inf), deadline_us)
+    tells_apart = is_large.any() and float((served_us[is_large] < deadline_us).mean()) >= LARGE_IN_TIME
+    small_us = float(served_us[~is_large].mean())
+    apart_us = float(served_us[is_large].mean()) - small_us if tells_apart else 0.0
+
+    def simulated_us(each_us: float, first_us: float) -> tuple[float, float]:
+        """Of small bursts, and by how much longer large ones take."""
+        tried = [replace(each, each_us=each_us, first_us=first_us) for each in front_ends]
+        took_us = np.minimum(answered(search, pools, 0, due_s, tried)[0], deadline_us)
+        small_us = float(took_us[~is_large].mean())
+        return small_us, float(took_us[is_large].mean()) - small_us if tells_apart else 0.0
+
+    most_us = min(deadline_us / BURST, front_ends[0].cpu_us + front_ends[0].client_us or math.inf)
+    if not tells_apart:
+        each_us = _bisected(lambda each_us: simulated_us(each_us, 0.0)[0] > small_us, most_us)
+        return [replace(each, each_us=each_us) for each in front_ends]
+    each_us = _bisected(lambda each_us: simulated_us(each_us, 0.0)[1] > apart_us, most_us)
+    first_us = _bisected(lambda first_us: simulated_us(each_us, first_us)[0] > small_us, BURST * most_us)
+    return [replace(each, each_us=each_us, first_us=first_us) for each in front_ends]
+
+
+def _bisected(is_too_long: Callable[[float], bool], most_us: float) -> float:
+    """The longest time up to ``most_us`` that is not, to the precision of ``FITTED``."""
+    low_us, high_us = 0.0, most_us
     for _ in range(FITTED):
-        each_us = 0.5 * (low_us + high_us)
-        tried_us, _ = answered(search, pools, 0, due_s, [replace(each, each_us=each_us) for each in front_ends])
-        slower = float(np.minimum(tried_us, deadline_us).mean()) > float(took_us.mean())
-        low_us, high_us = (low_us, each_us) if slower else (each_us, high_us)
-    return [replace(each, each_us=low_us) for each in front_ends]
+        middle_us = 0.5 * (low_us + high_us)
+        low_us, high_us = (low_us, middle_us) if is_too_long(middle_us) else (middle_us, high_us)
+    return low_us
 
 
 def _took_us(part: Part) -> np.ndarray:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import slotool as api
 from slotool.api.plan_verified import FRONT_END
@@ -17,7 +19,7 @@ from slotool.errors import InputError, PromiseBroken
 from slotool.planning import front_end, verification
 from slotool.planning.fleet import Pool
 from slotool.planning.fleet_search import FleetSearch
-from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart
+from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart, read_in_turn
 from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Promise
 from slotool.planning.shared import Demand, SharedFleetSearch
@@ -52,6 +54,16 @@ def log(outside_ms: np.ndarray, compute_ms: float, status: int = 200) -> Request
             "label": 1, "answer": np.where(status == 200, 1, -1), "point": "version=only", "deadline_s": 0.02,
             "queue_s": 0.0, "compute_s": 1e-3 * compute_ms}  # fmt: skip
     return RequestLog(pd.DataFrame(rows))
+
+
+def log_of(due_s: np.ndarray, took_us: np.ndarray) -> RequestLog:
+    """Of requests within 50 ms; infinite: without an answer."""
+    lost = ~np.isfinite(took_us)
+    done_s = due_s + 1e-6 * np.where(lost, 0.0, took_us)
+    rows = log(np.zeros(len(due_s)), 1.0).rows
+    return RequestLog(
+        rows.assign(intended_s=due_s, sent_s=due_s, done_s=done_s, status=np.where(lost, 503, 200), deadline_s=0.05)
+    )
 
 
 def test_the_front_end_is_what_the_table_does_not_know() -> None:
@@ -111,24 +123,51 @@ def test_a_front_end_has_one_request_after_the_other() -> None:
     front_end = FrontEnd(np.full(1, 500.0), 0.0, 0.0, each_us=2e3)
     read_us = front_end.read_us(np.array([1e6, 1e6, 1e6, 2e6]))
     assert read_us == pytest.approx([1e6, 1.002e6, 1.004e6, 2e6])
+    slow_first = FrontEnd(np.full(1, 500.0), 0.0, 0.0, each_us=2e3, first_us=1e3)
+    assert slow_first.read_us(np.array([1e6, 1e6, 1e6, 2e6])) == pytest.approx([1e6, 1.003e6, 1.005e6, 2e6])
 
 
-@pytest.mark.parametrize("each_us", [0.0, 150.0, 600.0])
-def test_bursts_tell_what_a_request_takes_of_the_loop(each_us: float) -> None:
-    """As far as the worker's calls do not take longer."""
+@settings(max_examples=50, deadline=None)
+@given(
+    gaps_us=st.lists(st.floats(0, 1e3), min_size=1, max_size=60),
+    each_us=st.floats(0, 500),
+    seed=st.integers(0, 9),
+)
+def test_requests_are_read_in_turn_as_by_lindleys_recursion(gaps_us: list[float], each_us: float, seed: int) -> None:
+    arrival_us = np.cumsum(gaps_us)
+    ranks = each_us * np.arange(len(arrival_us))
+    alike = read_in_turn(arrival_us, np.full(len(arrival_us), each_us), np.zeros(len(arrival_us)))
+    assert alike == pytest.approx(ranks + np.maximum.accumulate(arrival_us - ranks))
+    longer_us = np.random.default_rng(seed).uniform(0, 300, len(arrival_us))
+    later = read_in_turn(arrival_us, np.full(len(arrival_us), each_us), longer_us)
+    assert (later >= alike - 1e-6).all()
+    assert (np.diff(later) >= each_us - 1e-6).all(), "the loop reads one at a time"
+
+
+@pytest.mark.parametrize("first_us", [0.0, 400.0, 2_000.0])
+@pytest.mark.parametrize("each_us", [60.0, 150.0, 350.0])
+def test_bursts_tell_what_a_request_takes_of_the_loop(each_us: float, first_us: float) -> None:
+    """As far as the worker's calls do not take longer: the first of a burst apart from the others."""
     search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
     pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
-    true = FrontEnd(np.full(1, 700.0), 20.0, 1e3, each_us)
+    true = FrontEnd(np.full(1, 700.0), 20.0, 1e3, each_us, first_us=first_us)
     took_us, _ = verification.answered(search, [pool], 1, due_s, [true])
-    rows = log(np.zeros(len(due_s)), 1.0).rows
-    lost = ~np.isfinite(took_us)
-    done_s = due_s + 1e-6 * np.where(lost, 0.0, took_us)
-    bursts = RequestLog(
-        rows.assign(intended_s=due_s, sent_s=due_s, done_s=done_s, status=np.where(lost, 503, 200), deadline_s=0.05)
-    )
+    bursts = log_of(due_s, took_us)
     probed = FrontEnd(true.outside_us, true.call_us, true.headroom_us)
     (found,) = verification.with_bursts(search, [pool], [probed], bursts)
-    assert found.each_us == pytest.approx(each_us, abs=5.0)
+    assert found.each_us == pytest.approx(each_us, abs=20.0)
+    assert found.first_us == pytest.approx(first_us, abs=200.0)
+
+
+def test_bursts_that_outlast_the_deadline_do_not_tell_the_first_request_apart() -> None:
+    search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
+    pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
+    true = FrontEnd(np.full(1, 700.0), 20.0, 1e3, 900.0)
+    took_us, _ = verification.answered(search, [pool], 1, due_s, [true])
+    assert (took_us[-96:] > 50e3).any()
+    bursts = log_of(due_s, took_us)
+    (found,) = verification.with_bursts(search, [pool], [FrontEnd(true.outside_us, true.call_us, 1e3)], bursts)
+    assert (found.each_us, found.first_us) == (pytest.approx(900.0, abs=10.0), 0.0)
 
 
 def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:

@@ -12,9 +12,10 @@ from sklearn.linear_model import LogisticRegression
 
 import slotool
 from slotool.api.load_tested import LoadTest
-from slotool.errors import DataError
+from slotool.errors import ArgumentError, DataError
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel
+from slotool.workloads.requests import RequestLog
 from tests.serving.live_server import LiveServer, live_server
 
 # pytest resets the filter of warnings that the model sets when it is loaded.
@@ -75,3 +76,23 @@ def test_a_class_that_the_model_does_not_know_is_named_with_its_row(server: Live
     flowers(5, 4).assign(kind=["rose", "rose", "nettle", "rose", "rose"]).to_csv(data, index=False)
     with pytest.raises(DataError, match=r"row 2, column 'kind': class 'nettle', which the model does not know"):
         load(server, data)
+
+
+def test_of_data_that_trained_nothing_all_may_be_sent(server: LiveServer, tmp_path: Path) -> None:
+    data = tmp_path / "held-out.parquet"
+    flowers(20, 5).to_parquet(data)
+
+    def sent(**asked: str) -> set[int]:
+        found = slotool.loadtest(
+            server.url, rate=100.0, duration_s=1.0, data=f"{data}:kind", out=tmp_path / "log.parquet", force=True,
+            progress=None, **asked,
+        )  # fmt: skip
+        assert RequestLog.load(tmp_path / "log.parquet").provenance["split"] == asked.get("split", "test")
+        return set(found.frame()["example"])
+
+    # By default a fifth of a file that does not tell its splits apart, since the rest may have trained the model.
+    assert len(sent()) == 4
+    assert len(sent(split="train")) == 12
+    assert len(sent(split="all")) == 20
+    with pytest.raises(ArgumentError, match="'some' is none of all, train, validation, test"):
+        sent(split="some")
