@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import slotool as api
-from slotool.api.plan_verified import FRONT_END
+from slotool.api.plan_verified import FRONT_END, examples_sent
 from slotool.artifacts.shipped import shipped_artifact
+from slotool.data import DataSource
 from slotool.errors import InputError, PromiseBroken
 from slotool.planning import front_end, verification
 from slotool.planning.fleet import Pool
@@ -27,7 +28,7 @@ from slotool.planning.shared_verification import mean_cpu_us, planned_together, 
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import read_profile
-from slotool.tables import LatencyTable
+from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import ArrivalTable, Poisson
 from slotool.workloads.requests import RequestLog
 from tests.conftest import Slotool
@@ -117,6 +118,27 @@ def test_what_calls_take_longer_is_a_line_through_the_fastest_and_the_slowest(
     search = FleetSearch(times_s, Promise(90e3, 0.9), reserve_us=2e3)
     took_us, _ = verification.answered(search, [Pool(kind, "maxacc", 1)], 1, times_s, [found])
     assert took_us == pytest.approx(np.full(300, 500.0 + 21e3 * (1 + slower) + call_us))
+
+
+@pytest.mark.parametrize(
+    ("provenance", "data", "split"),
+    [
+        ({"data": "held-out.npz", "split": "all"}, "some/held-out.npz", "all"),
+        ({"data": "held-out.parquet", "split": "all"}, "held-out.parquet:kind", "all"),
+        ({"data": "held-out.npz", "split": "all"}, "others.npz", "test"),
+        ({"data": "digits", "split": "validation"}, "digits", "test"),
+        ({}, "digits", "test"),
+        (None, "digits", "test"),
+    ],
+)
+def test_all_examples_are_sent_where_outcomes_are_of_all(
+    provenance: dict[str, str] | None, data: str, split: str
+) -> None:
+    """Those were held out from the models; of other data the training examples may have been seen."""
+    rows = [{"example": "0", "version": "only", "error": 0.0, "latency_s": 1e-3, "confidence": 1.0}]
+    outcomes = None if provenance is None else OutcomeTable(OutcomeTable.of(rows).rows, provenance)
+    assert examples_sent(outcomes, data) == split
+    assert examples_sent(outcomes, DataSource(data, label="kind")) == split
 
 
 def test_a_front_end_has_one_request_after_the_other() -> None:
