@@ -13,17 +13,22 @@ from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, 
 from slotool.predictors.from_base import FromBase
 from slotool.predictors.registry import from_nested_state, nested_state
 from slotool.predictors.similarity import Correction, Priors
-from slotool.predictors.three_term import ThreeTermPredictor
+from slotool.predictors.three_term import ThreeTermPredictor, left_out
 
 PRIORS = Priors(shifts=(0.05, 2.0), deviations=(0.1, 0.3, 0.6), slopes=(0.0, 0.1, 0.3, 1.0), noises=(0.03, 0.08, 0.2))
 PARTS = ("adapted", "three_term")
+# The adapted base counts less where its variance is more than so many times the mean square that three terms err by on
+# labels left out, in log; one of these errors counts up to this.
+MAX_TIMES_UNSURE, MAX_LOG_ERROR = 2.0, 1.0
 
 
 class CompositionPredictor(FromBase):
     """latency = √(adapted × three-term) × e^r, where r is smooth in what share of its cost a network spends where.
 
     Two means that err differently: a base corrected by type, and three prices of the labels alone. r is the
-    ``Correction`` by what both leave of the labels, averaged over ``PRIORS``.
+    ``Correction`` by what both leave of the labels, averaged over ``PRIORS``. Where the adapted one is unsure, as of a
+    network with types or sizes that no label has on a device unlike the base's, three terms stand in for it: by how
+    much its spread exceeds what they err by on labels left out.
     """
 
     name = "composition"
@@ -34,6 +39,8 @@ class CompositionPredictor(FromBase):
         self._parts: tuple[Predictor[OperatorGraph], ...] = (AdaptedPredictor(self.source), ThreeTermPredictor())
         for part in self._parts:
             part.fit(train, NO_EXAMPLES, seed=0)
+        errors = np.clip(left_out(train), -MAX_LOG_ERROR, MAX_LOG_ERROR)
+        self._three_term_variance: float | None = float(np.mean(errors**2))
         self._correction = Correction.of(graphs, np.log(latency_s) - self._mean(graphs), PRIORS)
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
@@ -58,11 +65,20 @@ class CompositionPredictor(FromBase):
         return restored
 
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return self._correction.state()
+        tensors, document = self._correction.state()
+        return tensors, {**document, "three_term_variance": self._three_term_variance}
 
     def _restore(self, tensors: Tensors, document: Document) -> None:
         self._correction = Correction.from_state(tensors, document)
+        # One that was written before there was this weighs both parts alike everywhere.
+        self._three_term_variance = document.get("three_term_variance")
 
     def _mean(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         """float64 [n], log of seconds."""
-        return np.asarray(np.mean([np.log(part.predict(graphs)) for part in self._parts], axis=0))
+        adapted, three_term = self._parts
+        prices = np.log(three_term.predict(graphs))
+        if self._three_term_variance is None or not isinstance(adapted, AdaptedPredictor):
+            return np.asarray((np.log(adapted.predict(graphs)) + prices) / 2)
+        predicted_s, spread = adapted.predict_and_spread(graphs)
+        trust = np.minimum(1.0, MAX_TIMES_UNSURE * self._three_term_variance / spread**2)
+        return np.asarray(prices + trust * (np.log(predicted_s) - prices) / 2)

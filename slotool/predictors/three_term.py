@@ -37,10 +37,7 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
     ) -> None:
         train.require("training")
         graphs, latency_s = train
-        relative = _terms(graphs) / latency_s[:, None]
-        scale = np.maximum(relative.max(axis=0), 1e-300)
-        self._prices_s = nnls(relative / scale, np.ones(len(graphs)))[0] / scale
-        self._least_s = MIN_SHARE * float(latency_s.min())
+        self._prices_s, self._least_s = _fitted(_terms(graphs), latency_s)
         if progress:
             progress(f"{self.name}: non-negative least squares")
 
@@ -57,6 +54,24 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
         restored = cls()
         restored._prices_s, restored._least_s = tensors["prices_s"], float(document["least_s"])
         return restored
+
+
+def left_out(labels: Examples[OperatorGraph]) -> np.ndarray:
+    """log(predicted ÷ label) of each of n ≥ 2 labels, by three terms fitted to the others, float64 [n]."""
+    graphs, latency_s = labels
+    terms, predicted_s = _terms(graphs), np.empty(len(graphs))
+    for row in range(len(graphs)):
+        rest = np.delete(np.arange(len(graphs)), row)
+        prices_s, least_s = _fitted(terms[rest], latency_s[rest])
+        predicted_s[row] = max(float(terms[row] @ prices_s), least_s)
+    return np.asarray(np.log(predicted_s / latency_s))
+
+
+def _fitted(terms: np.ndarray, latency_s: np.ndarray) -> tuple[np.ndarray, float]:
+    """Prices [``TERMS``], and what no answer is below, in seconds."""
+    relative = terms / latency_s[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    return nnls(relative / scale, np.ones(len(relative)))[0] / scale, MIN_SHARE * float(latency_s.min())
 
 
 def _terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
