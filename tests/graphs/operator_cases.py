@@ -28,6 +28,8 @@ CASES: list[tuple[str, dict[str, Any], Sources]] = [
     ("ScaledDotProductAttention", {}, [*[((3, 2, 5, 4), "float32")] * 3, ((3, 1, 5, 5), "float32")]),
     ("LSTM", {"units": 3}, [STEPS]),
     ("LSTM", {"units": 3, "bidirectional": True}, [((2, 5, 6), "float32")]),
+    ("LSTM", {"units": 3}, [STEPS, ((3,), "float32"), ((3,), "float32")]),
+    ("GRU", {"units": 3}, [STEPS, ((3,), "float32")]),
     ("GRU", {"units": 3, "layers": 2, "bidirectional": True}, [STEPS]),
     ("SimpleRNN", {"units": 3, "bias": False}, [STEPS]),
     ("BatchNormalization", {}, [IMAGE]),

@@ -213,6 +213,26 @@ def test_the_last_state_of_a_recurrent_layer_is_known(layers: int, bidirectional
     assert graph.weights == sum(parameter.numel() for parameter in module.parameters())
 
 
+class Translation(nn.Module):
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+        super().__init__()
+        self.encoder, self.decoder = kind(12, 8, batch_first=True), kind(9, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        _, state = self.encoder(x)
+        answer: torch.Tensor = self.decoder(y, state)[0]
+        return answer
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_decoder_that_begins_with_the_state_of_its_encoder_keeps_it(kind: type[nn.LSTM] | type[nn.GRU]):
+    module = Translation(kind)
+    graph = capture_torch(module, {"x": (7, 12), "y": (5, 9)})
+    assert [operator.op for operator in graph.operators if operator.op != "Slice"][2:] == [kind.__name__] * 2
+    assert graph.matrix_flops == graph.counted_flops
+    assert graph.weights == sum(parameter.numel() for parameter in module.parameters())
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_a_bag_of_embeddings_is_known(mode: str):
     graph = capture_torch(nn.EmbeddingBag(50, 8, mode=mode), (7,))

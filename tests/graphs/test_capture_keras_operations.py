@@ -14,6 +14,15 @@ from slotool.graphs.torch_module import GraphModule
 
 Shape = tuple[int, ...]
 SEQUENCE, IMAGE, HEADS = (8, 16), (6, 4, 3), (4, 8, 16)
+POOLED = ("MaxPooling2D", "AveragePooling2D", "Add")
+
+
+def keras_relu(x: Any, **limits: float) -> Any:
+    import keras
+
+    return keras.activations.relu(x, **limits)
+
+
 # By name: what is computed, of inputs of which shapes, and the operators that it is, without inputs and views.
 CASES: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], tuple[str, ...]]] = {
     "matmul": (lambda ops, a, b: ops.matmul(a, b), (SEQUENCE, (16, 5)), ("MatMul",)),
@@ -61,6 +70,29 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Shape, ...], tuple[str, ...]]] 
     "pad": (lambda ops, a: ops.pad(a, ((0, 0), (1, 2), (0, 0))), (SEQUENCE,), ("Pad",)),
     "roll": (lambda ops, a: ops.roll(a, 1, axis=2), (IMAGE,), ("Roll",)),
     "patches": (lambda ops, a: ops.image.extract_patches(a, 2), (IMAGE,), ()),
+    "patches that overlap": (lambda ops, a: ops.image.extract_patches(a, (3, 2), strides=1), (IMAGE,), ("Unfold",)),
+    "patches beyond the edge": (
+        lambda ops, a: ops.image.extract_patches(a, 3, strides=2, padding="same"),
+        (IMAGE,),
+        ("Unfold",),
+    ),
+    "depth to space": (lambda ops, a: ops.nn.depth_to_space(a, 2), ((3, 2, 12),), ()),
+    "space to depth": (lambda ops, a: ops.nn.space_to_depth(a, 2), (IMAGE,), ()),
+    "max_pool": (lambda ops, a: ops.max_pool(a, 3, strides=2, padding="same"), (IMAGE,), ("MaxPooling2D",)),
+    "average_pool of steps": (lambda ops, a: ops.average_pool(a, 2), (SEQUENCE,), ("AveragePooling1D",)),
+    "max_pool of a volume": (lambda ops, a: ops.max_pool(a, 2), ((4, 6, 2, 3),), ("MaxPooling3D",)),
+    "max_pool, then a sum": (lambda ops, a: ops.max_pool(a, 2) + ops.average_pool(a, 2), (IMAGE,), POOLED),
+    "resize": (lambda ops, a: ops.image.resize(a, (12, 8), interpolation="nearest"), (IMAGE,), ("Resize",)),
+    "crop": (lambda ops, a: ops.image.crop_images(a, 1, 0, target_height=3, target_width=2), (IMAGE,), ()),
+    "frame": (lambda ops, a: ops.image.pad_images(a, 1, 0, 2, 3), (IMAGE,), ("Pad",)),
+    "glu": (lambda ops, a: ops.glu(a), (SEQUENCE,), ("Activation", "Multiply")),
+    "moments": (lambda ops, a: ops.moments(a, axes=(1, 2))[1], (IMAGE,), ("Variance",)),
+    "hstack": (lambda ops, a, b: ops.hstack([a, b]), (SEQUENCE, SEQUENCE), ("Concatenate",)),
+    "einsum that sums": (lambda ops, a, b: ops.einsum("bij,bij->bi", a, b), (SEQUENCE, SEQUENCE), ("MatMul",)),
+    "einsum of two vectors": (lambda ops, a, b: ops.einsum("bi,bj->bij", a, b), ((5,), (3,)), ("MatMul",)),
+    "einsum of one": (lambda ops, a: ops.einsum("bijk->bki", a), (HEADS,), ("Sum",)),
+    "einsum with dots": (lambda ops, a, b: ops.einsum("b...j,bkj->b...k", a, b), (HEADS, (5, 16)), ("MatMul",)),
+    "relu with a limit": (lambda ops, a: keras_relu(a, max_value=1.0), (SEQUENCE,), ("ReLU", "Elementwise")),
     "normalize": (lambda ops, a: ops.normalize(a, axis=-1), (SEQUENCE,), ("Norm", "Elementwise")),
     "log_softmax": (lambda ops, a: ops.log_softmax(a), (SEQUENCE,), ("Softmax", "Elementwise")),
 }
@@ -146,6 +178,41 @@ def test_a_convolution_takes_what_operations_made_with_its_channels_first(keras:
     graph = capture_keras(keras.Model(rows, layers.Conv2D(2, 3)(ops.tanh(image))))
     assert [op.op for op in graph.operators][1:] == ["Reshape", "Activation", "Transpose", "Conv2D"]
     assert graph.output_shape == (2, 4, 2)
+
+
+def test_numbers_of_classes_are_rows_of_the_unit_matrix(keras: Any) -> None:
+    numbers = keras.Input((5,), dtype="int32")
+    for compute, shape in (
+        (lambda ops: ops.one_hot(numbers, 7), (5, 7)),
+        (lambda ops: ops.multi_hot(numbers, 7), (7,)),
+        (lambda _: keras.layers.CategoryEncoding(7, output_mode="multi_hot")(numbers), (7,)),
+        (lambda _: keras.layers.CategoryEncoding(7, output_mode="count")(numbers), (7,)),
+    ):
+        graph = capture_keras(keras.Model(numbers, compute(keras.ops)))
+        assert not graph.unknown
+        assert graph.output_shape == shape
+        assert graph.weights == 0
+
+
+def test_a_kernel_of_ones_own_is_a_convolution_with_its_weights(keras: Any) -> None:
+    ops = keras.ops
+
+    class Convolution(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.kernel = self.add_weight(shape=(1, 1, shape[-1], 8))
+            self.spatial = self.add_weight(shape=(3, 3, 8, 2))
+            self.back = self.add_weight(shape=(2, 2, 4, 16))
+
+        def call(self, x: Any) -> Any:
+            x = ops.depthwise_conv(ops.conv(x, self.kernel), self.spatial, strides=2, padding="same")
+            return ops.conv_transpose(x, self.back, strides=2)
+
+    x = keras.Input((6, 4, 3))
+    model = keras.Model(x, Convolution()(x))
+    graph = capture_keras(model)
+    assert [o.op for o in graph.operators][1:] == ["Conv2D", "DepthwiseConv2D", "Conv2DTranspose"]
+    assert graph.weights == model.count_params()
+    assert graph.matrix_flops == 2 * (6 * 4 * 3 * 8 + 3 * 2 * 9 * 16 + 3 * 2 * 16 * 4 * 4)
 
 
 def test_an_operation_of_no_kind_of_ours_is_kept_by_its_name(keras: Any) -> None:

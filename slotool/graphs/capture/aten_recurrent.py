@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from slotool.graphs.capture.torch_values import Call, Untranslatable
+from slotool.graphs.capture.torch_values import Call, Untranslatable, Value
 from slotool.graphs.operators import Shape
 
 Names = list[str]
@@ -26,7 +26,8 @@ def recurrent(op: str) -> Translator:
         # Sequences that are folded with the batch come first.
         order = [*(axis for axis in range(rank - 1) if axis != steps_axis), steps_axis, rank - 1]
         source = call.emit.transpose(call.source(value), order)
-        name = call.emit.add(op, source, **given, bidirectional=directions == 2)
+        first = _first_states(call, answer) if directions == given["layers"] == 1 and rank == 2 else []
+        name = call.emit.add(op, [source, *first], **given, bidirectional=directions == 2)
         if call.emit.weights != sum(math.prod(each.whole) for each in call["params"]):
             raise Untranslatable("other weights than such a layer has")
         states = []
@@ -36,6 +37,13 @@ def recurrent(op: str) -> Translator:
         return [call.emit.transpose(name, [order.index(axis) for axis in range(rank)]), *states]
 
     return translate
+
+
+def _first_states(call: Call, answer: int) -> list[str]:
+    """What it begins with, where that is computed, as a decoder's by an encoder."""
+    given = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
+    states = [each for each in given if isinstance(each, Value) and each.is_data and math.prod(each.shape) == answer]
+    return [call.source(each) for each in states]
 
 
 def _state(call: Call, last: str, shape: Shape) -> str:

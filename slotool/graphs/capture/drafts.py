@@ -62,12 +62,15 @@ class Drafts:
         flops: int | None = None,
     ) -> str:
         """Append a layer and return the name it got, ``name`` or one made from it that is free."""
-        unique, n = name, 1
+        return self.append(Draft(name, op, tuple(inputs), attributes, tuple(shape), weights, flops))
+
+    def append(self, draft: Draft) -> str:
+        """As ``add``."""
+        unique, n = draft.name, 1
         while unique in self.layers or unique in self.same:
             n += 1
-            unique = f"{name}_{n}"
-        sources = tuple(self.source(name) for name in inputs)
-        self.layers[unique] = Draft(unique, op, sources, attributes, tuple(shape), weights, flops)
+            unique = f"{draft.name}_{n}"
+        self.layers[unique] = replace(draft, name=unique, inputs=tuple(map(self.source, draft.inputs)))
         return unique
 
     def idle_weights(self, weights: int, prefix: str = "") -> None:
@@ -146,7 +149,7 @@ class Drafts:
         """As the known operator if that agrees with the framework on shape, weights and FLOPs, else by name alone."""
         shapes = [self.layers[source].shape for source in draft.inputs]
         op, attributes = draft.op, draft.attributes
-        if attributes is None or not _agrees(draft, attributes, shapes):
+        if attributes is None or not agrees(draft, attributes, shapes):
             op, attributes = f"{self.framework}.{op}", {}
         builder.append(
             draft.name, op, draft.inputs, attributes, Effect(draft.shape, draft.weights or 0, draft.flops or 0)
@@ -172,7 +175,8 @@ def _without_image(before: Draft, draft: Draft) -> Draft | None:
     return replace(before, attributes={}, shape=draft.shape)
 
 
-def _agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape]) -> bool:
+def agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape]) -> bool:
+    """Whether an operator of ours with these attributes, on inputs of these shapes, is what the framework says."""
     try:
         _, effect = resolve(draft.op, attributes, shapes)
     except GraphError:

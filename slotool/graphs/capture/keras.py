@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.keras_call import is_operation
-from slotool.graphs.capture.keras_layers import Step, steps_of
+from slotool.graphs.capture.drafts import Draft, Drafts, agrees
+from slotool.graphs.capture.keras_call import OUTPUT, Step, is_operation
+from slotool.graphs.capture.keras_layers import steps_of
 from slotool.graphs.capture.keras_models import functional_of, layers_inside, unmasked, written_as_functional
+from slotool.graphs.capture.keras_unrolled import unrolled
 from slotool.graphs.capture.keras_walk import OperationWalk
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
@@ -24,6 +25,10 @@ Attributes = Mapping[str, Any]
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")
 # What is there for training only, or passes its input on.
 DROPPED = (
+    *("RandomBrightness", "RandomColorDegeneration", "RandomColorJitter", "RandomContrast", "RandomElasticTransform"),
+    *("RandomErasing", "RandomFlip", "RandomGaussianBlur", "RandomGrayscale", "RandomHue", "RandomInvert"),
+    *("RandomPerspective", "RandomPosterization", "RandomRotation", "RandomSaturation", "RandomSharpness"),
+    *("RandomShear", "RandomTranslation", "RandomZoom", "AugMix", "CutMix", "MixUp", "RandAugment"),
     "ActivityRegularization",
     "AlphaDropout",
     "Dropout",
@@ -39,9 +44,10 @@ def capture_keras(model: keras.Model) -> OperatorGraph:
     """The graph of a model: Sequential, functional, or with a ``call`` of its own, with the shapes it was built with.
 
     Inputs are in the order of ``model.inputs``; Keras sorts those of a dictionary by their names. Weights are counted
-    as ``model.count_params()`` counts them; those of a layer called twice count twice. Layers that slotool does not
-    know are kept as ``keras.<class>`` with their shape and weights and 0 FLOPs (see ``OperatorGraph.unknown``), so
-    their share of the operators alone says what is left out; one of the user's own that is made of layers is these.
+    as ``model.count_params()`` counts them, those of a layer called twice once (``OperatorGraph.shared_weights``). A
+    layer that slotool does not know, also one of the user's own, is what its ``call`` is made of; where that takes no
+    symbolic inputs it is kept as ``keras.<class>`` with its shape and weights and 0 FLOPs (see
+    ``OperatorGraph.unknown``), so its share of the operators alone says what is left out.
     Raises ``GraphError`` for a model that is not built, whose ``call`` takes no symbolic inputs, or that has a free
     axis besides the batch.
     """
@@ -52,7 +58,9 @@ def capture_keras(model: keras.Model) -> OperatorGraph:
     starts = [name for name, draft in drafts.layers.items() if draft.op == "InputLayer"]
     if functional is not model:
         walk.idle_weights(model, functional, "", walk.taken)
-    return replace(drafts.graph(outputs, "keras", starts), element_type=_element_type(_layers(functional)))
+    graph = drafts.graph(outputs, "keras", starts)
+    shared = max(0, graph.weights - model.count_params())
+    return replace(graph, element_type=_element_type(_layers(functional)), shared_weights=shared)
 
 
 class _Walk:
@@ -79,22 +87,59 @@ class _Walk:
         return [names[id(tensor)] for tensor in functional.outputs]
 
     def _call(self, node: Any, names: dict[int, str], prefix: str) -> None:
+        """Append what a call is: a model's layers, operators of ours, or else what its own ``call`` is made of; what is
+        none of these by its name."""
         if all(id(tensor) in names for tensor in node.outputs):
             return
         layer, label = node.operation, prefix + node.operation.name
         inputs = [names[id(tensor)] for tensor in node.input_tensors]
         written = written_as_functional(layer)
-        inner = written or layers_inside(node)
-        if inner is not None:
-            before = self._layout.weights
-            made = self.run(inner, inputs, f"{label}.")
-            if inner is not written:
-                self.idle_weights(layer, inner, f"{label}.", self._layout.weights - before)
+        if written is not None:
+            made = self.run(written, inputs, f"{label}.")
         else:
-            data = [names[id(tensor)] for tensor in unmasked(node)]
-            made = self._layout.operation(node, label, names) if is_operation(layer) else []
-            made = made or [self._add(node, layer, label, [*map(self._layout.as_image, data)])] * len(node.outputs)
+            made = self._known(node, label, names) or self._inside(node, label, inputs)
+            made = made or self._by_name(node, label, names)
         names.update(zip(map(id, node.outputs), made, strict=True))
+
+    def _known(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
+        """The outputs of an operation or a layer of Keras that slotool knows; none of any other."""
+        layer = node.operation
+        if is_operation(layer):
+            return self._layout.operation(node, label, names)
+        if not type(layer).__module__.startswith("keras."):
+            return []
+        inputs = self._images(node, names)
+        return self._stepwise(node, layer, label, inputs) or self._added(node, layer, label, inputs)
+
+    def _inside(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
+        """The outputs of a layer that is what its ``call`` is made of; none of one whose ``call`` takes no symbols."""
+        inner = None if is_operation(node.operation) else unrolled(node) or layers_inside(node)
+        if inner is None:
+            return []
+        before = self._layout.weights
+        try:
+            states = [self._layout.state(tuple(tensor.shape)[1:], label) for tensor in inner.inputs[len(inputs) :]]
+            made = self.run(inner, [*inputs, *states], f"{label}.")
+        except GraphError:
+            # What was appended of it, nothing takes.
+            self._layout.weights = before
+            return []
+        self.idle_weights(node.operation, inner, f"{label}.", self._layout.weights - before)
+        return made
+
+    def _by_name(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
+        """Each output as an operator that is kept by its name, the first with all weights."""
+        layer, inputs = node.operation, self._images(node, names)
+        weights = layer.count_params() if hasattr(layer, "count_params") else 0
+        shapes = [self._shape(tensor, label) for tensor in node.outputs]
+        return [
+            self._drafts.add(label, type(layer).__name__, inputs, None, shape, 0 if at else weights)
+            for at, shape in enumerate(shapes)
+        ]
+
+    def _images(self, node: Any, names: Mapping[int, str]) -> list[str]:
+        """What a layer takes, without masks."""
+        return [self._layout.as_image(names[id(tensor)]) for tensor in unmasked(node)]
 
     @property
     def taken(self) -> int:
@@ -108,57 +153,50 @@ class _Walk:
         if count > 0:
             self._drafts.idle_weights(count, prefix)
 
-    def _add(self, node: Any, layer: Any, label: str, inputs: list[str]) -> str:
+    def _added(self, node: Any, layer: Any, label: str, inputs: list[str]) -> list[str]:
+        """The output of a layer that is one operator, if that has its shape and its weights."""
         shape = self._shape(node.outputs[0], label)
-        if type(layer).__name__ == "CustomScaleLayer" and type(layer).__module__.startswith("keras."):
-            # InceptionResNetV2's residual sum, its second part scaled down.
-            scaled = self._drafts.add(f"{label}.scale", "Rescaling", inputs[1:], {}, shape)
-            return self._drafts.add(label, "Add", [inputs[0], scaled], {}, shape)
         shapes = tuple(self._drafts.shape(source) for source in inputs)
-        own = type(layer).__module__.startswith("keras.") and not is_operation(layer)
-        made = self._stepwise(node, layer, label, inputs, shape) if own else None
-        if made is not None:
-            return made
         op, attributes = self._translated(layer, shapes, shape)
-        if attributes is not None:
-            unchanged = shapes == (shape,)
-            activation = attributes.get("activation") if op in ACTIVATION_LAYERS else None
-            if activation:
-                return self._drafts.add_activation(label, activation, inputs, shape)
-            if op in DROPPED or (unchanged and op in ("Activation", "Flatten", "Reshape")):
-                return self._drafts.drop(label, inputs[0])
-        weights = layer.count_params() if hasattr(layer, "count_params") else 0
-        return self._drafts.add(label, op, inputs, attributes, shape, weights)
+        if attributes is None or len(node.outputs) > 1:
+            return []
+        activation = attributes.get("activation") if op in ACTIVATION_LAYERS else None
+        if activation:
+            return [self._drafts.add_activation(label, activation, inputs, shape)]
+        if op in DROPPED or (shapes == (shape,) and op in ("Activation", "Flatten", "Reshape")):
+            return [self._drafts.drop(label, inputs[0])]
+        draft = Draft(label, op, tuple(inputs), attributes, shape, layer.count_params())
+        return [self._drafts.append(draft)] if agrees(draft, attributes, shapes) else []
 
-    def _stepwise(self, node: Any, layer: Any, label: str, inputs: list[str], shape: Shape) -> str | None:
-        """The output of a layer that is several operators, if these have its shape and its weights."""
+    def _stepwise(self, node: Any, layer: Any, label: str, inputs: list[str]) -> list[str]:
+        """The outputs of a layer that is several operators, if these have its shapes and its weights."""
         shapes = [self._drafts.shape(source) for source in inputs]
+        wanted = [self._shape(tensor, label) for tensor in node.outputs]
         if type(layer).__name__ == "Reshape" and self._channels_last:
-            steps = _reshaped(shapes[0], shape)
+            steps = _reshaped(shapes[0], wanted[0])
         else:
-            steps = steps_of(layer, shapes, shape, node.arguments.kwargs)
+            steps = steps_of(layer, shapes, wanted[0], node.arguments.kwargs)
         if steps is None:
-            return None
+            return []
         weights, at = 0, dict[str | int, Shape](enumerate(shapes))
         for name, op, attributes, sources in steps:
             try:
                 effect = resolve(op, attributes, [at[source] for source in sources])[1]
             except GraphError:
-                return None
+                return []
             at[name], weights = effect.shape, weights + effect.weights
-        if at[steps[-1][0]] != shape or weights != layer.count_params():
-            return None
+        made = sorted(name for name, *_ in steps if name.startswith(OUTPUT))
+        if [at[name] for name in made] != wanted or weights != layer.count_params():
+            return []
         names: dict[str | int, str] = dict(enumerate(inputs))
         for name, op, attributes, sources in steps:
-            called = label if name == steps[-1][0] else f"{label}.{name}"
+            called = label if name == made[0] else f"{label}.{name}"
             names[name] = self._drafts.add(called, op, [names[source] for source in sources], attributes, at[name])
-        return names[steps[-1][0]]
+        return [names[name] for name in made]
 
     def _translated(self, layer: Any, inputs: Sequence[Shape], shape: Shape) -> tuple[str, Attributes | None]:
         """Operator and attributes; of a layer that we do not know its class and None."""
         op = type(layer).__name__
-        if not type(layer).__module__.startswith("keras.") or is_operation(layer):
-            return op, None
         if op in ("InputLayer", "Reshape"):
             typed = {"dtype": str(layer.dtype)} if op == "InputLayer" and str(layer.dtype) in WHOLE else {}
             return op, {"shape": shape, **typed}
@@ -199,8 +237,9 @@ def _reshaped(before: Shape, shape: Shape) -> list[Step] | None:
         return None
     last = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
     steps: list[Step] = [("turned", "Transpose", {"axes": (1, 2, 0)}, (0,))] if turns_before else []
-    steps.append(("shaped", "Reshape", {"shape": last if turns_after else shape}, ("turned" if steps else 0,)))
-    return [*steps, ("output", "Transpose", {"axes": (2, 0, 1)}, ("shaped",))] if turns_after else steps
+    name, source = "shaped" if turns_after else OUTPUT, "turned" if steps else 0
+    steps.append((name, "Reshape", {"shape": last if turns_after else shape}, (source,)))
+    return [*steps, (OUTPUT, "Transpose", {"axes": (2, 0, 1)}, (name,))] if turns_after else steps
 
 
 def _layers(functional: Any) -> list[Any]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from slotool.graphs.capture.keras_layers import Step
 from slotool.graphs.operators import Shape
+
+# An operator, its attributes, and its inputs: names of steps before it, or positions among the layer's own inputs.
+Step = tuple[str, str, dict[str, Any], tuple[str | int, ...]]
+Steps = list[Step] | None
 
 # What names of steps that are outputs begin with.
 OUTPUT = "output"
@@ -33,16 +36,16 @@ class Call:
         at = axis % (rank + 1) - 1
         return None if at < 0 else at
 
-    def axes(self) -> tuple[int, ...] | None:
-        """Those of the operation's ``axis``, one or several; None where the batch is one."""
-        axis = self.operation.axis
+    def axes(self, given: Any = None) -> tuple[int, ...] | None:
+        """Those ``given``, by default of the operation's ``axis``, one or several; None where the batch is one."""
+        axis = self.operation.axis if given is None else given
         found = [self.axis(each) for each in ((axis,) if isinstance(axis, int) else axis or (0,))]
         return None if None in found else tuple(each for each in found if each is not None)
 
 
 def is_operation(operation: Any) -> bool:
     """Whether it is one of ``keras.ops``, not a layer."""
-    return type(operation).__module__.startswith("keras.src.ops.")
+    return type(operation).__module__.startswith(("keras.src.ops.", "keras.src.activations."))
 
 
 def one(op: str, **attributes: Any) -> Step:

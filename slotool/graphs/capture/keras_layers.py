@@ -9,11 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slotool.graphs.operators import Shape, pair
-
-# An operator, its attributes, and its inputs: names of steps before it, or positions among the layer's own inputs.
-Step = tuple[str, str, dict[str, Any], tuple[str | int, ...]]
-Steps = list[Step] | None
+from slotool.graphs.capture import keras_windows
+from slotool.graphs.capture.keras_call import Step, Steps
+from slotool.graphs.capture.keras_windows import trained
+from slotool.graphs.operators import Shape
 
 
 def steps_of(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:
@@ -24,111 +23,88 @@ def steps_of(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, 
 
 
 def _attention(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:
-    """Query, value and perhaps key, in this order; without a mask of its own."""
+    """Query, value and perhaps key, in this order; without a mask of its own. Key and value may have fewer heads, which
+    Keras repeats."""
     if len(inputs) not in (2, 3) or any(len(each) != 2 for each in (*inputs, shape)):
         return None
-    heads, bias = layer.num_heads, bool(layer.use_bias)
+    if type(layer).__name__ == "MultiHeadAttention":
+        heads = fewer = layer.num_heads
+        dims = {"query": layer.key_dim, "key": layer.key_dim, "value": layer.value_dim}
+    else:
+        heads, fewer = layer.num_query_heads, layer.num_key_value_heads
+        dims = dict.fromkeys(("query", "key", "value"), layer.head_dim)
+    bias, width = bool(layer.use_bias), heads * dims["value"]
     sources = {"query": 0, "key": 2 if len(inputs) == 3 else 1, "value": 1}
-    dims = {"query": layer.key_dim, "key": layer.key_dim, "value": layer.value_dim}
     steps: list[Step] = []
     for part, source in sources.items():
-        units = heads * dims[part]
+        own, length, dim = heads if part == "query" else fewer, inputs[source][0], dims[part]
         steps += [
-            (f"{part}.product", "Dense", {"units": units, "bias": bias}, (source,)),
-            (f"{part}.split", "Reshape", {"shape": (inputs[source][0], heads, dims[part])}, (f"{part}.product",)),
+            (f"{part}.product", "Dense", {"units": own * dim, "bias": bias}, (source,)),
+            (f"{part}.split", "Reshape", {"shape": (length, own, dim)}, (f"{part}.product",)),
             (part, "Transpose", {"axes": (1, 0, 2)}, (f"{part}.split",)),
         ]
-    causal = {"causal": True} if call.get("use_causal_mask") else {}
-    return [
-        *steps,
-        ("attention", "ScaledDotProductAttention", causal, ("query", "key", "value")),
+        if own < heads:
+            steps[-1] = (f"{part}.turned", *steps[-1][1:])
+            steps += [
+                (f"{part}.rows", "Reshape", {"shape": (own, 1, length, dim)}, (f"{part}.turned",)),
+                (f"{part}.repeated", "Repeat", {"repeats": (1, heads // own, 1, 1)}, (f"{part}.rows",)),
+                (part, "Reshape", {"shape": (heads, length, dim)}, (f"{part}.repeated",)),
+            ]
+    if call.get("return_attention_scores"):
+        steps += [
+            ("key.turned_back", "Transpose", {"axes": (0, 2, 1)}, ("key",)),
+            ("product", "MatMul", {}, ("query", "key.turned_back")),
+            ("scores", "Softmax", {"axis": 2}, ("product",)),
+            ("attention", "MatMul", {}, ("scores", "value")),
+            # Three axes are an image's, with the last of Keras' first.
+            ("output1", "Transpose", {"axes": (2, 0, 1)}, ("scores",)),
+        ]
+    else:
+        causal = {"causal": True} if call.get("use_causal_mask") else {}
+        steps.append(("attention", "ScaledDotProductAttention", causal, ("query", "key", "value")))
+    steps += [
         ("turned", "Transpose", {"axes": (1, 0, 2)}, ("attention",)),
-        ("joined", "Reshape", {"shape": (inputs[0][0], heads * layer.value_dim)}, ("turned",)),
-        ("output", "Dense", {"units": shape[-1], "bias": bias}, ("joined",)),
+        ("joined", "Reshape", {"shape": (inputs[0][0], width)}, ("turned",)),
     ]
-
-
-def _conv1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    if layer.data_format != "channels_last" or layer.padding not in ("same", "valid", "causal"):
-        return None
-    (kernel,), (dilation,) = layer.kernel_size, layer.dilation_rate
-    padding, before = layer.padding, 0
-    if padding == "causal":
-        padding, before = "valid", dilation * (kernel - 1)
-    window = {
-        "filters": layer.filters,
-        "kernel": kernel,
-        "stride": layer.strides[0],
-        "dilation": dilation,
-        "groups": layer.groups,
-        "padding": padding,
-        **_trained(layer),
-    }
-    pad: list[Step] = [("padded", "Pad", {"pads": (0, before, 0, 0)}, ("turned",))] if before else []
-    return [
-        ("turned", "Transpose", {"axes": (1, 0)}, (0,)),
-        *pad,
-        ("window", "Conv1D", window, ("padded" if before else "turned",)),
-        ("output", "Transpose", {"axes": (1, 0)}, ("window",)),
-    ]
-
-
-def _pool1d(layer: Any, inputs: Sequence[Shape], _: Shape, __: dict[str, Any]) -> Steps:
-    if layer.data_format != "channels_last":
-        return None
-    window = {"kernel": layer.pool_size[0], "stride": layer.strides[0], "padding": layer.padding}
-    return [
-        ("turned", "Transpose", {"axes": (1, 0)}, (0,)),
-        ("window", type(layer).__name__, window, ("turned",)),
-        ("output", "Transpose", {"axes": (1, 0)}, ("window",)),
-    ]
-
-
-def _global_pool1d(op: str) -> Callable[..., Steps]:
-    def pool(layer: Any, *_: object) -> Steps:
-        if layer.data_format != "channels_last":
-            return None
-        return [("output", op, {"axes": (0,), "keepdims": bool(layer.keepdims)}, (0,))]
-
-    return pool
+    if getattr(layer, "use_gate", False):
+        steps += [
+            ("gate", "Dense", {"units": width, "bias": bias, "activation": "sigmoid"}, (0,)),
+            ("gated", "Multiply", {}, ("joined", "gate")),
+        ]
+    return [*steps, ("output", "Dense", {"units": shape[-1], "bias": bias}, (steps[-1][0],))]
 
 
 def _recurrent(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """A layer that answers at each step or at the last one, in one direction or in both."""
+    """A layer that answers at each step or at the last one, in one direction or in both, and with its last states, all
+    of which are the last step's here. Inputs after the first are states that it begins with."""
     both = type(layer).__name__ == "Bidirectional"
     inner = layer.forward_layer if both else layer
     op = type(inner).__name__
-    known = op in RECURRENT and type(inner).__module__.startswith("keras.") and not inner.return_state
-    if len(inputs) != 1 or not known or (both and layer.merge_mode != "concat"):
+    known = op in RECURRENT and type(inner).__module__.startswith("keras.")
+    if not known or (both and (inner.return_state or len(inputs) > 1 or layer.merge_mode not in MERGED)):
         return None
     biases = {} if getattr(inner, "reset_after", False) else {"biases": 1}
     given = {"units": inner.units, "bidirectional": both, "bias": bool(inner.use_bias), **biases}
-    if inner.return_sequences:
-        return [("output", op, given, (0,))]
+    steps: list[Step] = [("every", op, given, tuple(range(len(inputs))))]
+    if both and layer.merge_mode != "concat":
+        half = {"axis": 1, "size": inner.units}
+        steps += [
+            ("forward", "Slice", half, ("every",)),
+            ("backward", "Slice", {**half, "start": inner.units}, ("every",)),
+            ("merged", MERGED[layer.merge_mode], {}, ("forward", "backward")),
+        ]
+        if layer.merge_mode == "ave":
+            steps.append(("halved", "Rescaling", {}, ("merged",)))
+    *before, (name, op, attributes, sources) = steps
     last = {"axis": 0, "start": inputs[0][0] - 1, "size": 1, "keepdims": False}
-    return [("every", op, given, (0,)), ("output", "Slice", last, ("every",))]
-
-
-def _transposed(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    """Padding and what is added at the end follow from the sizes: Keras says only 'same' or 'valid'."""
-    if len(inputs[0]) != 3:
-        return None
-    kernel, stride, dilation = map(pair, (layer.kernel_size, layer.strides, layer.dilation_rate))
-    padding, extra = [], []
-    for size, wanted, length, step, spread in zip(inputs[0][1:], shape[1:], kernel, stride, dilation, strict=True):
-        over = (size - 1) * step + (length - 1) * spread + 1 - wanted
-        around = max(0, -(-over // 2))
-        padding.append(around)
-        extra.append(2 * around - over)
-    return [("output", "Conv2DTranspose", {
-        "filters": layer.filters, "kernel": kernel, "stride": stride, "dilation": dilation,
-        "padding": padding, "output_padding": extra, **_trained(layer),
-    }, (0,))]  # fmt: skip
-
-
-def _upsampling(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    mode = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}.get(layer.interpolation)
-    return None if mode is None else [("output", "Resize", {"size": shape[1:], "mode": mode}, (0,))]
+    if inner.return_sequences:
+        steps = [*before, ("output", op, attributes, sources)]
+        name = "output"
+    else:
+        steps.append(("output", "Slice", last, (name,)))
+    if inner.return_state:
+        steps += [(f"output{at}", "Slice", last, (name,)) for at in range(2 if op == "LSTM" else 1)]
+    return steps
 
 
 def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
@@ -147,7 +123,7 @@ def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str
     steps: list[Step] = []
     if len(contracted) > 1:
         steps.append(("flat", "Reshape", {"shape": (*flat, math.prod(inputs[0][len(flat) :]))}, (0,)))
-    dense = {**_trained(layer), "units": units, "bias": bias}
+    dense = {**trained(layer), "units": units, "bias": bias}
     steps.append(("product", "Dense", dense, ("flat" if steps else 0,)))
     if len(made) > 1:
         steps.append(("output", "Reshape", {"shape": shape}, ("product",)))
@@ -169,6 +145,21 @@ def _averaged(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, An
     return [("sum", "Add", {}, tuple(range(len(inputs)))), ("output", "Rescaling", {}, ("sum",))]
 
 
+def _scaled_sum(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """InceptionResNetV2's residual sum, its second part scaled down."""
+    return [("scale", "Rescaling", {}, (1,)), ("output", "Add", {}, (0, "scale"))]
+
+
+def _encoded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """Of each number its row of the unit matrix, or the sum or the largest of all rows."""
+    rows: Step = ("rows", "Constant", {"shape": (layer.num_tokens,) * 2}, ())
+    if layer.output_mode == "one_hot":
+        each: Step = ("each", "Gather", {"axis": 0}, ("rows", 0))
+        return [rows, each, ("output", "Reshape", {"shape": shape}, ("each",))]
+    op = "Sum" if layer.output_mode == "count" else "Max"
+    return [rows, ("each", "Gather", {"axis": 0}, ("rows", 0)), ("output", op, {"axes": (-2,)}, ("each",))]
+
+
 def _each(function: str) -> Callable[..., Steps]:
     def steps(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
         made: list[Step] = []
@@ -180,49 +171,27 @@ def _each(function: str) -> Callable[..., Steps]:
     return steps
 
 
-def _padded1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    if getattr(layer, "data_format", "channels_last") not in (None, "channels_last"):
-        return None
-    before, after = layer.padding
-    return [("output", "Pad", {"pads": (before, 0, after, 0)}, (0,))]
-
-
-def _cropped1d(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
-    return [("output", "Slice", {"axis": 0, "start": layer.cropping[0], "size": shape[0]}, (0,))]
-
-
 def _rms_norm(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
     """Along the last axis of what is no image."""
     last = len(shape) != 3 and layer.axis in (-1, len(shape), [-1])
     return [("output", "RMSNormalization", {"axes": (len(shape) - 1,)}, (0,))] if last else None
 
 
-def _trained(layer: Any) -> dict[str, Any]:
-    function = layer.activation
-    name = getattr(function, "__name__", type(function).__name__)
-    bias = getattr(layer, "use_bias", True)
-    return {"bias": bool(bias), "activation": None if name == "linear" else name}
-
-
 RECURRENT = ("LSTM", "GRU", "SimpleRNN")
+# What a layer of both directions makes of the two.
+MERGED = {"concat": "Concatenate", "sum": "Add", "ave": "Add", "mul": "Multiply"}
 LAYERS: dict[str, Callable[..., Steps]] = {
+    **keras_windows.LAYERS,
     **dict.fromkeys((*RECURRENT, "Bidirectional"), _recurrent),
-    "MultiHeadAttention": _attention,
-    "Conv1D": _conv1d,
-    "MaxPooling1D": _pool1d,
-    "AveragePooling1D": _pool1d,
-    "GlobalAveragePooling1D": _global_pool1d("Mean"),
-    "GlobalMaxPooling1D": _global_pool1d("Max"),
-    "Conv2DTranspose": _transposed,
-    "UpSampling2D": _upsampling,
+    **dict.fromkeys(("MultiHeadAttention", "GroupedQueryAttention"), _attention),
     "EinsumDense": _einsum_dense,
     "Permute": _permuted,
     "RepeatVector": _repeated,
     "Average": _averaged,
+    "CustomScaleLayer": _scaled_sum,
+    "CategoryEncoding": _encoded,
     "Maximum": _each("maximum"),
     "Minimum": _each("minimum"),
     "Subtract": _each("subtract"),
-    "ZeroPadding1D": _padded1d,
-    "Cropping1D": _cropped1d,
     "RMSNormalization": _rms_norm,
 }

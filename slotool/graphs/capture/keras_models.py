@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
+from slotool.graphs.capture.batch_axis import batch_size
 from slotool.printable import reason
 
 if TYPE_CHECKING:
@@ -39,17 +40,18 @@ def functional_of(model: keras.Model) -> Any:
             f"{model.name} has a call of its own with several inputs, and Keras keeps the shape of the first only: "
             + by_hand.format(x="[x, y]", are="x and y are").replace("call([x, y])", "call(x, y)")
         )
-    shapes = (getattr(model, "_build_shapes_dict", None) or {}).get("input_shape")
+    # By the name that the model's own ``build`` has for it.
+    shapes = next(iter((getattr(model, "_build_shapes_dict", None) or {}).values()), None)
     if shapes is None:
         raise GraphError(
             f"{model.name} has a call of its own and is not built: call it once on a batch of its input, then capture "
             f"it; or {by_hand.format(x='x', are='x =')}"
         )
     try:
-        inputs = _inputs(shapes, "input")
-        traced = _traced(model, [inputs], {})
+        batch = batch_size(_sizes(shapes))
+        traced = _traced(model, [_inputs(shapes, "input", batch)], {})
         whole = _taken_by_embeddings(traced)
-        return _traced(model, [_inputs(shapes, "input", whole)], {}) if whole else traced
+        return _traced(model, [_inputs(shapes, "input", batch, whole)], {}) if whole else traced
     except Exception as error:
         # A call of a user's own raises what it likes.
         raise GraphError(
@@ -65,14 +67,16 @@ def written_as_functional(layer: Any) -> Any:
 
 
 def layers_inside(node: Any) -> Any:
-    """The functional model of a call of a layer or model of a user's own, made of layers and ``keras.ops``, with its
-    inputs in the order of ``node.input_tensors``; None where it is Keras's own, or its ``call`` takes no symbols."""
+    """The functional model of a call of a layer or model, made of layers and ``keras.ops``, with its inputs in the
+    order of ``node.input_tensors``; None where its ``call`` takes no symbols."""
     import keras
 
     layer = node.operation
-    if type(layer).__module__.startswith("keras.") or not hasattr(layer, "call"):
-        return None
-    inputs = {id(each): keras.Input(batch_shape=each.shape, dtype=each.dtype) for each in node.input_tensors}
+    batch = batch_size(_sizes([each.shape for each in node.input_tensors]))
+    inputs = {
+        id(each): keras.Input(batch_shape=(each.shape[0] or batch, *each.shape[1:]), dtype=each.dtype)
+        for each in node.input_tensors
+    }
     try:
         args, kwargs = node.arguments.fill_in(inputs)
         return _traced(layer, args, kwargs, [inputs[id(each)] for each in node.input_tensors])
@@ -102,16 +106,30 @@ def _traced(layer: Any, args: Any, kwargs: Any, inputs: Any = None) -> Any:
     return keras.Model(keras.tree.flatten(args) if inputs is None else inputs, keras.tree.flatten(outputs))
 
 
-def _inputs(shapes: Any, name: str, whole: Collection[str] = ()) -> Any:
-    """Symbolic inputs for shapes with the batch, one or lists or dictionaries of them; those named in ``whole`` are
-    whole numbers."""
+def _inputs(shapes: Any, name: str, batch: int, whole: Collection[str] = ()) -> Any:
+    """Symbolic inputs of so many examples for shapes with the batch, one or lists or dictionaries of them; those named
+    in ``whole`` are whole numbers. A batch whose size is known lets a ``call`` read it, as ``ops.shape(x)[0]``."""
     import keras
 
     if isinstance(shapes, dict):
-        return {key: _inputs(each, str(key), whole) for key, each in shapes.items()}
-    if all(isinstance(size, int | None) for size in shapes):
-        return keras.Input(tuple(shapes)[1:], name=name, dtype="int32" if name in whole else None)
-    return [_inputs(each, f"{name}_{at}", whole) for at, each in enumerate(shapes)]
+        return {key: _inputs(each, str(key), batch, whole) for key, each in shapes.items()}
+    if _is_shape(shapes):
+        given = {"dtype": "int32"} if name in whole else {}
+        return keras.Input(tuple(shapes)[1:], batch_size=batch, name=name, **given)
+    return [_inputs(each, f"{name}_{at}", batch, whole) for at, each in enumerate(shapes)]
+
+
+def _is_shape(shapes: Any) -> bool:
+    return all(isinstance(size, int | None) for size in shapes)
+
+
+def _sizes(shapes: Any) -> list[tuple[int, ...]]:
+    """Of all inputs, without the batch."""
+    if isinstance(shapes, dict):
+        shapes = list(shapes.values())
+    if _is_shape(shapes):
+        return [tuple(size for size in tuple(shapes)[1:] if size)]
+    return [sizes for each in shapes for sizes in _sizes(each)]
 
 
 def _taken_by_embeddings(functional: Any) -> set[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from slotool.graphs.capture.keras_call import OUTPUT, Call, one
-from slotool.graphs.capture.keras_layers import Step, Steps
+from slotool.graphs.capture import keras_images
+from slotool.graphs.capture.keras_call import OUTPUT, Call, Step, Steps, one
 from slotool.graphs.capture.keras_products import attention, dot, einsum, product
 
 
@@ -64,11 +64,11 @@ def _along(op: str, **more: Any) -> Callable[[Call], Steps]:
 
 
 def _norm_of(op: str) -> Callable[[Call], Steps]:
-    """A norm along the last axis; its trained scale and centre are inputs, which are applied by themselves."""
+    """A norm along axes; its trained scale and centre are inputs, which are applied by themselves."""
 
     def steps(call: Call) -> Steps:
         axes = call.axes()
-        if axes != (len(call.inputs[0]) - 1,):
+        if axes is None:
             return None
         plain = {"scale": False, "axes": axes, **({} if op == "RMSNormalization" else {"center": False})}
         using = ("Multiply", "Add")[: len(call.inputs) - 1]
@@ -200,25 +200,6 @@ def _log_softmax(call: Call) -> Steps:
     return [("softmax", "Softmax", {"axis": axes[0]}, (0,)), (OUTPUT, "Elementwise", {"function": "log"}, ("softmax",))]
 
 
-def _patches(call: Call) -> Steps:
-    """Patches of an image side by side, each as one row of features."""
-    (height, width), operation = _pair(call.operation.size), call.operation
-    if len(call.inputs[0]) != 3 or _pair(operation.strides or operation.size) != (height, width):
-        return None
-    (rows, columns, features), channels = call.shape, call.inputs[0][2]
-    if features != height * width * channels or (rows * height, columns * width) != call.inputs[0][:2]:
-        return None
-    return [
-        ("parted", "Reshape", {"shape": (rows, height, columns, width, channels)}, (0,)),
-        ("turned", "Transpose", {"axes": (0, 2, 1, 3, 4)}, ("parted",)),
-        (OUTPUT, "Reshape", {"shape": call.shape}, ("turned",)),
-    ]
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
 def _repeated(call: Call) -> Steps:
     shape = call.inputs[0]
     if len(shape) != len(call.shape) or any(b % a for a, b in zip(shape, call.shape, strict=True)):
@@ -256,6 +237,66 @@ def _largest(call: Call) -> Steps:
     ]
 
 
+def _one_hot(call: Call) -> Steps:
+    """Of each number its row of the unit matrix, of ``multi_hot`` the largest of all rows."""
+    operation, last = call.operation, len(call.shape) - 1
+    if call.axis(operation.axis, len(call.shape)) != last:
+        return None
+    rows: Step = ("rows", "Constant", {"shape": (operation.num_classes,) * 2}, ())
+    if type(operation).__name__ == "OneHot":
+        return [rows, (OUTPUT, "Gather", {"axis": 0}, ("rows", 0))]
+    return [rows, ("each", "Gather", {"axis": 0}, ("rows", 0)), (OUTPUT, "Max", {"axes": (last,)}, ("each",))]
+
+
+def _gated(call: Call) -> Steps:
+    axis = call.axis(call.operation.axis)
+    if axis is None:
+        return None
+    half = call.shape[axis]
+    return [
+        ("value", "Slice", {"axis": axis, "size": half}, (0,)),
+        ("gate", "Slice", {"axis": axis, "start": half, "size": half}, (0,)),
+        ("share", "Activation", {"activation": "sigmoid"}, ("gate",)),
+        (OUTPUT, "Multiply", {}, ("value", "share")),
+    ]
+
+
+def _triangle(call: Call) -> Steps:
+    return [("mask", "Constant", {"shape": call.shape[-2:]}, ()), (OUTPUT, "Multiply", {}, (0, "mask"))]
+
+
+def _side_by_side(axis: int) -> Callable[[Call], Steps]:
+    """Along an axis that counts the batch."""
+    return lambda call: [(OUTPUT, "Concatenate", {"axis": axis - 1}, tuple(range(len(call.inputs))))]
+
+
+def _clipped(call: Call) -> Steps:
+    """``relu`` with a slope or limits of its own."""
+    operation = call.operation
+    slope, limit = operation.negative_slope, operation.max_value
+    first = one("Activation", activation="leaky_relu") if slope else one("ReLU")
+    if limit is None and not operation.threshold:
+        return [first]
+    return [("positive", *first[1:]), (OUTPUT, "Elementwise", {"function": "clamp"}, ("positive",))]
+
+
+def _moments(call: Call) -> Steps:
+    axes = call.axes(call.operation.axes)
+    if axes is None:
+        return None
+    given = {"axes": axes, "keepdims": bool(call.operation.keepdims)}
+    return [(f"{OUTPUT}0", "Mean", given, (0,)), (f"{OUTPUT}1", "Variance", given, (0,))]
+
+
+def _batch_norm(call: Call) -> Steps:
+    """By mean and variance, and perhaps a centre and a scale, that are the same for every example."""
+    axes = call.axes()
+    if axes is None or not all(call.fixed[1:]):
+        return None
+    more = len(call.inputs) - 3
+    return [one("BatchNormalization", axis=axes[0], center=more > 0, scale=more > 1)]
+
+
 def _one_of_two(call: Call) -> Steps:
     return [(OUTPUT, "Where", {}, tuple(range(len(call.inputs))))]
 
@@ -267,7 +308,10 @@ def _cast(call: Call) -> Steps:
 _FUNCTIONS = {
     "Absolute": "abs",
     "Clip": "clamp",
+    "Fabs": "abs",
+    "HardTanh": "clamp",
     "Isfinite": "is_finite",
+    **{f"Arc{name}": f"a{name}" for name in ("cos", "sin", "tan")},
     "Isnan": "is_nan",
     "LogicalNot": "not",
     **{name.capitalize(): name for name in ("ceil", "cos", "cosh", "erf", "exp", "expm1", "floor", "log", "log1p")},
@@ -298,6 +342,7 @@ _REDUCTIONS = {
     **{"Amax": "Max", "Amin": "Min"},
 }
 OPERATIONS: dict[str, Callable[[Call], Steps]] = {
+    **keras_images.OPERATIONS,
     **{name: _function(ours) for name, ours in _FUNCTIONS.items()},
     **{name: _activation(ours) for name, ours in _ACTIVATIONS.items()},
     **{name: _reduced(ours) for name, ours in _REDUCTIONS.items()},
@@ -319,12 +364,19 @@ OPERATIONS: dict[str, Callable[[Call], Steps]] = {
     **dict.fromkeys(("Transpose", "Swapaxes", "Moveaxis"), _transposed),
     "BroadcastTo": lambda call: [one("Expand", shape=call.shape)],
     "Concatenate": _joined("Concatenate"),
+    "Hstack": _side_by_side(1),
+    "Dstack": _side_by_side(2),
     "Stack": _joined("Stack"),
+    **dict.fromkeys(("Tril", "Triu"), _triangle),
+    **dict.fromkeys(("OneHot", "MultiHot"), _one_hot),
     **dict.fromkeys(("Split", "Unstack"), _parted),
     "GetItem": _indexed,
     "Take": _taken,
     "TakeAlongAxis": _taken_along,
-    "ExtractPatches": _patches,
+    "Glu": _gated,
+    "ReLU": _clipped,
+    "Moments": _moments,
+    "BatchNorm": _batch_norm,
     **dict.fromkeys(("Repeat", "Tile"), _repeated),
     "Pad": _padded,
     "Roll": _rolled,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from string import ascii_uppercase
 from typing import Any
 
-from slotool.graphs.capture.keras_call import OUTPUT, Call
-from slotool.graphs.capture.keras_layers import Step, Steps
+from slotool.graphs.capture.keras_call import OUTPUT, Call, Step, Steps
 from slotool.graphs.operators import Shape
 
 
@@ -36,10 +36,12 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def einsum(call: Call) -> Steps:
     """Of two arrays: the axes in an order in which it is a product of matrices, several axes as one."""
-    subscripts = call.operation.subscripts.replace(" ", "")
-    if "->" not in subscripts or subscripts.count(",") != 1 or "." in subscripts or len(call.inputs) != 2:
+    subscripts = _without_dots(call)
+    if "->" not in subscripts or subscripts.count(",") != len(call.inputs) - 1 or len(call.inputs) > 2:
         return None
     terms, outer = subscripts.split("->")
+    if len(call.inputs) == 1:
+        return _reordered(call, terms, outer)
     letters = [list(term) for term in terms.split(",")]
     batch = outer[:1]
     for at, own in enumerate(letters):
@@ -58,7 +60,7 @@ def einsum(call: Call) -> Steps:
     inner = [each for each in left if each in right and each not in made]
     rows = [each for each in made if each in left and each not in right]
     columns = [each for each in made if each in right and each not in left]
-    if {*left} != {*both, *rows, *inner} or {*right} != {*both, *inner, *columns} or not inner:
+    if {*left} != {*both, *rows, *inner} or {*right} != {*both, *inner, *columns}:
         return None
 
     def whole(part: Sequence[str]) -> int:
@@ -82,6 +84,29 @@ def einsum(call: Call) -> Steps:
     steps.append(("parted", "Reshape", {"shape": tuple(sizes[each] for each in apart)}, ("product",)))
     steps.append((OUTPUT, "Transpose", {"axes": tuple(map(apart.index, made))}, ("parted",)))
     return steps
+
+
+def _without_dots(call: Call) -> str:
+    """The subscripts with a letter for each axis that dots stand for."""
+    subscripts: str = call.operation.subscripts.replace(" ", "")
+    terms, arrow, outer = subscripts.partition("->")
+    for term, shape, fixed in zip(terms.split(","), call.inputs, call.fixed, strict=False):
+        if "..." in term:
+            more = len(shape) + (not fixed) - len(term) + 3
+            spare = "".join(each for each in ascii_uppercase if each not in subscripts)[:more]
+            return (terms + arrow + outer).replace("...", spare)
+    return subscripts
+
+
+def _reordered(call: Call, inner: str, outer: str) -> Steps:
+    """Of one array: what is summed, then the order of the rest."""
+    if inner[:1] != outer[:1] or len(set(inner)) != len(inner) or not set(outer) <= set(inner):
+        return None
+    summed = tuple(at for at, each in enumerate(inner[1:]) if each not in outer)
+    left = [each for each in inner[1:] if each in outer]
+    steps: list[Step] = [("sum", "Sum", {"axes": summed}, (0,))] if summed else []
+    axes = tuple(map(left.index, outer[1:]))
+    return [*steps, (OUTPUT, "Transpose", {"axes": axes}, ("sum" if steps else 0,))]
 
 
 def attention(call: Call) -> Steps:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.keras_call import OUTPUT, Call
-from slotool.graphs.capture.keras_layers import Step
+from slotool.graphs.capture.keras_call import OUTPUT, Call, Step, Steps
 from slotool.graphs.capture.keras_operations import operation_steps
+from slotool.graphs.capture.keras_windows import Window, around, has_channels_last, window_of
 from slotool.graphs.operators import Shape, resolve
 
 # An image's axes, channels first, as Keras has them, and the other way.
@@ -36,7 +37,7 @@ class OperationWalk:
         """The values with their channels first, as layers take them."""
         return self._turned(name, TO_IMAGE) if name in self._plain else name
 
-    def operation(self, node: Any, label: str, names: dict[int, str]) -> list[str]:
+    def operation(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
         """Append the operators of a call; the names of its outputs, none where the call is none of ours."""
         operation = node.operation
         if type(operation).__name__ == "StopGradient":
@@ -44,24 +45,43 @@ class OperationWalk:
         arrays = [each for each in _flat(node.arguments) if _rank(each)]
         tensors = {id(each) for each in node.input_tensors}
         fixed = tuple(id(each) not in tensors for each in arrays)
-        rank = max((len(each.shape) for each in node.input_tensors), default=0)
-        shapes = tuple(_shape(each, own, rank) for each, own in zip(arrays, fixed, strict=True))
-        outputs = tuple(_shape(each, False, rank) for each in node.outputs)
+        whole = max((tuple(each.shape) for each in node.input_tensors), key=len, default=())
+        shapes = tuple(_shape(each, own, whole) for each, own in zip(arrays, fixed, strict=True))
+        outputs = tuple(_shape(each, False, whole) for each in node.outputs)
         if any(size is None for shape in (*shapes, *outputs) for size in shape):
             return []
         call = Call(operation, shapes, fixed, outputs, tuple(node.arguments.args))
-        steps = operation_steps(call)
+        given = [None if own else names[id(each)] for each, own in zip(arrays, fixed, strict=True)]
+        try:
+            window = window_of(call) if given and given[0] is not None else None
+            if window is not None:
+                return self._window(window, call, arrays, str(given[0]), label)
+            return self._steps(operation_steps(call), call, arrays, given, label)
+        except GraphError:
+            return []
+
+    def state(self, shape: Shape, label: str) -> str:
+        """What a layer with a state starts with: the same for every example."""
+        return self._constant(None, shape, f"{label}.state")
+
+    def _window(self, window: Window, call: Call, arrays: list[Any], source: str, label: str) -> list[str]:
+        """Of an image as layers have it; sequences and volumes are turned."""
+        steps: list[Step] = [(OUTPUT, *window, (0,))]
+        last, rank = has_channels_last(call.operation), len(call.shape)
+        image = rank == 3 and last and self._channels_last
+        if last and not image:
+            steps = around(window, rank)
+        source = self.as_image(source) if image else self._as_keras(source)
+        return self._added(steps, call, arrays, {0: source}, label, image)
+
+    def _steps(self, steps: Steps, call: Call, arrays: list[Any], given: list[str | None], label: str) -> list[str]:
         if steps is None:
             return []
-        given = [None if own else names[id(each)] for each, own in zip(arrays, fixed, strict=True)]
         here = self._here(steps, call, given)
         sources = {at: name for at, name in enumerate(given) if name is not None}
         if here is None:
             sources = {at: self._as_keras(name) for at, name in sources.items()}
-        try:
-            return self._added(here or steps, call, arrays, sources, label, here is not None)
-        except GraphError:
-            return []
+        return self._added(here or steps, call, arrays, sources, label, here is not None)
 
     def _here(self, steps: list[Step], call: Call, given: list[str | None]) -> list[Step] | None:
         """The one step of images that may stay channels first; None where they may not."""
@@ -145,10 +165,11 @@ def _rank(value: Any) -> int:
     return len(value.shape) if hasattr(value, "shape") and hasattr(value, "dtype") else 0
 
 
-def _shape(array: Any, fixed: bool, rank: int) -> Shape:
-    """Without the batch, which a fixed array has only where it has as many axes as those that are not."""
+def _shape(array: Any, fixed: bool, whole: Shape) -> Shape:
+    """Without the batch, which a fixed array has only where it has as many axes as ``whole``, what has most of those
+    that are not."""
     shape = tuple(array.shape)
-    return shape if fixed and not (len(shape) == rank and shape[0] == 1) else shape[1:]
+    return shape if fixed and not (len(shape) == len(whole) and shape[0] in (1, whole[0])) else shape[1:]
 
 
 def _as_image(shape: Shape) -> Shape:

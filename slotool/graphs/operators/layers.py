@@ -83,9 +83,10 @@ CACHED_WEIGHTS = 2**22
 
 def _recurrent(gates: int, products: int, calls: int = 0) -> Infer:
     """A layer over (steps, features), or over (sequences, steps, features) of which each is one more example, that
-    keeps a state of ``units`` numbers, with so many gates. ``projection``: of how many numbers its output is, made of
-    the state by one more product, where these are not the state itself (Sak, Senior and Beaufays 2014). ``biases``:
-    how many each gate has, two as in torch, ONNX and Keras' GRU, or one as in Keras' other layers.
+    keeps a state of ``units`` numbers, with so many gates. One layer of one direction may take the states that it
+    begins with as further inputs, of as many numbers as its output. ``projection``: of how many numbers its output is,
+    made of the state by one more product, where these are not the state itself (Sak, Senior and Beaufays 2014).
+    ``biases``: how many each gate has, two as in torch, ONNX and Keras' GRU, or one as in Keras' other layers.
 
     Each step waits for the one before: it reads again what of the state's weights no cache holds, and takes ``calls``
     kernels of its own. All steps of an LSTM without a projection are one kernel, as oneDNN has it.
@@ -99,6 +100,9 @@ def _recurrent(gates: int, products: int, calls: int = 0) -> Infer:
         bias = attributes.get("biases", 2) * gates * units if attributes.get("bias", True) else 0
         projection = attributes.get("projection", 0)
         answer = projection or units
+        single = directions == attributes.get("layers", 1) == 1 and not sequences
+        if inputs[1:] and (not single or {*map(math.prod, inputs[1:])} != {answer}):
+            raise GraphError(f"a recurrent layer cannot begin with states of {list(map(list, inputs[1:]))}")
         # Of layers after the first each takes what all directions of the one before give.
         more = attributes.get("layers", 1) - 1
         matrices = gates * units * (features + answer + more * (directions * answer + answer))
@@ -172,9 +176,9 @@ LAYERS: dict[str, OperatorType] = {
     "Embedding": OperatorType(_embedding, {"vocabulary": REQUIRED, "units": REQUIRED}),
     "MatMul": OperatorType(_mat_mul, inputs=2, is_product=True),
     "ScaledDotProductAttention": OperatorType(_attention, {"causal": False}, inputs=None, is_product=True),
-    "LSTM": OperatorType(_recurrent(4, 2), {**_RECURRENT, "projection": 0}, is_product=True),
-    "GRU": OperatorType(_recurrent(3, 2, 1), _RECURRENT, is_product=True),
-    "SimpleRNN": OperatorType(_recurrent(1, 2, 1), _RECURRENT, is_product=True),
+    "LSTM": OperatorType(_recurrent(4, 2), {**_RECURRENT, "projection": 0}, inputs=None, is_product=True),
+    "GRU": OperatorType(_recurrent(3, 2, 1), _RECURRENT, inputs=None, is_product=True),
+    "SimpleRNN": OperatorType(_recurrent(1, 2, 1), _RECURRENT, inputs=None, is_product=True),
     "BatchNormalization": OperatorType(_batch_norm, {**_NORM, "axis": None}, settle=settle_channel_axis),
     "LayerNormalization": OperatorType(_layer_norm, {**_NORM, "axes": None}, settle=settle_channel_axes),
     "RMSNormalization": OperatorType(_rms_norm, {"scale": True, "axes": None}, settle=settle_channel_axes),

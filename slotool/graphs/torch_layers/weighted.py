@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,16 +62,23 @@ class _LayerScale(nn.Module):
 
 
 class _Recurrent(nn.Module):
-    """Every step's output of a recurrent layer."""
+    """Every step's output of a recurrent layer, which may be given the states that it begins with."""
 
     def __init__(self, layer: nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *states: Tensor) -> Tensor:
         # Several sequences of one example are as good as examples.
-        answer: Tensor = self.layer(x.flatten(0, -3))[0]
+        answer: Tensor = self.layer(x.flatten(0, -3), *self._first(x, states))[0]
         return answer.reshape(*x.shape[:-1], answer.shape[-1])
+
+    def _first(self, x: Tensor, states: Sequence[Tensor]) -> list[Any]:
+        """With an axis for the layers in front; an LSTM that is given one takes it for both."""
+        rows = [state.reshape(1, len(state), -1).expand(1, len(x), -1).contiguous() for state in states]
+        if not rows or not isinstance(self.layer, nn.LSTM):
+            return rows[:1]
+        return [(rows[0], rows[-1])]
 
 
 def _dense(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:

@@ -83,11 +83,15 @@ def _recurrent(writer: Writer, operator: Operator, inputs: Sequence[Shape], valu
     # Several sequences of one example are as good as examples.
     x = writer.node("Reshape", values[0], writer.integers(-1, steps, features)) if sequences else values[0]
     x = writer.node("Transpose", x, perm=[1, 0, 2])
+    # An LSTM that is given one state takes it for both.
+    states = [writer.node("Reshape", value, writer.integers(1, -1, units)) for value in values[1:]]
+    states = [*states, states[-1]][:2] if states and operator.op == "LSTM" else states
     for _ in range(attributes.get("layers", 1)):
         sides = [_gates(writer, order, units, features, bias=attributes.get("bias", True)) for _ in range(directions)]
         joined = [writer.node("Concat", *parts, axis=0) for parts in zip(*sides, strict=True)]
         direction = "bidirectional" if directions == 2 else "forward"
-        made = writer.node(op, x, *joined, hidden_size=units, direction=direction, **options)
+        given = [*joined, *[""] * (4 - len(joined)), *states] if states else joined
+        made = writer.node(op, x, *given, hidden_size=units, direction=direction, **options)
         features = directions * units
         x = writer.node("Reshape", writer.node("Transpose", made, perm=[0, 2, 1, 3]), writer.integers(0, 0, features))
     x = writer.node("Transpose", x, perm=[1, 0, 2])
