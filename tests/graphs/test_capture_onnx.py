@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from slotool.errors import GraphError, MissingPackageError
-from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs import GraphBuilder, Operator, OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.capture import capture_onnx, capture_torch
 from slotool.graphs.capture.drafts import Drafts
@@ -445,3 +445,51 @@ def test_sizes_of_free_axes_are_said(tmp_path: Path, slotool) -> None:
     asked = slotool("predict", "--onnx", tmp_path / "free.onnx", "--input-shape", "3,8,6", "--json")
     assert asked.exit_code == 0, asked.stderr
     assert "by --input-shape" in slotool("predict", "--onnx", tmp_path / "free.onnx").stderr
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "flops"),
+    [
+        ("bij,bjk->bik", ((3, 4), (4, 5)), 2 * 3 * 4 * 5),
+        ("bihd,bjhd->bhij", ((6, 2, 4), (7, 2, 4)), 2 * 2 * 6 * 7 * 4),
+        ("b i j, b k j -> b k i", ((3, 4), (5, 4)), 2 * 3 * 4 * 5),
+    ],
+)
+def test_an_einsum_is_a_product_of_matrices(equation: str, shapes: tuple[tuple[int, ...], ...], flops: int) -> None:
+    left, outer = equation.replace(" ", "").split("->")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(left.split(","), shapes, strict=True):
+        sizes |= dict(zip(term[1:], shape, strict=True))
+    made = tuple(sizes[letter] for letter in outer[1:])
+    x, y, z = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", *sides])
+        for name, sides in zip("xyz", (*shapes, made), strict=True)
+    )
+    node = helper.make_node("Einsum", ["x", "y"], ["z"], equation=equation)
+    graph = capture_onnx(helper.make_model(helper.make_graph([node], "g", [x, y], [z])))
+    assert not graph.unknown
+    assert graph.matrix_flops == flops
+    assert graph.output_shape == made
+
+
+def test_an_einsum_by_weights_has_these() -> None:
+    weights = onnx.numpy_helper.from_array(np.ones((4, 6, 8), np.float32), "w")
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", *sizes])
+        for name, sizes in (("x", (5, 8)), ("y", (4, 5, 6)))
+    )
+    node = helper.make_node("Einsum", ["x", "w"], ["y"], equation="bsd,hkd->bhsk")
+    graph = capture_onnx(helper.make_model(helper.make_graph([node], "g", [x], [y], [weights])))
+    assert not graph.unknown
+    assert (graph.weights, graph.matrix_flops, graph.output_shape) == (4 * 6 * 8, 2 * 5 * 8 * 24, (4, 5, 6))
+
+
+def test_a_decoder_begins_with_the_state_of_its_encoder() -> None:
+    builder = GraphBuilder()
+    source, target = builder.add("InputLayer", shape=(7, 12)), builder.add("InputLayer", shape=(5, 9))
+    state = builder.add("Slice", builder.add("LSTM", source, units=8), axis=0, start=6, size=1, keepdims=False)
+    builder.add("LSTM", [target, state, state], units=8)
+    graph = builder.graph()
+    captured = capture_onnx(written(graph))
+    assert not captured.unknown
+    assert (captured.matrix_flops, captured.weights) == (graph.matrix_flops, graph.weights)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Draft, Drafts, agrees
-from slotool.graphs.capture.keras_call import OUTPUT, Step, is_operation
+from slotool.graphs.capture.keras_call import is_operation
 from slotool.graphs.capture.keras_layers import steps_of
 from slotool.graphs.capture.keras_models import functional_of, layers_inside, unmasked, written_as_functional
 from slotool.graphs.capture.keras_unrolled import unrolled
 from slotool.graphs.capture.keras_walk import OperationWalk
+from slotool.graphs.capture.steps import OUTPUT, Step
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import Shape, resolve

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from slotool.graphs.capture.steps import OUTPUT, Step
 from slotool.graphs.operators import Shape
-
-# An operator, its attributes, and its inputs: names of steps before it, or positions among the layer's own inputs.
-Step = tuple[str, str, dict[str, Any], tuple[str | int, ...]]
-Steps = list[Step] | None
-
-# What names of steps that are outputs begin with.
-OUTPUT = "output"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from slotool.graphs.capture.keras_call import OUTPUT, Call, Step, Steps, one
+from slotool.graphs.capture.keras_call import Call, one
+from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 
 
 def _patches(call: Call) -> Steps:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slotool.graphs.capture import keras_windows
-from slotool.graphs.capture.keras_call import Step, Steps
 from slotool.graphs.capture.keras_windows import trained
+from slotool.graphs.capture.steps import Step, Steps
 from slotool.graphs.operators import Shape
 
 

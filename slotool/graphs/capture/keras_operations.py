@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from slotool.graphs.capture import keras_images
-from slotool.graphs.capture.keras_call import OUTPUT, Call, Step, Steps, one
+from slotool.graphs.capture.keras_call import Call, one
 from slotool.graphs.capture.keras_products import attention, dot, einsum, product
+from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 
 
 def operation_steps(call: Call) -> Steps:

@@ -8,9 +8,10 @@ from typing import Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.keras_call import OUTPUT, Call, Step, Steps
+from slotool.graphs.capture.keras_call import Call
 from slotool.graphs.capture.keras_operations import operation_steps
 from slotool.graphs.capture.keras_windows import Window, around, has_channels_last, window_of
+from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 from slotool.graphs.operators import Shape, resolve
 
 # An image's axes, channels first, as Keras has them, and the other way.

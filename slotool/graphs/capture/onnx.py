@@ -26,6 +26,8 @@ from slotool.graphs.capture.onnx_operators import batch_of, chain_of
 from slotool.graphs.capture.onnx_patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx_reading import Constant, InputShape, Node, Reading, constant_of, read_model
 from slotool.graphs.capture.onnx_recurrent import RECURRENT, TRAINED
+from slotool.graphs.capture.steps import OUTPUT
+from slotool.graphs.capture.subscripts import contraction
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.operators import Shape, resolve
 
@@ -126,17 +128,18 @@ class _Walk:
         self.names[node.outputs[0]] = self._add(call, inputs)
         if last and len(shape) == 3:
             self.channels_last.add(node.outputs[0])
-        for at, name in enumerate(node.outputs[1:]):
+        for name in node.outputs[1:]:
             if not self._used[name]:
                 continue
-            if node.op in RECURRENT and at == 0:
+            if node.op in RECURRENT:
                 self._last_states(node, name)
             else:
                 others = self._shape(name, node.op, node=node)
                 self.names[name] = self.drafts.add(node.name, node.op, inputs, None, others, 0)
 
     def _last_states(self, node: Node, name: str) -> None:
-        """Those of a recurrent layer whose states after every step are used, too: a part of them."""
+        """Those of a recurrent layer whose states after every step are used, too: a part of them. The other state of an
+        LSTM, which is as large, is taken for that."""
         shape, every = self._shape(name, node.op, node=node), self.names[node.outputs[0]]
         steps, *inner = self.drafts.shape(every)
         kept = {"axis": 0, "start": steps - 1, "size": 1}
@@ -152,6 +155,9 @@ class _Walk:
                 return made
         if translated == SAME:
             return inputs[0]
+        contracted = self._contracted(call) if node.op == "Einsum" else None
+        if contracted is not None:
+            return contracted
         if translated is None:
             return self.drafts.add(node.name, node.op, inputs, None, call.shape, _weights(call), product_flops(call))
         op, attributes = translated
@@ -211,6 +217,25 @@ class _Walk:
             sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == trained else None)]
         return sources[0]
 
+    def _contracted(self, call: NodeCall) -> str | None:
+        """An ``Einsum`` as a product of matrices."""
+        node, made = call.node, self.batched[call.node.outputs[0]]
+        if not self._is_plain(node):
+            return None
+        sources: list[str] = self._with_constants(node, made, call.constants)
+        shapes: dict[str | int, Shape] = dict(enumerate(map(self.drafts.shape, sources)))
+        fixed = [at in call.constants for at in range(len(node.inputs))]
+        steps = contraction(str(call.attribute("equation")), list(shapes.values()), fixed) or []
+        for name, op, attributes, taken in steps:
+            shapes[name] = resolve(op, attributes, [shapes[source] for source in taken])[1].shape
+        if shapes.get(OUTPUT) != made.example:
+            return None
+        names: dict[str | int, str] = dict(enumerate(sources))
+        for name, op, attributes, taken in steps:
+            called = node.name if name == OUTPUT else f"{node.name}.{name}"
+            names[name] = self.drafts.add(called, op, [names[source] for source in taken], attributes, shapes[name])
+        return names[OUTPUT]
+
     def _with_constants(self, node: Node, made: Batched, constants: Mapping[int, Constant]) -> list[str]:
         """The layers a node takes, its constants of more than one number among them."""
         found, looks_up = [], node.op in ("Gather", "GatherElements")
@@ -220,7 +245,9 @@ class _Walk:
                 found.append(self._turned(name) if name in self.channels_last else self.names[name])
             elif constant is not None and (not constant.single or node.op in ("Concat", "Gather", "MatMul")):
                 found.append(
-                    self._constant(name, constant, made, whole=node.op == "Gather", places=looks_up and at == 1)
+                    self._constant(
+                        name, constant, made, whole=node.op in ("Gather", "Einsum"), places=looks_up and at == 1
+                    )
                 )
         return found
 

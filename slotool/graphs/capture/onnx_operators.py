@@ -13,6 +13,7 @@ from typing import Any
 from slotool.graphs.capture.onnx_calls import Batched, Call, Chain
 from slotool.graphs.capture.onnx_reading import Node
 from slotool.graphs.capture.onnx_recurrent import RECURRENT, recurrent_batch
+from slotool.graphs.capture.subscripts import axis_after
 from slotool.graphs.operators import DTYPES, Shape
 
 FAR = 1 << 31
@@ -102,6 +103,7 @@ _MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
     **dict.fromkeys(("ArgMax", "ArgMin"), _reduced),
     "Gather": _looked_up,
     **dict.fromkeys(RECURRENT, recurrent_batch),
+    "Einsum": lambda node, at, value, _: axis_after(node.attributes["equation"], at, value.axis or 0),
     **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm"), _as_it_was),
 }
 
