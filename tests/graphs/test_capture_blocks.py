@@ -213,6 +213,30 @@ def test_the_last_state_of_a_recurrent_layer_is_known(layers: int, bidirectional
     assert graph.weights == sum(parameter.numel() for parameter in module.parameters())
 
 
+class Stepped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.other, self.head = nn.LSTMCell(8, 16), nn.GRUCell(16, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state, other = (x.new_zeros(len(x), 16),) * 2, x.new_zeros(len(x), 4)
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state)
+            other = self.other(state[0], other)
+        answer: torch.Tensor = self.head(other)
+        return answer
+
+
+def test_cells_are_recurrent_layers_over_one_step():
+    module = Stepped()
+    graph = capture_torch(module, (5, 8))
+    assert not graph.unknown
+    kinds = [operator.op for operator in graph.operators]
+    assert (kinds.count("LSTM"), kinds.count("GRU")) == (5, 5)
+    assert graph.matrix_flops == graph.counted_flops == 2 * (5 * (4 * 16 * (8 + 16) + 3 * 4 * (16 + 4)) + 4 * 2)
+    assert graph.weights == sum(parameter.numel() for parameter in module.parameters())
+
+
 class Translation(nn.Module):
     def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
         super().__init__()

@@ -36,3 +36,13 @@ def test_an_input_that_is_a_dictionary_is_named_as_such() -> None:
 def test_a_branch_by_values_of_several_inputs_is_named_as_such() -> None:
     with pytest.raises(GraphError, match="depends on the values of its input"):
         capture_torch(Branch(), {"x": (4,), "y": (4,)})
+
+
+class Selection(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x[:, 0] > 0]
+
+
+def test_a_selection_by_values_is_named_as_such() -> None:
+    with pytest.raises(GraphError, match=r"depends on the values of its input \(a branch, a loop or a selection"):
+        capture_torch(Selection(), (4,))

@@ -39,6 +39,23 @@ def recurrent(op: str) -> Translator:
     return translate
 
 
+def cell(op: str) -> Translator:
+    """A cell: a recurrent layer over one step. The state of an LSTM besides its output is taken for that."""
+
+    def translate(call: Call) -> Names:
+        value, (units,) = call.data("input"), call["w_hh"].whole[-1:]
+        if len(value.shape) != 1:
+            raise Untranslatable("no features of one step")
+        step = call.emit.reshape(call.source(value), (1, *value.shape))
+        name = call.emit.add(op, [step, *_first_states(call, units)], units=units, bias=call["b_ih"] is not None)
+        trained = [each for each in (call[key] for key in ("w_ih", "w_hh", "b_ih", "b_hh")) if each is not None]
+        if call.emit.weights != sum(math.prod(each.whole) for each in trained):
+            raise Untranslatable("other weights than such a cell has")
+        return [call.emit.reshape(name, (units,))] * len(call.outs)
+
+    return translate
+
+
 def _first_states(call: Call, answer: int) -> list[str]:
     """What it begins with, where that is computed, as a decoder's by an encoder."""
     given = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
@@ -69,4 +86,8 @@ RECURRENT: dict[str, Translator] = {
     "gru": recurrent("GRU"),
     "rnn_tanh": recurrent("SimpleRNN"),
     "rnn_relu": recurrent("SimpleRNN"),
+    "lstm_cell": cell("LSTM"),
+    "gru_cell": cell("GRU"),
+    "rnn_tanh_cell": cell("SimpleRNN"),
+    "rnn_relu_cell": cell("SimpleRNN"),
 }

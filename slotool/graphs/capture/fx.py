@@ -18,7 +18,7 @@ from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch_flops import without_compiling
 from slotool.graphs.capture.torch_forms import Forms, count_weights, dense_attributes, quantised_flops
 from slotool.graphs.capture.torch_program import add_program, export, lazy_zeros
-from slotool.graphs.capture.torch_walk import shape_of
+from slotool.graphs.capture.torch_walk import BY_VALUES, shape_of
 
 
 def add_pieces(
@@ -176,12 +176,6 @@ def _constant(traced: fx.GraphModule, node: fx.Node) -> Tensor:
         value = getattr(value, part)
     constant: Tensor = value
     return constant
-
-
-BY_VALUES = (
-    "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), and so "
-    "does its cost; capture the part that does not, or one branch as a module of its own"
-)
 
 
 def depends_on_values(error: BaseException | None) -> bool:

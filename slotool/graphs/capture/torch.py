@@ -121,7 +121,8 @@ def _added(
 
 
 def _not_exported(module: nn.Module, examples: list[torch.Tensor], error: Exception) -> GraphError:
-    from slotool.graphs.capture.fx import BY_VALUES, depends_on_values
+    from slotool.graphs.capture.fx import depends_on_values
+    from slotool.graphs.capture.torch_walk import BY_VALUES
 
     shapes = " and ".join(str(list(example.shape[1:])) for example in examples)
     said = BY_VALUES if depends_on_values(error) else " ".join(str(error).split("\n")[0].split())[:200]

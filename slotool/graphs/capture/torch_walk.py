@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from slotool.errors import GraphError
 from slotool.graphs.capture.aten import ACTIVATIONS, LAST_CALLS, SAME, AtenCall, Layout, Translated, translate
 from slotool.graphs.capture.batch_axis import Share, share_of
 from slotool.graphs.capture.drafts import Drafts
@@ -165,10 +166,21 @@ class Walk:
         return fixed + (flops if share is None else round(flops / self._batch))
 
 
+BY_VALUES = (
+    "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), and so "
+    "does its cost; capture the part that does not, or one branch as a module of its own"
+)
+
+
 def shape_of(node: Any) -> Shape | None:
-    """Shape of a node's output with its batch, of the first tensor where there are several; None for no tensor."""
+    """Shape of a node's output with its batch, of the first tensor where there are several; None for no tensor.
+
+    Raises ``GraphError`` for a size that the values of the input decide, as of a selection by a mask."""
     shape = getattr(_first(node), "shape", None)
-    return tuple(int(size) for size in shape) if shape is not None else None
+    try:
+        return tuple(int(size) for size in shape) if shape is not None else None
+    except RuntimeError as error:
+        raise GraphError(f"the module cannot be captured: {BY_VALUES}") from error
 
 
 def _name(node: Any) -> str:
