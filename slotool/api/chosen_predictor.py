@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotool import strict_json
 from slotool.api.calibrated_predictors import calibrated_here, refused_here
 from slotool.api.networks import Networks
-from slotool.errors import ArgumentError, ArtifactError
+from slotool.errors import ArgumentError, ArtifactError, SlotoolError
 from slotool.machine import machine_id
 
 if TYPE_CHECKING:
@@ -115,9 +115,11 @@ class Chosen:
                 raise ArgumentError(name, what + self._measured_here(**{name: value}))
         return self
 
-    def _measured_here(self, threads: int | None = None, **_: Any) -> str:
-        """Which command learns so many threads from measurements, as the end of a sentence; empty where none does."""
+    def _measured_here(self, threads: int | None = None, batch_size: int | None = None, **_: Any) -> str:
+        """Which command answers for so many threads or examples, as the end of a sentence; empty where none does."""
         own = self.opened.setting
+        if batch_size is not None and own.device == "cpu":
+            return f", or scale it by a roofline, which no label checks: --sweep batch={batch_size}"
         if threads is None or own.device != "cpu" or threads > len(os.sched_getaffinity(0)):
             return ""
         command = f"slotool calibrate --backend {own.backend} --threads {threads}"
@@ -165,12 +167,26 @@ def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: 
         return [*own, *(replace(_shipped(name, why), refused=refused) for name in SHIPPED[found])]
     if own:
         return own
+    _require_backend(found)
     make = refused_here(found, threads) or f"make one with slotool calibrate --backend {found}"
     raise ArgumentError(
         "backend",
         f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {found}: name a predictor of your own, or "
         f"{make}",
     )
+
+
+def _require_backend(name: str) -> None:
+    """Raises ``ArgumentError`` for a backend that is none of slotool's, nor a plugin's: no command measures it."""
+    from slotool.profiling.backends import BACKENDS, registry
+
+    if name in BACKENDS or ":" in name:
+        return
+    try:
+        registry.load(name)
+    except SlotoolError as error:
+        runs = "; keras runs TensorFlow" if name.lower() in ("tensorflow", "tf") else ""
+        raise ArgumentError("backend", f"{error}{runs}") from error
 
 
 def _shipped(name: str, why: str) -> Chosen:

@@ -135,8 +135,10 @@ def plan(
         RunError: The server to verify did not start.
     """
     out = None if out is None else Path(out)
-    if verify_s is not None and (out is None or not verify_s > 0):
-        raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
+    if verify_s is not None and not verify_s > 0:
+        raise ArgumentError("verify_s", "a time above 0 is expected, such as 20 s")
+    if verify_s is not None and out is None:
+        raise ArgumentError("out", "it is needed to verify the plan: what is served is the service file")
     of_model: dict[str, Any] = {
         "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy,
         "arrivals": arrivals, "rate": rate, "policies": policies, "data": data,

@@ -152,7 +152,10 @@ def sources_of(
     from slotool.graphs.capture.sources import Source
 
     if torch and not input_shape:
-        raise typer.BadParameter("--torch and --input-shape go together", param_hint="--input-shape")
+        raise typer.BadParameter(
+            "--torch needs the shape of one example, without the batch: --input-shape 3,32,32",
+            param_hint="--input-shape",
+        )
     if input_shape and not (torch or onnx):
         raise typer.BadParameter("it belongs to --torch, and to --onnx for free axes", param_hint="--input-shape")
     if input_dtype is not None and not torch:

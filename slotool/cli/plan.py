@@ -108,7 +108,9 @@ def plan(
             beside_config(path, key) for path, key in ((arrivals, "arrivals"), (interference, "interference"))
         )
     elif deadline_ms is None:
-        raise typer.BadParameter("is needed: the promise is about it", param_hint="--deadline-ms")
+        raise typer.BadParameter(
+            "it is needed, as the promise is about it: such as --deadline-ms 30", param_hint="--deadline-ms"
+        )
     if rules is not None:
         refuse_without_effect(("policies",), "with --rules")
     output = Output(as_json=json)

@@ -105,7 +105,7 @@ def predict(
 
 
 # Of files that are networks, the flags that take them.
-_NETWORK_FILES = {".keras": "--keras", ".h5": "--keras", ".onnx": "--onnx", ".jsonl": "--graph"}
+_NETWORK_FILES = {".keras": "--keras", ".h5": "--keras", ".onnx": "--onnx", ".jsonl": "--graph", ".py": "--torch"}
 
 
 def _networks(
@@ -121,7 +121,8 @@ def _networks(
     from slotool.graphs.store import require_graph_suffix
 
     if (flag := _NETWORK_FILES.get((predictor or Path()).suffix)) is not None:
-        wanted = f"a network goes behind its flag: slotool predict {flag} {predictor}"
+        factory = ":FACTORY --input-shape 3,32,32" if flag == "--torch" else ""
+        wanted = f"a network goes behind its flag: slotool predict {flag} {predictor}{factory}"
         raise typer.BadParameter(f"{predictor} is no predictor; {wanted}")
     if sum(bool(own) for own in (graph, keras, torch, onnx)) != 1:
         raise typer.BadParameter("give exactly one of --graph, --keras, --torch and --onnx, once or several times")

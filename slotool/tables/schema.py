@@ -188,7 +188,10 @@ class Schema:
             raise TableError(f"{path}: not a readable Parquet file ({_one_line(error)})") from error
         header = read_header(table.schema, path)
         if header and header.get("schema") != self.name:
-            raise TableError(f"{path}: holds a {header.get('schema')} table, not a {self.name} table")
+            kinds = [
+                f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}" for kind in (str(header.get("schema")), self.name)
+            ]
+            raise TableError(f"{path}: holds {kinds[0]} table, not {kinds[1]} table")
         version = header.get("schema_version", self.version)
         if version != self.version and version not in self.earlier:
             raise TableError(

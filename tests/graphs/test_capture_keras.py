@@ -203,8 +203,10 @@ def test_a_saved_model_is_read_and_bad_files_are_explained(keras: Any, tmp_path:
     }.items():
         with pytest.raises(GraphError, match=sentence):
             load_keras(str(tmp_path / name))
-    with pytest.raises(GraphError, match=r"neither a \.keras file nor in keras\.applications; there are ConvNeXt"):
+    with pytest.raises(GraphError, match=r"neither a \.keras file nor in keras\.applications; did you mean ResNet50\?"):
         load_keras("ResNet5000")
+    with pytest.raises(GraphError, match=r"nor in keras\.applications; there are ConvNeXt"):
+        load_keras("nothing")
 
 
 def test_models_that_have_no_graph_are_explained(keras: Any) -> None:

@@ -201,7 +201,7 @@ def test_capture_fails_when_all_of_what_was_asked_for_does(slotool, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
     foreign = slotool("capture", "--keras", "VGG16,VGG17", "-o", out)
     assert foreign.exit_code == 2
-    assert "'VGG17' is not in keras.applications; there are MobileNet" in foreign.stderr
+    assert "'VGG17' is not in keras.applications; did you mean VGG19?" in foreign.stderr
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_capture_fails_when_all_of_what_was_asked_for_does(slotool, tmp_path: Pa
     [
         ([], "give exactly one of --keras, --torch and --onnx"),
         (["--keras", "ResNet50", "--torch", "a:b"], "give exactly one of --keras, --torch and --onnx"),
-        (["--torch", "a:b"], "--torch and --input-shape go together"),
+        (["--torch", "a:b"], "--torch needs the shape of one example"),
         (["--keras", "ResNet50", "--input-shape", "3"], "it belongs to --torch, and to --onnx for free axes"),
         (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),
         (["--torch", "no_such_nets:b", "--input-shape", "8"], "no module no_such_nets"),

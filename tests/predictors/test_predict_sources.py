@@ -167,6 +167,8 @@ def test_keras_models_are_predicted_as_tensorflow_runs_them(slotool) -> None:
             "3 sha",
         ),
         (["--graph", "a.jsonl", "--backend", "onnx"], "ships predictors of torch and keras, none of onnx"),
+        (["--graph", "a.jsonl", "--backend", "tensorflow"], "no backend 'tensorflow'"),
+        (["--graph", "a.jsonl", "--backend", "tensorflow"], "keras runs TensorFlow"),
         (
             ["--graph", "a.jsonl", "--backend", "torch", "--co-runners", "VGG16"],
             "no predictor of co-located latencies",

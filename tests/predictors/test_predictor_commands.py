@@ -217,10 +217,14 @@ def test_predict_a_keras_model(slotool, predictor: Path, tmp_path: Path) -> None
     assert row["weights"] == 8 * 16 + 16 + 16 * 4 + 4
 
 
-def test_a_network_in_place_of_a_predictor_is_told_its_flag(slotool) -> None:
-    finished = slotool("predict", "mine.onnx")
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [("mine.onnx", "--onnx mine.onnx"), ("mine.py", "--torch mine.py:FACTORY --input-shape 3,32,32")],
+)
+def test_a_network_in_place_of_a_predictor_is_told_its_flag(slotool, path: str, command: str) -> None:
+    finished = slotool("predict", path)
     assert finished.exit_code == 2
-    sentence = "mine.onnx is no predictor; a network goes behind its flag: slotool predict --onnx mine.onnx"
+    sentence = f"{path} is no predictor; a network goes behind its flag: slotool predict {command}"
     assert sentence in " ".join(finished.stderr.replace("│", " ").split())
 
 
@@ -230,7 +234,7 @@ def test_a_network_in_place_of_a_predictor_is_told_its_flag(slotool) -> None:
         ([], "give exactly one of"),
         (["--graph", "networks.jsonl", "--input-shape", "8"], "it has no effect with --graph"),
         (["--graph", "a.jsonl", "--keras", "ResNet50"], "give exactly one of"),
-        (["--torch", "a:b"], "--torch and --input-shape go together"),
+        (["--torch", "a:b"], "--torch needs the shape of one example"),
         (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),
         (["--graph", "absent.jsonl"], "absent.jsonl: no such"),
     ],

@@ -84,7 +84,7 @@ def test_foreign_and_torn_parquet_files_are_refused(tmp_path: Path) -> None:
     outcomes = tmp_path / "outcomes.csv"
     outcomes.write_text(OUTCOMES_CSV)
     OutcomeTable.load(outcomes).save(tmp_path / "outcomes.parquet")
-    with pytest.raises(TableError, match="holds a outcome table, not a latency table"):
+    with pytest.raises(TableError, match="holds an outcome table, not a latency table"):
         LatencyTable.load(tmp_path / "outcomes.parquet")
 
 

@@ -14,6 +14,7 @@ from slotool import factories
 from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.printable import reason
+from slotool.suggestions import nearest
 
 if TYPE_CHECKING:
     import keras
@@ -88,7 +89,8 @@ def chosen_applications(names: str) -> list[str]:
 def _meant(name: str, known: Sequence[str]) -> str:
     """The member that a name written otherwise stands for, else all there are."""
     alike = [each for each in known if each.lower() == name.lower()]
-    return f"did you mean {alike[0]}?" if alike else f"there are {', '.join(known)}"
+    meant = alike[0] if alike else nearest(name, known)
+    return f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
 
 
 def _keras() -> Any:

@@ -218,6 +218,7 @@ def _set_sizes(graph: onnx.GraphProto, name: str, given: InputShape) -> None:
     for label, sizes in given.items():
         if label not in inputs:
             raise GraphError(f"{name}: it takes no input {label!r}, but {', '.join(inputs)}")
+        _require_shape(inputs[label], name)
         axes = inputs[label].type.tensor_type.shape.dim[1:]
         fits = len(axes) == len(sizes)
         if not fits or any(axis.dim_value not in (0, size) for axis, size in zip(axes, sizes, strict=True)):
@@ -229,8 +230,7 @@ def _set_sizes(graph: onnx.GraphProto, name: str, given: InputShape) -> None:
 
 def _first_axis(value: onnx.ValueInfoProto, name: str) -> Any:
     """The axis of an input that holds the examples."""
-    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
-        raise GraphError(f"{name}: its input {value.name!r} is no tensor of a stated shape")
+    _require_shape(value, name)
     first, *rest = value.type.tensor_type.shape.dim or [None]
     if first is None or not rest:
         raise GraphError(f"{name}: its input {value.name!r} needs an axis of examples and at least one more")
@@ -242,6 +242,14 @@ def _first_axis(value: onnx.ValueInfoProto, name: str) -> Any:
             f"--input-shape, as {','.join('32' for _ in rest)} or '{value.name}=…', or export it with fixed ones"
         )
     return first
+
+
+def _require_shape(value: onnx.ValueInfoProto, name: str) -> None:
+    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+        raise GraphError(
+            f"{name}: its input {value.name!r} is no tensor of a stated number of axes; export it with its axes, whose "
+            "sizes may be free"
+        )
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:
