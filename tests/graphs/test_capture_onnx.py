@@ -493,3 +493,13 @@ def test_a_decoder_begins_with_the_state_of_its_encoder() -> None:
     captured = capture_onnx(written(graph))
     assert not captured.unknown
     assert (captured.matrix_flops, captured.weights) == (graph.matrix_flops, graph.weights)
+
+
+def test_a_classical_model_is_named_as_such() -> None:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 4])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    node = helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=[0.0] * 4, scale=[1.0] * 4)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets)
+    with pytest.raises(GraphError, match=r"\(ai\.onnx\.ml\.Scaler\) .*classical model's, .*as slotool family does"):
+        capture_onnx(model)

@@ -357,7 +357,12 @@ class _Walk:
         """A value's shape without the batch, channels first."""
         if value not in self._reading.shapes:
             name = "input" if node is None else f"node {node.name!r}"
-            raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be inferred")
+            why = ""
+            if op.startswith("ai.onnx.ml."):
+                why = (
+                    "; it is a classical model's, whose cost no graph tells: measure the model, as slotool family does"
+                )
+            raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be inferred{why}")
         whole, batch = self._reading.shapes[value], self._reading.batch
         values = {} if node is None else self._values(node)
         if node is None or not values:
