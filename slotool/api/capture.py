@@ -46,7 +46,7 @@ def capture(
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
             or a graph file.
         out: Graph file to write: .jsonl or .parquet.
-        input_shape: Shape of one example without the batch, for torch modules and free axes of .onnx files; one for
+        input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
             all, or one for each; a mapping of shapes by name for several inputs.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.

@@ -28,7 +28,8 @@ Network = Any
 
 @dataclass(frozen=True)
 class InMemory:
-    """A model object: ``framework`` is torch or keras, ``input_shape`` of one example, for torch."""
+    """A model object: ``framework`` is torch or keras, ``input_shape`` of one example, for torch and
+    for free axes of Keras."""
 
     framework: str
     model: Any
@@ -44,7 +45,7 @@ class InMemory:
             return replace(capture_torch(self.model, self.input_shape, self.input_dtype), name=name)
         from slotool.graphs.capture import capture_keras
 
-        graph = capture_keras(self.model)
+        graph = capture_keras(self.model, self.input_shape)
         return replace(graph, name=graph.name or name)
 
 
@@ -82,7 +83,7 @@ class Networks:
         Each is an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an .onnx file, a .keras file,
         a name in keras.applications, ``module:factory`` of a torch module, a ``torch.nn.Module``, a ``keras.Model``, or
         a ``Source``. ``input_shape``, of one example without the batch, is for torch modules, and where there is none
-        for free axes of .onnx files: one for all, or one for each.
+        for free axes of .onnx files, .keras files and Keras models: one for all, or one for each.
 
         Raises ``ArgumentError`` for anything else, and where shapes do not belong to these one for one.
         """
@@ -92,7 +93,7 @@ class Networks:
         given = list(networks) if isinstance(networks, list | tuple) else [networks]
         if not given:
             raise ArgumentError(argument, "name at least one network")
-        takes = _needs_shape if any(map(_needs_shape, given)) else _is_onnx
+        takes = _needs_shape if any(map(_needs_shape, given)) else _may_take_shape
         modules = sum(map(_needs_shape, given))
         shapes = _shapes(input_shape, modules, sum(map(takes, given)))
         if input_dtype is not None and not modules:
@@ -232,11 +233,11 @@ def _part(
             return Source("onnx", str(one), shape)
         if suffix in GRAPH_SUFFIXES or (isinstance(one, Path) and suffix != ".keras"):
             return Path(one)
-        return Source("torch", str(one), shape, dtype) if _needs_shape(one) else Source("keras", str(one))
+        return Source("torch", str(one), shape, dtype) if _needs_shape(one) else Source("keras", str(one), shape)
     if _is_instance(one, "torch", "nn", "Module"):
         return InMemory("torch", one, shape, dtype)
     if _is_instance(one, "keras", "Model"):
-        return InMemory("keras", one, (), None)
+        return InMemory("keras", one, shape, None)
     raise ArgumentError(
         argument,
         f"{with_article(type(one).__name__)} is neither a network, nor the name or file of one: see slotool.predict",
@@ -256,18 +257,23 @@ def _needs_shape(one: Network) -> bool:
     return _is_instance(one, "torch", "nn", "Module")
 
 
-def _is_onnx(one: Network) -> bool:
-    return isinstance(one, str | Path) and Path(one).suffix == ".onnx"
+def _may_take_shape(one: Network) -> bool:
+    """Whether it may have free axes: a file of ONNX or Keras, or a Keras model."""
+    is_file = isinstance(one, str | Path) and Path(one).suffix in (".onnx", ".keras")
+    return is_file or _is_instance(one, "keras", "Model")
 
 
 def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
-    """One shape for each of the networks that take one: torch modules, or where there is none .onnx files."""
+    """One shape for each of the networks that take one: torch modules, or where there is none what may have
+    free axes."""
     if given is None:
         if modules:
             raise ArgumentError("input_shape", "a torch module needs the shape of one example, such as (3, 32, 32)")
         return []
     if not takers:
-        raise ArgumentError("input_shape", "it belongs to torch modules and .onnx files, and none is given")
+        raise ArgumentError(
+            "input_shape", "it belongs to torch modules, .onnx files and Keras models, and none is given"
+        )
     if isinstance(given, Mapping):
         return [{name: _sizes(sizes) for name, sizes in given.items()}] * takers
     if not isinstance(given, Sequence):
@@ -275,7 +281,7 @@ def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
     flat = not any(isinstance(size, Sequence) for size in given)
     shapes = [tuple(given)] if flat else [tuple(shape) for shape in given]  # type: ignore[arg-type]  # as told by flat
     if len(shapes) not in (1, takers):
-        what = "torch modules" if modules else ".onnx files"
+        what = "torch modules" if modules else "networks with free axes"
         raise ArgumentError("input_shape", f"{len(shapes)} shapes for {takers} {what}; give one, or one each")
     for shape in shapes:
         _sizes(shape, least_axes=1)

@@ -57,7 +57,7 @@ def predict(
             or a graph file.
         predictor: Predictor artifact; None: the one calibrated on this machine, else of the shipped ones of the
             networks' framework the one whose training covers them.
-        input_shape: Shape of one example without the batch, for torch modules and free axes of .onnx files; one for
+        input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
             all, or one for each.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.

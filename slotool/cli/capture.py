@@ -33,8 +33,8 @@ InputShape = Annotated[
     list[str] | None,
     typer.Option(
         "--input-shape",
-        help="One example's, for --torch and free axes of --onnx: 3,32,32, or 'tokens=128;mask=128'; one for all or "
-        "each.",
+        help="One example's, for --torch and free axes of --onnx and .keras: 3,32,32, or 'tokens=128;mask=128'; one "
+        "for all or each.",
     ),
 ]
 InputDtype = Annotated[
@@ -156,8 +156,10 @@ def sources_of(
             "--torch needs the shape of one example, without the batch: --input-shape 3,32,32",
             param_hint="--input-shape",
         )
-    if input_shape and not (torch or onnx):
-        raise typer.BadParameter("it belongs to --torch, and to --onnx for free axes", param_hint="--input-shape")
+    if input_shape and not (torch or onnx or (keras or "").endswith(".keras")):
+        raise typer.BadParameter(
+            "it belongs to --torch, and to free axes of --onnx and .keras files", param_hint="--input-shape"
+        )
     if input_dtype is not None and not torch:
         raise typer.BadParameter("it belongs to --torch; give both or neither", param_hint="--input-dtype")
     if factory_arguments and not torch:
@@ -167,7 +169,8 @@ def sources_of(
         pairs = zip(onnx, _one_each(found, len(onnx), "shapes", "--input-shape", "--onnx"), strict=True)
         return [Source("onnx", str(path), shape) for path, shape in pairs]
     if not torch:
-        return [Source("keras", keras or "")]
+        shapes = [_shape(text) for text in input_shape or ()] or [()]
+        return [Source("keras", keras or "", *_one_each(shapes, 1, "shapes", "--input-shape", "--keras"))]
     arguments = [arguments_of(text, GraphError) for text in factory_arguments or ()] or [{}]
     if len(torch) == 1 < len(arguments):
         torch = list(torch) * len(arguments)

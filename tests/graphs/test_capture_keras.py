@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import slotool
 from slotool.errors import GraphError, MissingPackageError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.capture import ApplicationGraphs, capture_keras, capture_torch, load_keras
@@ -196,7 +197,7 @@ def test_a_saved_model_is_read_and_bad_files_are_explained(keras: Any, tmp_path:
     (tmp_path / "torn.keras").write_bytes((tmp_path / "net.keras").read_bytes()[:200])
     (tmp_path / "net.h5").write_bytes(b"")
     for name, sentence in {
-        "code.keras": "Keras cannot read it",
+        "code.keras": "it has a Lambda layer, whose code is not run from a file",
         "torn.keras": "not a model saved by Keras, or a torn one",
         "net.h5": "only .keras files are read",
         "none.keras": "no such file",
@@ -230,8 +231,31 @@ def test_models_that_have_no_graph_are_explained(keras: Any) -> None:
             capture_keras(model)
 
     free = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
-    with pytest.raises(GraphError, match="has a free axis in its shape"):
+    with pytest.raises(GraphError, match=r"has a free axis in its shape .*say the sizes of one example"):
         capture_keras(free)
+
+
+def test_sizes_of_free_axes_are_said_or_refused(keras: Any, tmp_path: Path) -> None:
+    layers = keras.layers
+    tokens, facts = keras.Input((None,), dtype="int32", name="tokens"), keras.Input((3,), name="facts")
+    x = layers.MultiHeadAttention(2, 4)(*[layers.Embedding(20, 8)(tokens)] * 2)
+    x = layers.Concatenate()([layers.GlobalAveragePooling1D()(x), facts])
+    model = keras.Model({"tokens": tokens, "facts": facts}, layers.Dense(2)(x))
+    with pytest.raises(GraphError, match=r"takes 2 inputs \(.*\): say the shape of each by its name"):
+        capture_keras(model, (6,))
+    for shapes, sentence in (({"text": (6,)}, "takes no input 'text'"), ({"facts": (4,)}, r"is \[3\], not \[4\]")):
+        with pytest.raises(GraphError, match=sentence):
+            capture_keras(model, shapes)
+    graph = capture_keras(model, {"tokens": (6,)})
+    assert not graph.unknown
+    assert graph.weights == model.count_params()
+    assert graph.matrix_flops == 2 * (6 * 4 * 8 * 8 + 2 * 2 * 6 * 6 * 4 + 11 * 2)
+
+    text = keras.Model(tokens, layers.Dense(2)(layers.GlobalAveragePooling1D()(layers.Embedding(20, 8)(tokens))))
+    text.save(tmp_path / "text.keras")
+    (captured,) = slotool.capture(str(tmp_path / "text.keras"), input_shape=(6,)).graphs
+    assert captured.inputs[0].shape == (6,)
+    assert captured.id == slotool.capture(text, input_shape=(6,)).graphs[0].id
 
 
 def test_without_keras_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,10 @@ def test_capture_fails_when_all_of_what_was_asked_for_does(slotool, tmp_path: Pa
         ([], "give exactly one of --keras, --torch and --onnx"),
         (["--keras", "ResNet50", "--torch", "a:b"], "give exactly one of --keras, --torch and --onnx"),
         (["--torch", "a:b"], "--torch needs the shape of one example"),
-        (["--keras", "ResNet50", "--input-shape", "3"], "it belongs to --torch, and to --onnx for free axes"),
+        (
+            ["--keras", "ResNet50", "--input-shape", "3"],
+            "to --torch, and to free axes of --onnx and .keras",
+        ),
         (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),
         (["--torch", "no_such_nets:b", "--input-shape", "8"], "no module no_such_nets"),
         (["--torch", "command_nets:tiny", "--input-shape", "9"], "cannot run on an input of [9]"),

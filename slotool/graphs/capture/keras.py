@@ -10,7 +10,14 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Draft, Drafts, agrees
 from slotool.graphs.capture.keras_call import is_operation
 from slotool.graphs.capture.keras_layers import steps_of
-from slotool.graphs.capture.keras_models import functional_of, layers_inside, unmasked, written_as_functional
+from slotool.graphs.capture.keras_models import (
+    InputShape,
+    functional_of,
+    layers_inside,
+    unmasked,
+    with_sizes,
+    written_as_functional,
+)
 from slotool.graphs.capture.keras_unrolled import unrolled
 from slotool.graphs.capture.keras_walk import OperationWalk
 from slotool.graphs.capture.steps import OUTPUT, Step
@@ -41,18 +48,21 @@ DROPPED = (
 )
 
 
-def capture_keras(model: keras.Model) -> OperatorGraph:
+def capture_keras(model: keras.Model, input_shape: InputShape = ()) -> OperatorGraph:
     """The graph of a model: Sequential, functional, or with a ``call`` of its own, with the shapes it was built with.
 
+    ``input_shape``: sizes of one example, as Keras has them, for free axes of one input, or by the inputs' names.
     Inputs are in the order of ``model.inputs``; Keras sorts those of a dictionary by their names. Weights are counted
     as ``model.count_params()`` counts them, those of a layer called twice once (``OperatorGraph.shared_weights``). A
     layer that slotool does not know, also one of the user's own, is what its ``call`` is made of; where that takes no
     symbolic inputs it is kept as ``keras.<class>`` with its shape and weights and 0 FLOPs (see
     ``OperatorGraph.unknown``), so its share of the operators alone says what is left out.
-    Raises ``GraphError`` for a model that is not built, whose ``call`` takes no symbolic inputs, or that has a free
-    axis besides the batch.
+    Raises ``GraphError`` for a model that is not built, whose ``call`` takes no symbolic inputs, that has a free axis
+    besides the batch of which no size is said, or other sizes than those said.
     """
     functional = functional_of(model)
+    if input_shape:
+        functional = with_sizes(functional, model.name, input_shape)
     drafts = Drafts("keras")
     walk = _Walk(drafts, channels_last=not any(_channels_first(layer) for layer in _layers(functional)))
     outputs = walk.run(functional, [], "")
@@ -224,8 +234,8 @@ class _Walk:
         shape = tuple(tensor.shape)[1:]
         if any(size is None for size in shape):
             raise GraphError(
-                f"layer {label!r} has a free axis in its shape {list(shape)}; give the model a fixed one, as "
-                "keras.models.clone_model(model, input_tensors=keras.Input((128,))) of a text model"
+                f"layer {label!r} has a free axis in its shape {list(shape)}; say the sizes of one example, as "
+                "--input-shape 128 or input_shape=(128,) of a text model"
             )
         return (shape[2], shape[0], shape[1]) if len(shape) == 3 and self._channels_last else shape
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
@@ -13,6 +13,7 @@ from slotool.printable import reason
 if TYPE_CHECKING:
     import keras
 
+InputShape = tuple[int, ...] | Mapping[str, tuple[int, ...]]
 # Arguments of a ``call`` that are no inputs.
 _NO_INPUTS = ("training", "mask")
 
@@ -58,6 +59,35 @@ def functional_of(model: keras.Model) -> Any:
             f"{model.name} has a call of its own that takes no symbolic input ({reason(error)}): write it with Keras "
             "layers and keras.ops, or capture the network from torch or ONNX"
         ) from error
+
+
+def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
+    """The functional model on inputs of these sizes, which Keras leaves free. Raises ``GraphError``, naming the model,
+    for sizes of another input, or other than those that it has."""
+    import keras
+
+    own = {tensor.name: tensor for tensor in functional.inputs}
+    given = input_shape if isinstance(input_shape, Mapping) else {next(iter(own)): tuple(input_shape)}
+    if not isinstance(input_shape, Mapping) and len(own) > 1:
+        raise GraphError(f"{name} takes {len(own)} inputs ({', '.join(own)}): say the shape of each by its name")
+    for label, sizes in given.items():
+        if label not in own:
+            raise GraphError(f"{name} takes no input {label!r}, but {', '.join(own)}")
+        has = tuple(own[label].shape)[1:]
+        if len(has) != len(sizes) or any(a not in (None, b) for a, b in zip(has, sizes, strict=True)):
+            shape = ", ".join("?" if size is None else str(size) for size in has)
+            raise GraphError(f"{name}: one example of its input {label!r} is [{shape}], not {list(sizes)}")
+    shapes = [tuple(given.get(label, tuple(tensor.shape)[1:])) for label, tensor in own.items()]
+    inputs = [
+        keras.Input(shape, name=label, dtype=tensor.dtype)
+        for shape, (label, tensor) in zip(shapes, own.items(), strict=True)
+    ]
+    structured = keras.tree.pack_sequence_as(functional._inputs_struct, inputs)
+    try:
+        return keras.Model(inputs, keras.tree.flatten(functional.call(structured)))
+    except Exception as error:
+        # What a layer says of sizes that do not fit it.
+        raise GraphError(f"{name} cannot run on inputs of {list(map(list, shapes))} ({reason(error)})") from error
 
 
 def written_as_functional(layer: Any) -> Any:

@@ -41,7 +41,7 @@ class OperationWalk:
     def operation(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
         """Append the operators of a call; the names of its outputs, none where the call is none of ours."""
         operation = node.operation
-        if type(operation).__name__ == "StopGradient":
+        if type(operation).__name__ in ("StopGradient", "ConvertToTensor"):
             return [names[id(node.input_tensors[0])]]
         arrays = [each for each in _flat(node.arguments) if _rank(each)]
         tensors = {id(each) for each in node.input_tensors}

@@ -118,6 +118,11 @@ def _saved(keras: Any, path: Path) -> keras.Model:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:
         # Keras raises whatever its layers do on a file that is torn, foreign or unsafe.
+        if "`Lambda` layer" in str(error):
+            raise GraphError(
+                f"{path}: it has a Lambda layer, whose code is not run from a file: load the model in Python, with "
+                "safe_mode=False if you trust it, and give it to slotool.capture or slotool.predict"
+            ) from error
         if "Could not locate class" in str(error):
             raise GraphError(
                 f"{path}: it has layers of a class of your own, whose code is not in the file: capture the model in "

@@ -15,8 +15,8 @@ from slotool.graphs.graph import OperatorGraph
 class Source:
     """A model by what loads it: ``framework`` is torch, keras or onnx, or a package of ``zoo.PACKAGES``; ``name`` what
     ``load_torch`` or ``load_keras`` takes, an .onnx file, or a network of the package. ``input_shape`` (without the
-    batch) and ``input_dtype`` (None: found out) are for torch, the first also for free axes of an .onnx file; of
-    several inputs they are by the names of these. ``arguments`` are given to torch's factory."""
+    batch) and ``input_dtype`` (None: found out) are for torch, the first also for free axes of an .onnx or a .keras
+    file; of several inputs they are by the names of these. ``arguments`` are given to torch's factory."""
 
     framework: str
     name: str
@@ -60,5 +60,5 @@ def capture_source(source: Source) -> OperatorGraph:
         from slotool.graphs.capture.keras import capture_keras
         from slotool.graphs.capture.loading import load_keras
 
-        graph = capture_keras(load_keras(source.name))
+        graph = capture_keras(load_keras(source.name), source.input_shape)
     return replace(graph, name=Path(source.name).stem)
