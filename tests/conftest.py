@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -24,6 +25,27 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 # Without a GPU Triton's kernels are interpreted; it reads this when it is imported, which PyTorch does of itself.
 if not Path("/dev/nvidia0").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Packages of so many modules that came since then are worth freezing too: TensorFlow's, for one.
+_MANY_MODULES = 500
+_frozen_modules = 0
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays until the end: collections of garbage need not look at it each time."""
+    _freeze()
+
+
+def pytest_unconfigure() -> None:
+    """At their end interpreters free what extensions would report as lost."""
+    gc.unfreeze()
+
+
+def _freeze() -> None:
+    global _frozen_modules  # noqa: PLW0603
+    gc.collect()
+    gc.freeze()
+    _frozen_modules = len(sys.modules)
 
 
 @dataclass(frozen=True)
@@ -67,6 +89,8 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             # A test may block a module by None; vars, as others import more when they are asked.
             if module is not None and str(vars(module).get("__file__")).startswith(written):
                 del sys.modules[name]
+    if len(sys.modules) > _frozen_modules + _MANY_MODULES:
+        _freeze()
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +17,12 @@ from tests.graphs.operator_cases import CASES, case_names, computed_places, cons
 from tests.graphs.test_operator_vocabulary import CASES as IN_TORCH
 
 
+@cache
+def backend() -> TorchBackend:
+    """One for all operators: each draws four million weights, which take longer than an operator."""
+    return TorchBackend()
+
+
 def test_every_operator_can_be_built() -> None:
     assert set(LAYERS) == set(OPERATORS) - {"InputLayer", "Constant"}
 
@@ -23,7 +31,7 @@ def test_every_operator_can_be_built() -> None:
 def test_an_operator_leaves_its_shape_and_has_its_weights(op: str, attributes: dict, sources: list) -> None:
     graph = graph_of(op, attributes, sources)
     module = GraphModule(graph).eval()
-    inputs = [torch.from_numpy(values) for values in TorchBackend().feeds(graph, 3)]
+    inputs = [torch.from_numpy(values) for values in backend().feeds(graph, 3)]
     with torch.inference_mode():
         together, alone = module(*inputs), module(*(x[1:2] for x in inputs))
     assert tuple(together.shape) == (3, *graph.output_shape)
