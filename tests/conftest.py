@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from docs.generate.json_documents import differences
+from tests.docs.preloaded import launchers
 
 # Machines differ and are shared: no test may fail for being slow, and CI must not fail at random.
 settings.register_profile("slotool", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -91,6 +92,12 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 del sys.modules[name]
     if len(sys.modules) > _frozen_modules + _MANY_MODULES:
         _freeze()
+
+
+@pytest.fixture(autouse=True)
+def captures_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes in which models are captured have torch already; tests of those processes override this."""
+    monkeypatch.setattr("slotool.graphs.capture.apart.python", lambda: str(launchers() / "python"))
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -26,15 +25,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 # Packages that slotool imports where it needs them. None of them starts a thread when it is imported.
-PACKAGES = ("torch", "pandas", "numba", "scipy.stats", "sklearn.ensemble", "rich.console", "typer", "networkx", "numpy")
+PACKAGES = (
+    "torch", "torch._dynamo", "torch.export", "pandas", "numba", "scipy.stats", "sklearn.ensemble", "rich.console",
+    "typer", "networkx", "numpy",
+)  # fmt: skip
+# More than any process is started with.
+MAX_FILES = 64
 COMMAND = Path(sys.executable).parent / "slotool"
 LAUNCH = f"exec {sys.executable} -IS {Path(__file__).with_name('launch.py')}"
+# In the code of a process in which a model is captured: what it imports takes longer than what it does.
+CAPTURES = "from slotool.graphs.capture.worker import"
 # By what a page types; a script of the page's own runs in a fork too.
 LAUNCHERS = {
     "slotool": f'{LAUNCH} {{place}} {COMMAND} "$@"',
     "python": f"""case "$1 $2" in
 *.py\\ *) {LAUNCH} {{place}} "$@";;
 "-m slotool") shift 2; {LAUNCH} {{place}} {COMMAND} "$@";;
+"-P -c") case "$3 $4" in
+  *"{CAPTURES}"*) shift; {LAUNCH} {{place}} "$@";;
+  *) exec {sys.executable} "$@";;
+  esac;;
 *) exec {sys.executable} "$@";;
 esac""",
 }
@@ -42,16 +52,20 @@ esac""",
 FORKING = "import sys; sys.executable = sys.argv.pop(1); from slotool.cli import main; main()"
 
 
-def forking(environment: Mapping[str, str] = os.environ) -> list[str]:
+def forking() -> list[str]:
     """The words before the arguments of a ``slotool`` that runs every further command in a fork."""
-    python = launchers(tuple(sorted(environment.items()))) / "python"
-    return [sys.executable, "-c", FORKING, str(python)]
+    return [sys.executable, "-c", FORKING, str(launchers() / "python")]
 
 
 @cache
-def launchers(environment: tuple[tuple[str, str], ...]) -> Path:
-    """A folder for ``PATH`` with ``slotool`` and ``python``, whose runs are forks of one process with that
-    environment."""
+def launchers() -> Path:
+    """A folder for ``PATH`` with ``slotool`` and ``python``, whose runs are forks of one process.
+
+    Each has the environment of who runs it; that of the process matters to what is imported there.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name != "PYTHONPATH"
+    }
     folder = TemporaryDirectory()
     place = Path(folder.name) / "socket"
     for name, line in LAUNCHERS.items():
@@ -59,7 +73,7 @@ def launchers(environment: tuple[tuple[str, str], ...]) -> Path:
         launcher.write_text(f"#!/bin/sh\n{line.format(place=place)}\n")
         launcher.chmod(0o755)
     command = [sys.executable, "-m", "tests.docs.preloaded", str(place)]
-    server = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     atexit.register(folder.cleanup)
     atexit.register(server.kill)
     assert server.stdout is not None
@@ -91,34 +105,53 @@ def main(place: str) -> None:
             connection.sendall(child.to_bytes(8, "big"))
             ending = os.pidfd_open(child)
             if ending not in select.select([connection, ending], [], [])[0]:
-                os.kill(child, signal.SIGKILL)  # whoever waits for it was killed
+                # Whoever waits for it was killed. A process with a group of its own ends with all that it started.
+                for kill in (os.killpg, os.kill):
+                    with suppress(ProcessLookupError):
+                        kill(child, signal.SIGKILL)
             ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             with suppress(BrokenPipeError):
                 connection.sendall(ended.to_bytes(8, "big", signed=True))
             os._exit(0)
-    for at, file in enumerate(files):
-        os.dup2(file, at)
+    _take(files, request["files"])
+    _run(request, str(Path(place).with_name("python")))
+
+
+def _take(files: list[int], numbers: list[int]) -> None:
+    """Give the received ``files`` the ``numbers`` that they have where they came from."""
+    for file, free in zip(files, moved := range(4 * MAX_FILES, 4 * MAX_FILES + len(files)), strict=True):
+        os.dup2(file, free)
         os.close(file)
-    _run(request)
+    for file, number in zip(moved, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    size, files, *_ = socket.recv_fds(connection, 8, 3)
+    size, files, *_ = socket.recv_fds(connection, 8, MAX_FILES)
     text = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
     request: dict[str, Any] = json.loads(text)
     return request, list(files)
 
 
-def _run(request: dict[str, Any]) -> None:
-    """The script, as the interpreter would run it."""
+def _run(request: dict[str, Any], python: str) -> None:
+    """The script, or the code behind ``-c``, as the interpreter would run it; what it starts is run by ``python``."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = request["arguments"]
+    sys.executable, sys.argv = python, request["arguments"]
     added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    beside = str(Path(sys.argv[0]).resolve().parent)
-    sys.path[:] = [beside, *added, *(path for path in sys.path[1:] if path not in added)]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    search = [*added, *(path for path in sys.path[1:] if path not in added)]
+    if sys.argv[0] != "-c":
+        sys.path[:] = [str(Path(sys.argv[0]).resolve().parent), *search]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        return
+    # In a session of its own, and the child of whoever started the process that this is a fork for.
+    os.setsid()
+    parent = int(request["parent"])
+    os.getppid = lambda: parent
+    sys.path[:] = search
+    exec(sys.argv.pop(1), vars(sys.modules["__main__"]))
 
 
 if __name__ == "__main__":

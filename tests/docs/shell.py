@@ -145,7 +145,7 @@ def _environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLOTOOL_", "PYTEST_"))}
     kept |= {"NO_COLOR": "1", "no_proxy": "127.0.0.1"}
     return kept | {
-        "PATH": f"{launchers(tuple(sorted(kept.items())))}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{launchers()}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{folder / INSTALLED}",
         # pip installs into the page's folder, from what is here, and nothing else.
         "PIP_TARGET": str(folder / INSTALLED),

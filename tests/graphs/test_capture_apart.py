@@ -35,6 +35,11 @@ def large():
 
 
 @pytest.fixture(autouse=True)
+def captures_in_forks() -> None:
+    """Not here: the processes are as users have them."""
+
+
+@pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in FILES.items():
         (tmp_path / f"apart_{name}.py").write_text(text)

@@ -78,6 +78,11 @@ def _module(source: Source) -> tuple[str, str]:
     return source.framework, source.name.partition(":")[0] if source.framework == "torch" else ""
 
 
+def python() -> str:
+    """The interpreter that such a process runs."""
+    return sys.executable
+
+
 @contextmanager
 def _worker(sources: Sequence[Source]) -> Iterator[_Worker]:
     reading, writing = os.pipe()
@@ -85,7 +90,7 @@ def _worker(sources: Sequence[Source]) -> Iterator[_Worker]:
     code = _CODE.format(root=str(Path(slotool.__file__).parents[1]))
     # Its own session, so that Ctrl-C in the terminal reaches the parent alone, which ends all that the model started.
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", code, json.dumps(options)],
+        [python(), "-P", "-c", code, json.dumps(options)],
         stdin=subprocess.DEVNULL,
         stdout=2,
         pass_fds=(writing,),
