@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from slotool.errors import RunError
 from slotool.reproduction.paper import Figure, Found, Paper
 from slotool.reproduction.papers import PAPERS
 from slotool.reproduction.workspace import Workspace
+from tests.docs.preloaded import launchers
 
 FAMILY, TABLE = shipped_artifact("family").path, "points.parquet"
 
@@ -22,6 +24,7 @@ def figure(number: str, make: Callable[[Workspace], Found]) -> Figure:
 
 
 def test_the_others_are_made_and_its_measurements_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(launchers() / "python"))
     tables: list[float] = []
 
     def spoiled(workspace: Workspace) -> Found:
