@@ -15,7 +15,7 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Examples, Predictor
 from slotool.predictors.domain import Distance, Domain
 from slotool.predictors.kinds import even_sample, held_out_kinds
-from slotool.predictors.residuals import Residuals
+from slotool.predictors.residuals import MAX_RESIDUAL, Residuals
 
 # Held-out trainings learn from so many networks at most, and are asked so many of each kind.
 MAX_NETWORKS, MAX_ASKED = 1500, 250
@@ -101,7 +101,8 @@ class Calibration:
         scores = [np.abs(each.residuals) / _scale(own, each.factors) for each in near]
         values = _grid(scores) if scale is None or len(near) > MAX_FEW else _grid_of_few(scores)
         kinds = [Kind(each.name, len(each.residuals), _rms(each.residuals)) for each in near]
-        return cls(own, Residuals(values, mirrored=True), tuple(kinds), surrogate)
+        # Of two kinds the tail has no end; factors beyond that say nothing more, and no file holds them.
+        return cls(own, Residuals(np.minimum(values, MAX_RESIDUAL), mirrored=True), tuple(kinds), surrogate)
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,16 @@ def test_the_scale_grows_with_what_makes_errors_grow() -> None:
     assert again.kinds == calibration.kinds
 
 
+def test_what_two_kinds_far_off_leave_is_read_again() -> None:
+    """Their tail has one degree of freedom: a demo on a crowded machine wrote a predictor that nobody could read."""
+    errors, nowhere = np.linspace(-3, 3, 5), Distance(0.0, 0.0, 0.0, 0.0)
+    kinds = [HeldOutKind(str(k), errors, [nowhere] * 5) for k in range(2)]
+    calibration = Calibration.of(kinds, "made up", scale=None)
+    assert calibration is not None
+    again = Calibration.from_document(json.loads(json.dumps(calibration.document())))
+    assert again.residuals.interval(0.9) == calibration.residuals.interval(0.9)
+
+
 def test_few_kinds_give_a_wide_interval_and_one_gives_none() -> None:
     rng, nowhere = np.random.default_rng(2), Distance(0.0, 0.0, 0.0, 0.0)
     ends = {}
