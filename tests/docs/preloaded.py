@@ -84,8 +84,11 @@ def launchers() -> Path:
 
 def main(place: str) -> None:
     """Import the packages, then fork for every connection. Returns in the forks, with what they are to run done."""
+    # torch goes without Triton, whose bindings would print at each fork's end that what is frozen was never freed.
+    sys.modules["triton"] = None  # type: ignore[assignment]
     for name in PACKAGES:
         importlib.import_module(name)
+    del sys.modules["triton"]
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(place)
