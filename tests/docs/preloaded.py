@@ -85,7 +85,7 @@ def launchers() -> Path:
 def main(place: str) -> None:
     """Import the packages, then fork for every connection. Returns in the forks, with what they are to run done."""
     # torch goes without Triton, whose bindings would print at each fork's end that what is frozen was never freed.
-    sys.modules["triton"] = None  # type: ignore[assignment]
+    sys.modules["triton"] = None
     for name in PACKAGES:
         importlib.import_module(name)
     del sys.modules["triton"]
