@@ -92,18 +92,18 @@ def with_bursts(
         small_us = float(took_us[~is_large].mean())
         return small_us, float(took_us[is_large].mean()) - small_us if tells_apart else 0.0
 
-    most_us = min(deadline_us / BURST, front_ends[0].cpu_us + front_ends[0].client_us or math.inf)
+    max_us = min(deadline_us / BURST, front_ends[0].cpu_us + front_ends[0].client_us or math.inf)
     if not tells_apart:
-        each_us = _bisected(lambda each_us: simulated_us(each_us, 0.0)[0] > small_us, most_us)
+        each_us = _bisected(lambda each_us: simulated_us(each_us, 0.0)[0] > small_us, max_us)
         return [replace(each, each_us=each_us) for each in front_ends]
-    each_us = _bisected(lambda each_us: simulated_us(each_us, 0.0)[1] > apart_us, most_us)
-    first_us = _bisected(lambda first_us: simulated_us(each_us, first_us)[0] > small_us, BURST * most_us)
+    each_us = _bisected(lambda each_us: simulated_us(each_us, 0.0)[1] > apart_us, max_us)
+    first_us = _bisected(lambda first_us: simulated_us(each_us, first_us)[0] > small_us, BURST * max_us)
     return [replace(each, each_us=each_us, first_us=first_us) for each in front_ends]
 
 
-def _bisected(is_too_long: Callable[[float], bool], most_us: float) -> float:
-    """The longest time up to ``most_us`` that is not, to the precision of ``FITTED``."""
-    low_us, high_us = 0.0, most_us
+def _bisected(is_too_long: Callable[[float], bool], max_us: float) -> float:
+    """The longest time up to ``max_us`` that is not, to the precision of ``FITTED``."""
+    low_us, high_us = 0.0, max_us
     for _ in range(FITTED):
         middle_us = 0.5 * (low_us + high_us)
         low_us, high_us = (low_us, middle_us) if is_too_long(middle_us) else (middle_us, high_us)

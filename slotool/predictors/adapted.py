@@ -37,7 +37,7 @@ MIN_WEIGHT, MAX_KEPT = 1e-3, 32
 # be it, where labels are few: many tell by themselves.
 OUTLIER, MIN_SHARE, MAX_LABELS_OF_OUTLIER = 3.5, 0.005, 20
 OUTLIER_PRIORS = tuple(product((0.2, 0.5), (0.5,), (0.0, 0.3), (0.03, 0.1)))
-# Networks whose spread is told at once: each hypothesis holds a matrix for every network.
+# Networks whose spread is computed at once: each hypothesis holds a matrix for every network.
 AT_ONCE = 512
 # Below this a term of the roofline is as good as nothing.
 MIN_TERM_S = 1e-9

@@ -37,22 +37,22 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
     ) -> None:
         train.require("training")
         graphs, latency_s = train
-        self._prices_s, self._least_s = _fitted(_terms(graphs), latency_s)
+        self._prices_s, self._min_s = _fitted(_terms(graphs), latency_s)
         if progress:
             progress(f"{self.name}: non-negative least squares")
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        return np.asarray(np.maximum(_terms(graphs) @ self._prices_s, self._least_s))
+        return np.asarray(np.maximum(_terms(graphs) @ self._prices_s, self._min_s))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return {"prices_s": self._prices_s}, {"terms": list(TERMS), "least_s": self._least_s}
+        return {"prices_s": self._prices_s}, {"terms": list(TERMS), "least_s": self._min_s}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         if document["terms"] != list(TERMS):
             raise InputError("the three-term predictor was trained with other terms than this slotool has")
         restored = cls()
-        restored._prices_s, restored._least_s = tensors["prices_s"], float(document["least_s"])
+        restored._prices_s, restored._min_s = tensors["prices_s"], float(document["least_s"])
         return restored
 
 
@@ -62,8 +62,8 @@ def left_out(labels: Examples[OperatorGraph]) -> np.ndarray:
     terms, predicted_s = _terms(graphs), np.empty(len(graphs))
     for row in range(len(graphs)):
         rest = np.delete(np.arange(len(graphs)), row)
-        prices_s, least_s = _fitted(terms[rest], latency_s[rest])
-        predicted_s[row] = max(float(terms[row] @ prices_s), least_s)
+        prices_s, min_s = _fitted(terms[rest], latency_s[rest])
+        predicted_s[row] = max(float(terms[row] @ prices_s), min_s)
     return np.asarray(np.log(predicted_s / latency_s))
 
 
