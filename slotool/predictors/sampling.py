@@ -8,8 +8,9 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.adapted import MIN_LABELS, AdaptedPredictor, covariance_before, interval_factor
+from slotool.predictors.adapted import MIN_LABELS, AdaptedPredictor, interval_factor
 from slotool.predictors.base import Examples, Predictor
+from slotool.predictors.few_label_posterior import covariance_before
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.predictors.typecosts import TypeCosts

@@ -15,7 +15,7 @@ from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.predictors.adaptation import adapt, adapt_and_score
-from slotool.predictors.adapted import AdaptedPredictor, covariance_before, interval_factor
+from slotool.predictors.adapted import AdaptedPredictor, interval_factor
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Examples
 from slotool.predictors.contenders import (
@@ -32,6 +32,7 @@ from slotool.predictors.contenders import (
     fitted,
     hold_out,
 )
+from slotool.predictors.few_label_posterior import covariance_before
 from slotool.predictors.labels import join_labels
 from slotool.predictors.odd_labels import doubtful_label, furthest, odd_labels
 from slotool.predictors.registry import predictor_class
