@@ -12,7 +12,7 @@ import psutil
 from slotool.errors import InputError
 from slotool.planning.fleet import Pool
 from slotool.scheduling.batching import Profile
-from slotool.serving.headroom import QUANTILE
+from slotool.serving.headroom import MAX_SHARE, QUANTILE
 from slotool.simulation.overhead import Overhead
 from slotool.tables import OperatingPoint
 from slotool.workloads.requests import RequestLog
@@ -36,29 +36,19 @@ class FrontEnd:
     """What the simulation of a fleet leaves out, as probed from one server.
 
     ``outside_us``: float64 [n], of each probe at low load, from the instant it was due to its answer at the client,
-    without queue and call. ``call_us``: by how much longer than the latency table's median a call takes, mostly the way
-    to its worker and back and caches that cooled down; ``slower``: and by which share of it, beyond that. Both are of a
-    worker that has rested: of one that computes all the time ``busy_part`` of them is left, and between the two it is
-    by how busy the worker was over ``memory_us``, up to a share of ``saturation``. A memory of 0: that is not known,
-    and all calls are as of one that rested. ``turnaround_us``: between two calls of a worker with requests waiting.
-    ``headroom_us``: by which the server brings deadlines forward (``LatencyHeadroom``). ``each_us``: that a request
-    keeps those behind it from being read, in a burst, and ``first_us`` how much longer the first does. ``cpu_us``: CPU
-    time that the server's own process spends on a request, without its workers', and ``client_us`` the client on the
-    same machine.
+    without queue and call. ``overhead``: of its calls, which take longer than the latency table's medians mostly by the
+    way to a worker and back and by caches that cooled down; ``reserve_us`` is by how much the server brings deadlines
+    forward (``LatencyHeadroom``), however far these are. ``each_us``: that a request keeps those behind it from being
+    read, in a burst, and ``first_us`` how much longer the first does. ``cpu_us``: CPU time that the server's own
+    process spends on a request, without its workers', and ``client_us`` the client on the same machine.
     """
 
     outside_us: np.ndarray
-    call_us: float
-    headroom_us: float
+    overhead: Overhead
     each_us: float = 0.0
-    slower: float = 0.0
+    first_us: float = 0.0
     cpu_us: float = 0.0
     client_us: float = 0.0
-    busy_part: float = 1.0
-    memory_us: float = 0.0
-    saturation: float = 1.0
-    turnaround_us: float = 0.0
-    first_us: float = 0.0
 
     @classmethod
     def of_probe(cls, log: RequestLog, profile: Profile, fastest: RequestLog | None = None) -> FrontEnd:
@@ -75,21 +65,13 @@ class FrontEnd:
             slower = max(0.0, (longest.excess_us - shortest.excess_us) / between_us)
             call_us = max(0.0, shortest.excess_us - slower * shortest.table_us)
         headroom_us = max(0.0, float(np.quantile(late_us, QUANTILE)))
-        return cls(np.maximum(outside_us, 0.0), call_us, headroom_us, slower=slower)
+        return cls(np.maximum(outside_us, 0.0), Overhead(headroom_us, call_us, slower))
 
-    def overhead(self, max_headroom_us: float, all_busy: float = 1.0) -> Overhead:
-        """What the simulation of a fleet is to add."""
-        headroom_us = min(self.headroom_us, max_headroom_us)
-        of_calls = (
-            self.call_us,
-            self.slower,
-            all_busy,
-            self.busy_part,
-            self.memory_us,
-            self.saturation,
-            self.turnaround_us,
-        )
-        return Overhead(headroom_us, *of_calls)
+    def overhead_within(self, deadline_us: float, all_busy: float = 1.0) -> Overhead:
+        """``overhead`` of requests with such a deadline, of which a server keeps a share for calls however slow its
+        probe was, where calls take ``all_busy`` times as long while all workers are busy."""
+        reserve_us = min(self.overhead.reserve_us, MAX_SHARE * deadline_us)
+        return self.overhead._replace(reserve_us=reserve_us, all_busy=all_busy)
 
     def read_us(self, arrival_us: np.ndarray) -> np.ndarray:
         """Instants at which requests have been read, float64 [n]; ``arrival_us``: float64 [n], ascending."""
@@ -97,13 +79,13 @@ class FrontEnd:
         return read_in_turn(arrival_us, np.full(count, self.each_us), np.full(count, self.first_us))
 
     def __str__(self) -> str:
-        outside_ms = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3
-        slower = f", and {1 + self.slower:.3g} times what the table says" if self.slower >= 0.005 else ""
-        call = f"{self.call_us / 1e3:.2g} ms more than the latency table says{slower}"
-        if self.memory_us:
+        outside_ms, of_call = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3, self.overhead
+        slower = f", and {1 + of_call.slower:.3g} times what the table says" if of_call.slower >= 0.005 else ""
+        call = f"{of_call.call_us / 1e3:.2g} ms more than the latency table says{slower}"
+        if of_call.memory_us:
             call += (
-                f", where its worker has rested; {self.busy_part:.0%} of that where it computed all the time for some "
-                f"{3e-3 * self.memory_us:.0f} ms"
+                f", where its worker has rested; {of_call.busy_part:.0%} of that where it computed all the time for "
+                f"some {3e-3 * of_call.memory_us:.0f} ms"
             )
         before = f"{self.each_us / 1e3:.2g} ms for each one before it"
         if self.first_us:

@@ -14,7 +14,6 @@ from slotool.planning.pool_service import all_busy
 from slotool.planning.shared import SharedFleetSearch
 from slotool.planning.traffic import Traffic
 from slotool.planning.verification import figures
-from slotool.serving.headroom import MAX_SHARE
 
 
 def planned_together(
@@ -33,11 +32,11 @@ def planned_together(
     arrival_s = {name: own.arrival_s for name, own in traffic.items()}
     longer = 1.0 if cores is None else all_busy(sum(mean_cpu_us(traffic, front_ends)), rate_per_s(traffic), cores)
     read_us = read_together(arrival_s, front_ends)
-    headroom_us = max(each.headroom_us for each in front_ends.values())
-    overheads = {
-        name: replace(each, headroom_us=headroom_us).overhead(MAX_SHARE * search.promises[name].deadline_us, longer)
-        for name, each in front_ends.items()
+    reserve_us = max(each.overhead.reserve_us for each in front_ends.values())
+    of_all = {
+        name: replace(each, overhead=each.overhead._replace(reserve_us=reserve_us)) for name, each in front_ends.items()
     }
+    overheads = {name: each.overhead_within(search.promises[name].deadline_us, longer) for name, each in of_all.items()}
     results = search.results(pools, draw, {name: own / 1e6 for name, own in read_us.items()}, overheads)
     found = {}
     for name, result in results.items():

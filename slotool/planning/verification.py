@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from slotool.planning.front_end import BURST, FrontEnd
 from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Part, Promise, attainment_at_most
 from slotool.planning.traffic import Traffic
-from slotool.serving.headroom import MAX_SHARE
 from slotool.workloads.requests import RequestLog
 
 # Halvings of the range in which the loop's time for a request is looked for: to a thousandth of it.
@@ -55,9 +54,7 @@ def answered(
     ``longer``: that many times as long calls take while all workers are busy.
     """
     read_us = front_ends[0].read_us(1e6 * arrival_s)
-    # As a server, which keeps a share of each deadline for calls however slow its probe was.
-    max_headroom_us = MAX_SHARE * search.promise.deadline_us
-    overheads = [each.overhead(max_headroom_us, longer) for each in front_ends]
+    overheads = [each.overhead_within(search.promise.deadline_us, longer) for each in front_ends]
     parts = search.parts(pools, draw, Traffic.whole(read_us / 1e6), overheads)
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
     took_us, right = read_us - 1e6 * arrival_s, np.zeros(len(arrival_s))
@@ -77,28 +74,58 @@ def with_bursts(
     by bisection, as answers come later the longer each request keeps the loop: where its CPU time is known, no longer
     than server and client compute for it, as bursts that outlast the deadline take no longer by it.
     """
-    due_s, deadline_us = bursts.rows["intended_s"].to_numpy(), search.promise.deadline_us
-    _, which, sizes = np.unique(due_s, return_inverse=True, return_counts=True)
-    is_large = sizes[which] > BURST
-    served_us = np.minimum(np.where(bursts.answered, 1e6 * bursts.latency_s, np.inf), deadline_us)
-    tells_apart = is_large.any() and float((served_us[is_large] < deadline_us).mean()) >= LARGE_IN_TIME
-    small_us = float(served_us[~is_large].mean())
-    apart_us = float(served_us[is_large].mean()) - small_us if tells_apart else 0.0
+    deadline_us = search.promise.deadline_us
+    served = _Bursts.of(bursts, deadline_us)
 
-    def simulated_us(each_us: float, first_us: float) -> tuple[float, float]:
-        """Of small bursts, and by how much longer large ones take."""
+    def simulated(each_us: float, first_us: float = 0.0) -> _Bursts:
         tried = [replace(each, each_us=each_us, first_us=first_us) for each in front_ends]
-        took_us = np.minimum(answered(search, pools, 0, due_s, tried)[0], deadline_us)
-        small_us = float(took_us[~is_large].mean())
-        return small_us, float(took_us[is_large].mean()) - small_us if tells_apart else 0.0
+        return served.had_they_taken(answered(search, pools, 0, served.due_s, tried)[0])
 
     max_us = min(deadline_us / BURST, front_ends[0].cpu_us + front_ends[0].client_us or math.inf)
-    if not tells_apart:
-        each_us = _bisected(lambda each_us: simulated_us(each_us, 0.0)[0] > small_us, max_us)
-        return [replace(each, each_us=each_us) for each in front_ends]
-    each_us = _bisected(lambda each_us: simulated_us(each_us, 0.0)[1] > apart_us, max_us)
-    first_us = _bisected(lambda first_us: simulated_us(each_us, first_us)[0] > small_us, BURST * max_us)
+    if served.large_tell:
+        each_us = _bisected(lambda each_us: simulated(each_us).apart_us > served.apart_us, max_us)
+        first_us = _bisected(lambda first_us: simulated(each_us, first_us).small_us > served.small_us, BURST * max_us)
+    else:
+        each_us, first_us = _bisected(lambda each_us: simulated(each_us).small_us > served.small_us, max_us), 0.0
     return [replace(each, each_us=each_us, first_us=first_us) for each in front_ends]
+
+
+@dataclass(frozen=True)
+class _Bursts:
+    """Requests of small and of large bursts: ``due_s`` float64 [n], ``is_large`` bool [n], and ``took_us`` float64 [n],
+    at most the deadline."""
+
+    due_s: np.ndarray
+    is_large: np.ndarray
+    took_us: np.ndarray
+    deadline_us: float
+
+    @classmethod
+    def of(cls, log: RequestLog, deadline_us: float) -> Self:
+        """As a client logged them; those without an answer took as long as the deadline."""
+        due_s = log.rows["intended_s"].to_numpy()
+        _, which, sizes = np.unique(due_s, return_inverse=True, return_counts=True)
+        took_us = np.where(log.answered, 1e6 * log.latency_s, np.inf)
+        return cls(due_s, sizes[which] > BURST, np.minimum(took_us, deadline_us), deadline_us)
+
+    def had_they_taken(self, took_us: np.ndarray) -> Self:
+        return replace(self, took_us=np.minimum(took_us, self.deadline_us))
+
+    @property
+    def large_tell(self) -> bool:
+        """Whether enough of large bursts is answered in time to say how long a request takes."""
+        in_time = self.took_us[self.is_large] < self.deadline_us
+        return len(in_time) > 0 and float(in_time.mean()) >= LARGE_IN_TIME
+
+    @property
+    def small_us(self) -> float:
+        """The mean of small bursts."""
+        return float(self.took_us[~self.is_large].mean())
+
+    @property
+    def apart_us(self) -> float:
+        """By how much longer large bursts take, on average."""
+        return float(self.took_us[self.is_large].mean()) - self.small_us
 
 
 def _bisected(is_too_long: Callable[[float], bool], max_us: float) -> float:

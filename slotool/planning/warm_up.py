@@ -17,6 +17,7 @@ import pandas as pd
 
 from slotool.planning.front_end import FrontEnd
 from slotool.planning.worker import WorkerType
+from slotool.simulation.overhead import Overhead
 from slotool.simulation.service import after_call, after_rest, how_rested
 from slotool.workloads.requests import RequestLog
 
@@ -45,20 +46,24 @@ def with_warm_up(front_end: FrontEnd, worker: WorkerType, workers: int, probes: 
     """``front_end``, which was probed on ``workers`` that mostly rested, with what is left of its calls' part while
     they do not. ``worker``: as placed; ``probes``: requests at low load and at full load."""
     logged = [calls_of(log, worker, workers) for log in probes]
-    front_end = replace(front_end, turnaround_us=_turnaround_us(logged))
+    rested = front_end.overhead._replace(turnaround_us=_turnaround_us(logged))
+    return replace(front_end, overhead=_warmed(rested, logged))
+
+
+def _warmed(rested: Overhead, logged: Sequence[Calls]) -> Overhead:
+    """What ``with_warm_up`` makes of the overhead of calls on workers that rested."""
     beyond_us = np.concatenate([each.took_us - each.table_us for each in logged])
-    rested_us = np.concatenate([front_end.slower * each.table_us + front_end.call_us for each in logged])
+    rested_us = np.concatenate([rested.longer(each.table_us) - each.table_us for each in logged])
     if len(beyond_us) < MIN_CALLS or not (rested_us > 0).all():
-        return front_end
+        return rested
     fits = [_fitted(logged, beyond_us, rested_us, *how) for how in product(MEMORIES_US, SATURATIONS)]
     best = min(fits, key=lambda fit: fit.off)
     busy = max(0.0, best.busy)
     if busy >= best.rested:
-        return front_end
-    call_us, slower = best.rested * front_end.call_us, best.rested * front_end.slower
-    return replace(
-        front_end, call_us=call_us, slower=slower, busy_part=busy / best.rested, memory_us=best.memory_us,
-        saturation=best.saturation,
+        return rested
+    return rested._replace(
+        call_us=best.rested * rested.call_us, slower=best.rested * rested.slower, busy_part=busy / best.rested,
+        memory_us=best.memory_us, saturation=best.saturation,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from slotool.planning.traffic import Traffic
 from slotool.planning.warm_up import calls_of, with_warm_up
 from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import read_profile
+from slotool.simulation.overhead import Overhead
 from slotool.tables import LatencyTable
 from slotool.workloads import Poisson
 from slotool.workloads.requests import RequestLog
@@ -30,11 +31,15 @@ def worker() -> WorkerType:
     return WorkerType("one", read_profile(LatencyTable(table.rows.assign(accuracy=0.9))), 1, 1.0)
 
 
+def front_end(**of_calls: float) -> FrontEnd:
+    return FrontEnd(np.full(1, 500.0), Overhead(2e3, **of_calls))
+
+
 def served(true: FrontEnd, times_s: np.ndarray, workers: int) -> RequestLog:
     """What a client logs of a server whose calls take as long as simulated."""
     search = FleetSearch(times_s, Promise(500e3, 0.1), reserve_us=2e3)
     pools = [Pool(worker(), "maxbatch", workers)]
-    (part,) = search.parts(pools, 1, Traffic.whole(times_s), [true.overhead(2e3)])
+    (part,) = search.parts(pools, 1, Traffic.whole(times_s), [true.overhead])
     found, arrived_us = part.result, part.result.scenario.arrival_us
     rows = {
         "intended_s": times_s, "sent_s": times_s, "done_s": 1e-6 * found.done_us, "status": 200, "label": 1,
@@ -52,7 +57,7 @@ def probed(true: FrontEnd, workers: int) -> FrontEnd:
 
 def taken_us(front_end: FrontEnd, part: float) -> float:
     """Of a call of one request."""
-    return float(front_end.overhead(0.0).longer(np.array([4e3]), part)[0])
+    return float(front_end.overhead.longer(np.array([4e3]), part)[0])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -60,23 +65,23 @@ def taken_us(front_end: FrontEnd, part: float) -> float:
 def test_probes_tell_what_calls_of_rested_and_of_busy_workers_take(
     memory_us: float, saturation: float, workers: int
 ) -> None:
-    true = FrontEnd(np.full(1, 500.0), 3e3, 2e3, busy_part=0.2, memory_us=memory_us, saturation=saturation)
+    true = front_end(call_us=3e3, busy_part=0.2, memory_us=memory_us, saturation=saturation)
     found = probed(true, workers)
     assert taken_us(found, 1.0) == pytest.approx(7e3, rel=0.06), "a rested worker"
-    assert taken_us(found, found.busy_part) == pytest.approx(4.6e3, rel=0.06), "a busy one"
-    assert memory_us / 2.5 <= found.memory_us <= 2.5 * memory_us
+    assert taken_us(found, found.overhead.busy_part) == pytest.approx(4.6e3, rel=0.06), "a busy one"
+    assert memory_us / 2.5 <= found.overhead.memory_us <= 2.5 * memory_us
     assert "where its worker has rested" in str(found)
 
 
 def test_where_all_calls_take_longer_alike_none_rests() -> None:
-    found = probed(FrontEnd(np.full(1, 500.0), 1e3, 2e3), 1)
+    found = probed(front_end(call_us=1e3), 1)
     assert taken_us(found, 1.0) == pytest.approx(5e3, rel=0.05)
-    assert taken_us(found, found.busy_part) == pytest.approx(5e3, rel=0.05)
+    assert taken_us(found, found.overhead.busy_part) == pytest.approx(5e3, rel=0.05)
 
 
 def test_few_calls_tell_nothing() -> None:
-    true = FrontEnd(np.full(1, 500.0), 3e3, 2e3, busy_part=0.2, memory_us=2e3)
-    log, known = served(true, np.arange(20) / 20.0, 1), FrontEnd(np.full(1, 500.0), 3e3, 2e3)
+    true = front_end(call_us=3e3, busy_part=0.2, memory_us=2e3)
+    log, known = served(true, np.arange(20) / 20.0, 1), front_end(call_us=3e3)
     assert with_warm_up(known, worker(), 1, [log]) == known
 
 
@@ -102,14 +107,18 @@ def test_the_time_between_two_calls_counts_for_busy_workers() -> None:
         "intended_s": 0.0, "sent_s": 0.0, "done_s": queue_s + 4e-3, "queue_s": queue_s, "compute_s": 4e-3,
         "status": 200, "label": 1, "answer": 1, "point": "version=only",
     }  # fmt: skip
-    known = FrontEnd(np.full(1, 500.0), 0.0, 2e3)
+    known = front_end()
     found = with_warm_up(known, worker(), 1, [RequestLog(pd.DataFrame(rows))])
-    assert found.turnaround_us == pytest.approx(200.0)
-    assert with_warm_up(known, worker(), 1, [served(known, np.arange(99) / 20.0, 1)]).turnaround_us == 0, "none waited"
+    assert found.overhead.turnaround_us == pytest.approx(200.0)
+    assert with_warm_up(known, worker(), 1, [served(known, np.arange(99) / 20.0, 1)]).overhead.turnaround_us == 0, (
+        "none waited"
+    )
     times_s = np.zeros(50)
     search = FleetSearch(times_s, Promise(500e3, 0.1), reserve_us=2e3)
     ends_us = [
-        search.parts([Pool(worker(), "maxbatch", 1)], 1, Traffic.whole(times_s), [each.overhead(0.0)])[0].result
+        search.parts(
+            [Pool(worker(), "maxbatch", 1)], 1, Traffic.whole(times_s), [each.overhead._replace(reserve_us=0.0)]
+        )[0].result
         for each in (known, found)
     ]
     assert ends_us[1].done_us.max() - ends_us[0].done_us.max() == pytest.approx(200.0 * ends_us[0].calls)

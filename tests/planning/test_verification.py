@@ -28,6 +28,7 @@ from slotool.planning.shared_verification import mean_cpu_us, planned_together, 
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import read_profile
+from slotool.simulation.overhead import Overhead
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import ArrivalTable, Poisson
 from slotool.workloads.requests import RequestLog
@@ -70,9 +71,11 @@ def log_of(due_s: np.ndarray, took_us: np.ndarray) -> RequestLog:
 def test_the_front_end_is_what_the_table_does_not_know() -> None:
     outside_ms = np.linspace(0.4, 0.8, 101)
     front_end = FrontEnd.of_probe(log(outside_ms, 1.25), worker().profile)
-    assert front_end.call_us == pytest.approx(250.0), "calls take a quarter of a millisecond longer than the table says"
+    assert front_end.overhead.call_us == pytest.approx(250.0), (
+        "calls take a quarter of a millisecond longer than the table says"
+    )
     assert np.sort(front_end.outside_us) == pytest.approx(1e3 * outside_ms)
-    assert front_end.headroom_us == pytest.approx(1e3 * np.quantile(outside_ms, 0.999) + 250.0)
+    assert front_end.overhead.reserve_us == pytest.approx(1e3 * np.quantile(outside_ms, 0.999) + 250.0)
     assert str(front_end).startswith(
         "0.6 ms a request (p99 0.8), 0 ms for each one before it; a call takes 0.25 ms more"
     )
@@ -110,8 +113,8 @@ def test_what_calls_take_longer_is_a_line_through_the_fastest_and_the_slowest(
         for name, took_ms in (("long", 21.0 + long_ms), ("short", 1.0 + short_ms))
     ]
     found = FrontEnd.of_probe(logs[0], kind.profile, logs[1])
-    assert (found.call_us, found.slower) == pytest.approx((call_us, slower))
-    assert FrontEnd.of_probe(logs[0], kind.profile).call_us == pytest.approx(1e3 * max(0.0, long_ms))
+    assert (found.overhead.call_us, found.overhead.slower) == pytest.approx((call_us, slower))
+    assert FrontEnd.of_probe(logs[0], kind.profile).overhead.call_us == pytest.approx(1e3 * max(0.0, long_ms))
     assert ("times what the table says" in str(found)) == (slower > 0)
     # One request every 0.1 s: none waits, and the slow point answers.
     times_s = 0.1 * np.arange(300.0)
@@ -142,10 +145,10 @@ def test_all_examples_are_sent_where_outcomes_are_of_all(
 
 
 def test_a_front_end_has_one_request_after_the_other() -> None:
-    front_end = FrontEnd(np.full(1, 500.0), 0.0, 0.0, each_us=2e3)
+    front_end = FrontEnd(np.full(1, 500.0), Overhead(), each_us=2e3)
     read_us = front_end.read_us(np.array([1e6, 1e6, 1e6, 2e6]))
     assert read_us == pytest.approx([1e6, 1.002e6, 1.004e6, 2e6])
-    slow_first = FrontEnd(np.full(1, 500.0), 0.0, 0.0, each_us=2e3, first_us=1e3)
+    slow_first = FrontEnd(np.full(1, 500.0), Overhead(), each_us=2e3, first_us=1e3)
     assert slow_first.read_us(np.array([1e6, 1e6, 1e6, 2e6])) == pytest.approx([1e6, 1.003e6, 1.005e6, 2e6])
 
 
@@ -172,10 +175,10 @@ def test_bursts_tell_what_a_request_takes_of_the_loop(each_us: float, first_us: 
     """As far as the worker's calls do not take longer: the first of a burst apart from the others."""
     search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
     pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
-    true = FrontEnd(np.full(1, 700.0), 20.0, 1e3, each_us, first_us=first_us)
+    true = FrontEnd(np.full(1, 700.0), Overhead(1e3, 20.0), each_us, first_us)
     took_us, _ = verification.answered(search, [pool], 1, due_s, [true])
     bursts = log_of(due_s, took_us)
-    probed = FrontEnd(true.outside_us, true.call_us, true.headroom_us)
+    probed = FrontEnd(true.outside_us, true.overhead)
     (found,) = verification.with_bursts(search, [pool], [probed], bursts)
     assert found.each_us == pytest.approx(each_us, abs=20.0)
     assert found.first_us == pytest.approx(first_us, abs=200.0)
@@ -184,11 +187,11 @@ def test_bursts_tell_what_a_request_takes_of_the_loop(each_us: float, first_us: 
 def test_bursts_that_outlast_the_deadline_do_not_tell_the_first_request_apart() -> None:
     search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
     pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
-    true = FrontEnd(np.full(1, 700.0), 20.0, 1e3, 900.0)
+    true = FrontEnd(np.full(1, 700.0), Overhead(1e3, 20.0), 900.0)
     took_us, _ = verification.answered(search, [pool], 1, due_s, [true])
     assert (took_us[-96:] > 50e3).any()
     bursts = log_of(due_s, took_us)
-    (found,) = verification.with_bursts(search, [pool], [FrontEnd(true.outside_us, true.call_us, 1e3)], bursts)
+    (found,) = verification.with_bursts(search, [pool], [FrontEnd(true.outside_us, true.overhead)], bursts)
     assert (found.each_us, found.first_us) == (pytest.approx(900.0, abs=10.0), 0.0)
 
 
@@ -196,18 +199,18 @@ def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
     promise, times_s = Promise(20e3, 0.9), Poisson(50.0).times(20.0, seed=0)
     search = FleetSearch(times_s, promise, reserve_us=2e3)
     pools, traffic = [Pool(worker(), "slackfit", 1)], Traffic.whole(times_s)
-    none = FrontEnd(np.zeros(1), 0.0, 2e3)
+    none = FrontEnd(np.zeros(1), Overhead(2e3))
     bare = verification.planned(search, pools, 1, traffic, [none])
     verdict = search.served(pools, 1, traffic).verdict
     assert (bare["attainment"], bare["accuracy"]) == (verdict.attainment, pytest.approx(verdict.accuracy))
     assert bare["p99_s"] == pytest.approx(verdict.p99_us / 1e6)
-    slower = FrontEnd(np.full(3, 700.0), 300.0, 2e3)
+    slower = FrontEnd(np.full(3, 700.0), Overhead(2e3, 300.0))
     later = verification.planned(search, pools, 1, traffic, [slower])
     assert later["p99_s"] >= bare["p99_s"] + 0.99e-3, "both parts of the front end are in the tail"
     # A server keeps half of each deadline for calls, whatever a stalled probe says.
-    stalled = FrontEnd(np.zeros(1), 0.0, 600e3)
+    stalled = FrontEnd(np.zeros(1), Overhead(600e3))
     assert verification.planned(search, pools, 1, traffic, [stalled])["attainment"] > 0.95
-    hopeless = FrontEnd(np.full(3, 30e3), 0.0, 2e3)
+    hopeless = FrontEnd(np.full(3, 30e3), Overhead(2e3))
     assert verification.planned(search, pools, 1, traffic, [hopeless])["attainment"] == 0
 
 
@@ -216,7 +219,7 @@ def test_front_end_and_client_take_their_part_of_cores_that_workers_keep_busy() 
     times_s = np.repeat(0.05 * np.arange(100.0), 2) + np.tile([0.0, 2e-4], 100)
     search = FleetSearch(times_s, Promise(20e3, 0.9), reserve_us=2e3)
     pools, traffic = [Pool(worker(), "slackfit", 2)], Traffic.whole(times_s)
-    takes = FrontEnd(np.zeros(1), 0.0, 2e3, cpu_us=3e3, client_us=2e3)
+    takes = FrontEnd(np.zeros(1), Overhead(2e3), cpu_us=3e3, client_us=2e3)
     longer = all_busy(5e3, traffic.rate_per_s, 2)
     assert longer == pytest.approx(1 / (1 - 5e-3 * traffic.rate_per_s / 2))
     took_us, _ = verification.answered(search, pools, 1, times_s, [takes], longer)
@@ -330,7 +333,7 @@ def test_models_that_share_all_cores_share_them_with_the_front_end_too() -> None
     traffic = {name: Traffic.whole(own) for name, own in times_s.items()}
     # 4 ms of a request on average.
     front_ends = {
-        name: FrontEnd(np.zeros(1), 0.0, 2e3, cpu_us=cpu_us, client_us=1e3)
+        name: FrontEnd(np.zeros(1), Overhead(2e3), cpu_us=cpu_us, client_us=1e3)
         for name, cpu_us in (("first", 2e3), ("second", 4e3))
     }
     assert mean_cpu_us(traffic, front_ends) == pytest.approx((3e3, 1e3))
