@@ -85,13 +85,14 @@ class FrontEnd:
         self.admission.listen_to(lambda: selector.idle_s)
 
     def may_answer_alone(self) -> bool:
-        """Whether ``answer_alone`` is worth asking: a request that arrives now is the only one, in this iteration of
-        the event loop and in progress, and it is computed without asking who sent it or writing down what."""
+        """Whether ``DirectCalls.answer`` is worth asking: a request that arrives now is the only one, in this iteration
+        of the event loop and in progress, and it is computed without asking who sent it or writing down what."""
         return not self.admission.in_progress and self._arrives_alone() and self._only_computes()
 
     def may_gather(self, gathered: int) -> bool:
-        """Whether a request that arrives now may wait with others, as so many do already, to ask ``answer_alike`` for
-        all together: what else is in progress is being computed, and they are as in ``may_answer_alone``."""
+        """Whether a request that arrives now may wait with others, as so many do already, to ask
+        ``DirectCalls.answer_alike`` for all together: what else is in progress is being computed, and they are as in
+        ``may_answer_alone``."""
         direct = self.router.direct_calls
         if direct is None or not self._only_computes():
             return False
@@ -226,32 +227,6 @@ class FrontEnd:
         except Exception:
             self.admission.end(options.timeout_us, answered=False)
             raise
-
-    def answer_alone(
-        self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
-    ) -> InferenceResult | None:
-        """The answer of ``submit`` where ``may_answer_alone``, as ``DirectCalls.answer`` has it; ``settle_alone`` must
-        follow. ``options``: without a tolerance or a minimum of accuracy, to a model that checks no inputs and is named
-        without a version. None: nothing has happened, and ``submit`` is asked."""
-        direct = self.router.direct_calls
-        return None if direct is None else direct.answer(served, x, options, arrival_us)
-
-    def settle_alone(self, asked: Asked, answer: InferenceResult) -> None:
-        """Count it, once it is on its way."""
-        self.settle_alike([asked], [answer])
-
-    def answer_alike(
-        self,
-        served: ServedModel,
-        options: RequestOptions,
-        arrivals_us: Sequence[float],
-        examples: int,
-        joined: Callable[[int], Inputs],
-    ) -> Sequence[InferenceResult]:
-        """The answers of ``submit`` to the first of requests that ``may_gather``, as ``DirectCalls.answer_alike`` has
-        it; ``settle_alike`` must follow if there are any. Models and options are those of ``answer_alone``."""
-        direct = self.router.direct_calls
-        return () if direct is None else direct.answer_alike(served, options, arrivals_us, examples, joined)
 
     def settle_alike(self, asked: Sequence[Asked], answers: Sequence[InferenceResult]) -> None:
         """Count them, once they are on their way."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from slotool.data.columns import Inputs, concatenate
 from slotool.serving.accounts import Asked
+from slotool.serving.direct_calls import DirectCalls
 from slotool.serving.dispatch_loop import LONG_US
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.straight_path import KnownRequest, StraightPath
@@ -45,6 +46,12 @@ class GatheredRequests:
         # How many had arrived at the router when the first of these did.
         self._arrived = 0
 
+    @property
+    def _direct(self) -> DirectCalls:
+        direct = self._front.router.direct_calls
+        assert direct is not None  # nothing is gathered without them
+        return direct
+
     def admit(self) -> bool:
         """Whether a known request that arrives now may be added."""
         return self._front.may_gather(self._count)
@@ -65,11 +72,10 @@ class GatheredRequests:
             asyncio.get_running_loop().call_soon(self._answer)
             return
         groups, self._groups = self._groups, {}
-        admission, now_us, direct = self._front.admission, self._front.router.now_us, self._front.router.direct_calls
-        assert direct is not None  # nothing is gathered without them
+        admission, now_us = self._front.admission, self._front.router.now_us
         admission.leave(self._count)
         self._count, until_us, is_over = 0, now_us() + LONG_US, False
-        first_us = direct.first_arrival_us()
+        first_us = self._direct.first_arrival_us()
         # None has a deadline of its own.
         for known, requests in sorted(groups.values(), key=lambda group: group[0].options.priority or math.inf):
             here: list[GatheredRequest] = []
@@ -113,7 +119,7 @@ class GatheredRequests:
         if not self._straight.is_current(known):
             return 0
         try:
-            answers = front.answer_alike(served, options, arrivals_us, json.examples, joined)
+            answers = self._direct.answer_alike(served, options, arrivals_us, json.examples, joined)
             replies = [self._inference.reply(served, json.request, answer) for answer in answers]
         except Exception:
             return 0  # the fast path says what is wrong

@@ -74,11 +74,11 @@ class StraightPath:
     def answer(self, known: KnownRequest, data: bytes) -> bytes | None:
         """The answer to ``data``, a whole request that is ``known`` and current, while ``FrontEnd.may_answer_alone``;
         ``settle`` must follow, once it is written. None: nothing has happened."""
-        front, served, options = self._front, known.served, known.options
-        arrival_us = front.router.now_us()
+        served, options, router = known.served, known.options, self._front.router
+        arrival_us, direct = router.now_us(), router.direct_calls
         try:
             x = known.json.x(bytearray(memoryview(data)[len(known.prefix) :]))
-            answer = front.answer_alone(served, x, options, arrival_us)
+            answer = None if direct is None else direct.answer(served, x, options, arrival_us)
             if answer is None:
                 return None
             reply = self._inference.reply(served, known.json.request, answer)
@@ -90,8 +90,8 @@ class StraightPath:
     def settle(self) -> None:
         """Count the last answer."""
         assert self._uncounted is not None
-        uncounted, self._uncounted = self._uncounted, None
-        self._front.settle_alone(*uncounted)
+        (asked, answer), self._uncounted = self._uncounted, None
+        self._front.settle_alike([asked], [answer])
 
     def is_current(self, known: KnownRequest) -> bool:
         """Whether the model is still the one, with the same tensors."""
