@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from slotool.errors import ArgumentError, SlotoolError
 from slotool.printable import with_article
+from slotool.suggestions import did_you_mean
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -45,10 +46,23 @@ def typed(function: Callable[Parameters, Returned]) -> Callable[Parameters, Retu
     @wraps(function)
     def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         with naming_arguments(signature):
-            require_types(function, signature, signature.bind(*args, **kwargs).arguments)
+            require_types(function, signature, by_name(function, signature, args, kwargs))
             return function(*args, **kwargs)
 
     return checked
+
+
+def by_name(
+    function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """What ``function`` is called with. Raises ``TypeError``, as Python does, for a call that does not fit; of a name
+    that it does not know with the one that may have been meant."""
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        unknown = [name for name in kwargs if name not in signature.parameters]
+        meant = did_you_mean(unknown[0], signature.parameters) if unknown and repr(unknown[0]) in str(error) else ""
+        raise TypeError(f"{function.__name__}() {error}{meant}") from None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from slotool.api.arguments import Parameters, Returned, naming_arguments, require_types
+from slotool.api.arguments import Parameters, Returned, by_name, naming_arguments, require_types
 from slotool.errors import ArgumentError
 
 
@@ -28,7 +28,7 @@ def writes(
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
             with naming_arguments(signature):
-                given = signature.bind(*args, **kwargs).arguments
+                given = by_name(function, signature, args, kwargs)
                 require_types(function, signature, given)
                 outputs = {name: Path(given[name]) for name in (*files, *folders) if _is_path(given.get(name))}
                 others = {name: value for name, value in given.items() if name not in outputs}

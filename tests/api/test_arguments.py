@@ -47,6 +47,24 @@ def test_a_wrong_type_is_one_sentence(call: Callable[[], Any], sentence: str) ->
 
 
 @pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"outcomes": "o.csv", "tolerance": [0.1]},
+            "keyword argument 'tolerance'; did you mean 'tolerances'?",
+        ),
+        ({"outcomes": "o.csv", "colour": 1}, "got an unexpected keyword argument 'colour'"),
+        ({}, "missing a required argument: 'outcomes'"),
+    ],
+)
+def test_a_call_that_does_not_fit_names_the_function(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        slotool.gen_rules(**arguments)
+    assert str(raised.value).startswith("gen_rules() ")
+    assert str(raised.value).endswith(sentence)
+
+
+@pytest.mark.parametrize(
     ("annotation", "value"),
     [("int", np.int64(3)), ("float", 3), ("float", np.float32(0.5)), ("float | None", None),
      ("Sequence[int]", range(3)), ("Sequence[float]", np.arange(3.0)), ("FilePath | Frame", Path("a")),
