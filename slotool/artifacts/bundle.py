@@ -221,7 +221,8 @@ def refuse_existing(path: Path, force: bool) -> None:
 def _read_manifest(path: Path) -> dict[str, Any]:
     if path.is_file():
         raise ArtifactError(
-            f"{path}: a file, but an artifact is a folder; slotool family makes one of models of your own"
+            f"{path}: a file, but an artifact is a folder; make one of models of your own, "
+            f"slotool family {path} --data TABLE:LABEL -o {path.stem}"
         )
     if not path.is_dir():
         raise ArtifactError(f"{path}: no such artifact folder")

@@ -275,6 +275,8 @@ def _read_config(ctx: typer.Context, value: str | None) -> None:
         return
     try:
         read = tomllib.loads(Path(value).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise typer.BadParameter(f"{value}: no such file", param_hint="--config") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise typer.BadParameter(f"{value}: cannot be read as TOML ({reason})", param_hint="--config") from None

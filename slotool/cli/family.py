@@ -34,7 +34,8 @@ _answers, _measuring, _written = map(panel, ("What answers mean", "Measuring", F
 
 def family(
     versions: Annotated[
-        list[str], typer.Argument(metavar="NAME=MODEL…", help="A name, and the file, URL or module:factory of a model.")
+        list[str],
+        typer.Argument(metavar="[NAME=]MODEL…", help="A file, URL or module:factory; a file names itself."),
     ],
     out: Out,
     data: Annotated[
@@ -99,7 +100,7 @@ def family(
         refuse_without_effect(("batch_size",), "without --latency")
     output_ = Output(as_json=json)
     made = slotool.family(
-        named_values(versions, "MODEL", "small=small.onnx"),
+        named_values([_with_name(version) for version in versions], "MODEL", "small=small.onnx"),
         data_source(data, label, inputs, images),
         out=out,
         outcomes=outcomes,
@@ -147,3 +148,10 @@ def _price(text: str) -> float:
     if not 0 <= price < float("inf"):
         raise typer.BadParameter(f"{text!r} is no price: a number from 0 up is expected", param_hint="--cost")
     return price
+
+
+def _with_name(version: str) -> str:
+    """A file that has no name is called as itself."""
+    path = Path(version)
+    is_file = "=" not in version and path.suffix and ":" not in version
+    return f"{path.stem}={version}" if is_file else version

@@ -181,6 +181,8 @@ def _document(file: Path) -> dict[str, Any]:
     """Raises ``InputError``."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{file}: cannot be read as TOML ({reason})") from None

@@ -99,6 +99,8 @@ class Schema:
 
         Raises ``TableError`` when the file is missing, empty, of another schema or version, or breaks a column.
         """
+        if path.is_dir():
+            raise TableError(f"{path}: a folder, but a table is a file, Parquet or CSV")
         if not path.is_file():
             raise TableError(f"{path}: no such file")
         if path.suffix == ".csv":

@@ -79,7 +79,8 @@ async def ask_parameter(address: str, model: str, name: str) -> str | None:
 async def first_model(address: str) -> str:
     """The first model a server lists, by the repository extension or, as slotool does, in its front page.
 
-    Raises ``InputError`` when it lists none or wants a token, ``RunError`` when it cannot be reached.
+    Raises ``InputError`` when it lists none, wants a token or speaks another protocol, ``RunError`` when it cannot be
+    reached.
     """
     client = HttpClient(address, ANSWER_WITHIN_S)
     try:
@@ -87,10 +88,16 @@ async def first_model(address: str) -> str:
         if not names:
             front_page = await _document(client, "GET", "/")
             names = _names(front_page.get("models") if isinstance(front_page, dict) else None)
+        speaks = bool(names) or isinstance(await _document(client, "GET", "/v2"), dict)
     except (OSError, TimeoutError) as error:
         raise RunError(f"no server answers at {address} ({reason(error)})") from error
     finally:
         await client.close()
+    if not speaks:
+        raise InputError(
+            f"{address} is no server of the Open Inference Protocol, as slotool serve, Triton and KServe are: its /v2 "
+            "has no JSON answer"
+        )
     if not names:
         raise InputError(f"{address} lists no model; name one with --model")
     return names[0]

@@ -120,6 +120,12 @@ def test_a_wrong_file_of_options_is_refused(slotool: Slotool, tmp_path: Path, te
     assert not (tmp_path / "mlps.parquet").exists()
 
 
+def test_a_file_of_options_that_is_not_there_is_said_to_be_missing(slotool: Slotool, tmp_path: Path) -> None:
+    missing = slotool("generate", "mlp", "-o", tmp_path / "mlps.parquet", "--config", "nowhere.toml")
+    assert (missing.exit_code, missing.stdout) == (2, "")
+    assert "--config: nowhere.toml: no such file" in " ".join(missing.stderr.split())
+
+
 INPUT = "numbers.csv"
 
 

@@ -108,6 +108,8 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
         ),
         "family small --data wine.parquet:cultivar -o f": "'small' is not NAME=MODEL, such as small=small.onnx",
         "family a=small.skops a=large.skops --data wine.parquet:cultivar -o f": "two versions are called 'a'",
+        "family small.skops a/small.skops --data wine.parquet:cultivar -o f": "two versions are called 'small'",
+        "family none.onnx --data wine.parquet:cultivar -o f": "none.onnx: no such file",
         "family a=none.onnx --data wine.parquet:cultivar -o f": "none.onnx: no such file",
         "family a=fixed.onnx --data wine.parquet:cultivar -o f": (
             "version a (fixed.onnx): x is FP32[1, 13]; its first dimension must be free, or fixed alike in all tensors"

@@ -295,6 +295,21 @@ def test_a_file_that_is_torn_or_foreign(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_a_classifier_that_was_exported_with_zipmap_says_how_to_export_it(tmp_path: Path) -> None:
+    """As scikit-learn's classifiers are by default."""
+    from onnx import TensorProto, helper, save
+
+    x = helper.make_tensor_value_info("X", TensorProto.FLOAT, [None, 2])
+    text = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    y = helper.make_value_info("output_probability", helper.make_sequence_type_proto(text))
+    node = helper.make_node("ZipMap", ["X"], ["output_probability"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph([node], "classifier", [x], [y])
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "classifier.onnx")
+    with pytest.raises(InputError, match=r'no tensor of a known datatype; export .* options=\{"zipmap": False\}'):
+        load(tmp_path / "classifier.onnx")
+
+
 def test_a_location_that_no_adapter_reads() -> None:
     with pytest.raises(InputError, match=r"net.h5: no adapter reads it; there are adapters for \.onnx, \.pt2"):
         load("net.h5")

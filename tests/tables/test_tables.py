@@ -81,6 +81,8 @@ def test_foreign_and_torn_parquet_files_are_refused(tmp_path: Path) -> None:
         LatencyTable.load(packed)
     with pytest.raises(TableError, match="no such file"):
         LatencyTable.load(tmp_path / "absent.parquet")
+    with pytest.raises(TableError, match="a folder, but a table is a file"):
+        LatencyTable.load(tmp_path)
     outcomes = tmp_path / "outcomes.csv"
     outcomes.write_text(OUTCOMES_CSV)
     OutcomeTable.load(outcomes).save(tmp_path / "outcomes.parquet")

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,18 @@ def test_bad_input_is_one_sentence(
     assert run.exit_code == code, run.stderr
     assert sentence in " ".join(run.stderr.replace("│", " ").split())
     assert not out.exists()
+
+
+def test_a_service_of_another_protocol_is_said_to_be_one(slotool: Any, tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        answering = threading.Thread(target=other.serve_forever)
+        answering.start()
+        address = f"http://127.0.0.1:{other.server_port}"
+        run = slotool("loadtest", address, "-o", tmp_path / "r.parquet", "--data", "digits", "--duration", 0.3)
+        other.shutdown()
+        answering.join()
+    assert run.exit_code == 2, run.stderr
+    assert f"{address} is no server of the Open Inference Protocol" in run.stderr
 
 
 @pytest.mark.parametrize("more", [[], ["--model", "m"]], ids=["no model", "a model"])

@@ -183,7 +183,10 @@ def _bits(value: Any) -> np.ndarray:
 
 def _spec(path: Path, tensor: Any) -> TensorSpec:
     if tensor.type not in _DATATYPES:
-        raise InputError(f"{path}: {tensor.name} is a {tensor.type}, which is no tensor of a known datatype")
+        problem = f"{path}: {tensor.name} is a {tensor.type}, which is no tensor of a known datatype"
+        if tensor.type.startswith("seq(map("):
+            problem += '; export the classifier without ZipMap, by options={"zipmap": False} of skl2onnx.to_onnx'
+        raise InputError(problem)
     # A free dimension has a name, or none at all.
     shape = tuple(size if isinstance(size, int) else FREE for size in tensor.shape)
     return TensorSpec(tensor.name, _DATATYPES[tensor.type], shape)
