@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
+from slotool.scheduling.policy_failure import PolicyFailure
 from slotool.scheduling.query import Query
 from slotool.scheduling.workers import Batch, Workers
 from slotool.tables import OperatingPoint
@@ -49,6 +50,10 @@ class Drop:
     reason: str
 
 
+def _ignore(failure: PolicyFailure) -> None:
+    """What is done with failures that nobody asks for."""
+
+
 class Dispatcher:
     """One queue, its workers and a policy; the caller has the clock, the tensors and the processes.
 
@@ -56,13 +61,19 @@ class Dispatcher:
     do until there is nothing more to do; ``outcomes`` counts the outcomes of all queries. A batch on two workers has no
     single end: report of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is
     ``returned``. Instants are µs of one clock and need not ascend. Whoever is asked in vain for a worker that was never
-    there gets an ``InputError``. ``workers``: how many, or those of another queue.
+    there gets an ``InputError``. ``workers``: how many, or those of another queue. A policy that raises costs at most
+    the query that it was to decide about; ``on_failure`` is called each time.
 
     Source: superserve, §5 (the router: a global EDF queue, the scheduler asked whenever a worker is free).
     """
 
-    def __init__(self, policy: Policy, workers: int | Workers = 1):
-        self.policy = policy
+    def __init__(
+        self,
+        policy: Policy,
+        workers: int | Workers = 1,
+        on_failure: Callable[[PolicyFailure], None] = _ignore,
+    ):
+        self.policy, self._on_failure = policy, on_failure
         self.workers = Workers(workers) if isinstance(workers, int) else workers
         self.queue = EdfQueue(self.workers)
         self.outcomes: Counter[RequestOutcome] = Counter()
@@ -93,17 +104,13 @@ class Dispatcher:
             dropped.append(self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed"))
         worker = self.workers.idle()
         while worker is not None and self.queue:
-            outcome = RequestOutcome.REJECTED
-            try:
-                self._shed(now_us, dropped)
-                decision = self.policy.decide(now_us, self.queue)
-            except Exception as error:
-                # One query that a policy breaks on must not take the others with it.
-                outcome, decision = RequestOutcome.FAILED, _broken(error)
+            dropped += self._shed(now_us)
+            if not self.queue:
+                break
+            decision = self._decided(self.policy.decide, now_us, self.queue)
             if isinstance(decision, Decision):
                 return self._begin(worker, decision, now_us), dropped
-            reason = NO_POLICY if decision is None else decision.reason
-            dropped.append(self._dropped(self.queue.pop(), outcome, reason))
+            dropped.append(self._undecided(self.queue.pop(), decision))
         return None, dropped
 
     def begin_alone(self, query: Query, now_us: float) -> Batch | Drop:
@@ -117,14 +124,11 @@ class Dispatcher:
         self.queue.note_arrival(query)
         if query.deadline_us <= now_us:
             return self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed")
-        outcome, worker = RequestOutcome.REJECTED, self.workers.idle()
+        worker = self.workers.idle()
         assert worker is not None
-        try:
-            decision = policy.decide_alone(now_us, query, self.workers)
-        except Exception as error:
-            outcome, decision = RequestOutcome.FAILED, _broken(error)
+        decision = self._decided(policy.decide_alone, now_us, query, self.workers)
         if not isinstance(decision, Decision):
-            return self._dropped(query, outcome, NO_POLICY if decision is None else decision.reason)
+            return self._undecided(query, decision)
         batch = Batch(
             worker, [query], decision, now_us, self._second(worker, decision),
             self.planned_us(decision.point, query.examples),
@@ -155,9 +159,9 @@ class Dispatcher:
         either, where the policy decides without the queue; None where none would join, and otherwise as
         ``decide_alone``. ``answered_alike`` says that the call was made and has ended."""
         decided = self.decide_alone(query, now_us)
-        if decided is None or not self.policy.serves(decided[1].point, query):
+        if decided is None or not self._serves(decided[1].point, query):
             return None
-        return decided[0], self.policy.decision_for(query, decided[1])
+        return decided[0], self._decision_for(query, decided[1])
 
     def answered_alike(self, arrivals_us: Sequence[float], worker: int, now_us: float) -> None:
         """A call decided by ``decide_alike`` has ended with answers to queries that came at these instants."""
@@ -210,16 +214,37 @@ class Dispatcher:
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
         """How long the policy takes a call to last; 0, as where it knows nothing, if it fails to say."""
-        return self._said(0.0, self.policy.planned_us, point, examples)
+        return self._said("planned_us", float, 0.0, point, examples)
 
-    @staticmethod
-    def _said(otherwise: _T, ask: Callable[..., _T], *arguments: object) -> _T:
-        """What a policy says of a call that it has decided on; ``otherwise`` if it fails to: it may be somebody's own,
-        and the call goes on."""
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        """Tell the policy how long a call took."""
+        self._said("observe", _anything, None, point, examples, took_us)
+
+    def _said(self, method: str, read: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:
+        """What ``read`` makes of the answer of a policy's method; ``otherwise`` if either fails: the policy may be
+        somebody's own, and the call goes on."""
         try:
-            return ask(*arguments)
-        except Exception:
+            return read(getattr(self.policy, method)(*arguments))
+        except Exception as error:
+            self._on_failure(PolicyFailure(self.policy, method, error))
             return otherwise
+
+    def _decided(self, decide: Callable[..., Any], *arguments: object) -> Decision | CannotMeet | PolicyFailure | None:
+        """What the policy decides. One query that it breaks on must not take the others with it."""
+        try:
+            decision = decide(*arguments)
+            if decision is not None and not isinstance(decision, (Decision, CannotMeet)):
+                raise TypeError(f"it answered {decision!r:.60}, and neither Decision, CannotMeet nor None")
+        except Exception as error:
+            failure = PolicyFailure(self.policy, "decide", error)
+            self._on_failure(failure)
+            return failure
+        return decision
+
+    def _undecided(self, query: Query, decision: CannotMeet | PolicyFailure | None) -> Drop:
+        if isinstance(decision, PolicyFailure):
+            return self._dropped(query, RequestOutcome.FAILED, str(decision))
+        return self._dropped(query, RequestOutcome.REJECTED, NO_POLICY if decision is None else decision.reason)
 
     @property
     def next_expiry_us(self) -> float:
@@ -227,22 +252,25 @@ class Dispatcher:
         query = self.queue.peek()
         return math.inf if query is None else query.deadline_us
 
-    def _shed(self, now_us: float, dropped: list[Drop]) -> None:
-        """Add to ``dropped`` what is shed, all that was so far where the policy fails."""
-        while (given := self.policy.shed_candidate(now_us, self.queue)) is not None:
-            self.queue.remove(given)
+    def _shed(self, now_us: float) -> list[Drop]:
+        """What is shed; none, or no more, where the policy fails."""
+        dropped = []
+        while (given := self._said("shed_candidate", self._removed, None, now_us, self.queue)) is not None:
             dropped.append(self._dropped(given, RequestOutcome.SHED, "more important queries need the time"))
+        return dropped
+
+    def _removed(self, query: Query | None) -> Query | None:
+        if query is not None and not self.queue.remove(query):
+            raise ValueError(f"it names a query that does not wait: {query!r:.60}")
+        return query
 
     def _begin(self, worker: int, decision: Decision, now_us: float) -> Batch:
-        policy, first = self.policy, self.queue.peek()
+        first = self.queue.peek()
         assert first is not None
         room, key, point = 0 if first.alone else decision.batch_size, first.batch_key, decision.point
 
         def joins(query: Query) -> bool:
-            try:
-                return not query.alone and query.batch_key == key and policy.serves(point, query)
-            except Exception:
-                return False
+            return not query.alone and query.batch_key == key and self._serves(point, query)
 
         queries = self.queue.take(room, joins)
         behind = self.queue.peek()
@@ -250,20 +278,15 @@ class Dispatcher:
             queries += self._fitting(first, room, sum(query.examples for query in queries), decision.point, now_us)
         second = self._second(worker, decision)
         examples = queries[0].examples if len(queries) == 1 else sum([query.examples for query in queries])
-        decisions = self._decisions(queries, decision) if len(queries) > 1 else ()
+        decisions = [self._decision_for(query, decision) for query in queries] if len(queries) > 1 else ()
         batch = Batch(
             worker, queries, decision, now_us, second, self.planned_us(decision.point, examples), decisions
         )  # fmt: skip
         self.workers.begins(batch)
         return batch
 
-    def _decisions(self, queries: Sequence[Query], decision: Decision) -> list[Decision]:
-        """Of each query of a batch, ``decision`` where the policy fails to say."""
-        own = self.policy.decision_for
-        try:
-            return [own(query, decision) for query in queries]
-        except Exception:
-            return [decision] * len(queries)
+    def _decision_for(self, query: Query, decision: Decision) -> Decision:
+        return self._said("decision_for", _decision, decision, query, decision)
 
     def _second(self, worker: int, decision: Decision) -> int | None:
         """The worker of an ensemble's second version, where both begin at the same time on workers."""
@@ -279,10 +302,11 @@ class Dispatcher:
         return own_point(query) is not None and own_point(first) is not None and not self._serves(point, query)
 
     def _serves(self, point: OperatingPoint, query: Query) -> bool:
-        return self._said(False, self.policy.serves, point, query)
+        return self._said("serves", bool, False, point, query)
 
     def _own_point(self, query: Query) -> OperatingPoint | None:
-        return self._said(None, self.policy.own_point, query)
+        own: OperatingPoint | None = self._said("own_point", _anything, None, query)
+        return own
 
     def _fitting(self, first: Query, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:
         """Take queries like ``first`` from behind others, to fill a batch of ``taken`` examples.
@@ -314,5 +338,11 @@ class Dispatcher:
         return Drop(query, outcome, reason)
 
 
-def _broken(error: Exception) -> CannotMeet:
-    return CannotMeet(f"the policy failed: {type(error).__name__}: {error}")
+def _anything(answer: _T) -> _T:
+    return answer
+
+
+def _decision(answer: object) -> Decision:
+    if not isinstance(answer, Decision):
+        raise TypeError(f"it answered {answer!r:.60}, and no Decision")
+    return answer

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 
-from slotool.scheduling import Batch, Policy
+from slotool.scheduling import Batch
 from slotool.serving import rejections
 from slotool.serving.engines import WorkerLost
 from slotool.serving.ensemble_call import CallOutcome
@@ -16,10 +15,7 @@ from slotool.serving.model_queue import InferenceResult, ModelQueue, PendingRequ
 from slotool.serving.outputs import Computed, Scores, lowest
 from slotool.serving.rejections import Rejection
 from slotool.serving.retries import Retries
-from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
-
-LOG = logging.getLogger("uvicorn.error")
 
 
 class CallResults:
@@ -45,8 +41,6 @@ class CallResults:
         self.batch_listener: Callable[[], None] = _nothing
         # Called when a worker was lost, and what it computed waits again.
         self.loss_listener: Callable[[], None] = _nothing
-        # It failed to observe a call, which was said.
-        self._failing_policy: Policy | None = None
 
     def ended(
         self,
@@ -114,19 +108,10 @@ class CallResults:
         self, model_queue: ModelQueue, point: OperatingPoint, examples: int, begun_us: float, done_us: float
     ) -> None:
         """What a call took that was answered by the point which was chosen."""
-        self._have_observed(model_queue.served, point, examples, done_us - begun_us)
+        model_queue.dispatcher.observe(point, examples, done_us - begun_us)
         if self.call_listener is not None and begun_us >= model_queue.changed_us:
             self.call_listener(model_queue.served.name, point, examples, done_us - begun_us, done_us)
         self._metrics.computed(model_queue.served.name, examples)
-
-    def _have_observed(self, served: ServedModel, point: OperatingPoint, examples: int, took_us: float) -> None:
-        """By the policy: perhaps somebody's own, which may fail in that, and no request is to be lost by it."""
-        try:
-            served.policy.observe(point, examples, took_us)
-        except Exception:
-            if served.policy is not self._failing_policy:
-                self._failing_policy = served.policy
-                LOG.exception("%s: its policy fails to observe calls", served.name)
 
     def all_answered(self, took_us: float, planned_us: float, done_us: float, answers: int) -> None:
         """All requests of a call have their answers, so many of them. ``planned_us``: 0 where nothing was planned."""

@@ -87,6 +87,11 @@ class Metrics:
         )
         self._switches = counter("slotool_switches", "Operating points switched by a policy", ["model"])
         self._retries = counter("slotool_retries", "Requests retried on another worker", ["model"])
+        self._policy_failures = counter(
+            "slotool_policy_failures",
+            "Failures of a policy, by the method that raised; the log says the first of each",
+            ["model", "method"],
+        )
         self._cancelled = counter(
             "slotool_cancelled_calls",
             "Second calls of Conc ensembles cancelled because the first was confident",
@@ -218,6 +223,10 @@ class Metrics:
     def switched(self, model: str) -> None:
         """A policy switched to another point."""
         self._switches.labels(model).inc()
+
+    def policy_failed(self, model: str, method: str) -> None:
+        """A method of a policy raised, or answered what it must not."""
+        self._policy_failures.labels(model, method).inc()
 
     def worker_restarted(self) -> None:
         """A worker was lost; another is started in its place."""

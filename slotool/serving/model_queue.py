@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -15,14 +16,18 @@ from slotool.data.columns import Inputs
 from slotool.models import Classification
 from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
+from slotool.scheduling.policy_failure import PolicyFailure
 from slotool.serving import rejections
 from slotool.serving.candidates import VERSION
 from slotool.serving.fault import FaultCheck
 from slotool.serving.interface import CONFIDENCE, LABEL, LOGITS
+from slotool.serving.metrics import Metrics
 from slotool.serving.outputs import Computed, Scores
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
+
+LOG = logging.getLogger("uvicorn.error")
 
 
 class InferenceResult(NamedTuple):
@@ -116,11 +121,14 @@ class ModelQueue:
         workers: Workers,
         no_worker: Callable[[], Rejection | None],
         now_us: Callable[[], float],
+        metrics: Metrics,
     ):
-        self.served = served
+        self.served, self._metrics = served, metrics
         self._no_worker, self._now_us = no_worker, now_us
         self._switched_to: OperatingPoint | None = None
-        self.dispatcher = Dispatcher(served.policy, workers)
+        self.dispatcher = Dispatcher(served.policy, workers, self._policy_failed)
+        # Methods of its policy whose failure was said.
+        self._failing: set[str] = set()
         self.pending: dict[str, PendingRequest] = {}
         self.fault_check = FaultCheck(now_us)
         # Takes over what waits here once this model is served no more.
@@ -135,7 +143,16 @@ class ModelQueue:
         if served.model is not self.served.model:
             self.changed_us = self._now_us()
             self.fault_check = FaultCheck(self._now_us)
+        if served.policy is not self.served.policy:
+            self._failing.clear()
         self.served, self.dispatcher.policy = served, served.policy
+
+    def _policy_failed(self, failure: PolicyFailure) -> None:
+        """Count it, and say it once for each method: a policy that fails once may do so with every request."""
+        self._metrics.policy_failed(self.served.name, failure.method)
+        if failure.method not in self._failing:
+            self._failing.add(failure.method)
+            LOG.error("%s: %s; %s", self.served.name, failure, failure.instead, exc_info=failure.error)
 
     def hand_over(self, heir: ModelQueue) -> list[Query]:
         """Have ``heir`` answer what waits; the queries are returned."""

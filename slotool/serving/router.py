@@ -239,7 +239,7 @@ class Router:
             self._dispatch_loop.wake_if_needed()
 
     def _new_queue(self, served: ServedModel) -> ModelQueue:
-        return ModelQueue(served, self._workers, self._no_worker, self.now_us)
+        return ModelQueue(served, self._workers, self._no_worker, self.now_us, self.metrics)
 
     def _models_changed(self) -> None:
         if self.models_listener is not None:

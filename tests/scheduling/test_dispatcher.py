@@ -28,6 +28,7 @@ from slotool.scheduling import (
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, ValueIteration
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.edf import FixedWorkers
+from slotool.scheduling.policy_failure import PolicyFailure
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, queue_of, three_versions
@@ -374,7 +375,7 @@ def test_a_batch_passes_only_so_many_others() -> None:
     assert (len(near.queries), len(far.queries)) == (2, 1)
 
 
-FAULTY = ("decide", "serves", "decision_for", "own_point", "planned_us", "shed_candidate")
+FAULTY = ("decide", "serves", "decision_for", "own_point", "planned_us", "shed_candidate", "observe")
 
 
 @pytest.mark.parametrize("method", FAULTY)
@@ -386,7 +387,8 @@ def test_no_query_is_lost_to_a_policy_that_fails(method: str, monkeypatch: pytes
 
     policy = by_demand(three_versions())
     policy.observe(policy.points[-1], 1, 10.0)
-    state, ended = Dispatcher(policy), set()
+    failures: list[PolicyFailure] = []
+    state, ended = Dispatcher(policy, on_failure=failures.append), set()
     for at in range(6):
         state.arrive(Query(str(at), 0.0, 1e6 if at % 3 == 2 else math.inf))
     monkeypatch.setattr(policy, method, fails)
@@ -394,10 +396,47 @@ def test_no_query_is_lost_to_a_policy_that_fails(method: str, monkeypatch: pytes
     while state.queue:
         batch, drops = state.next_batch(now_us)
         ended |= {drop.query.id for drop in drops}
-        assert {drop.outcome for drop in drops} <= {RequestOutcome.FAILED}
+        assert not drops or method == "decide", "only what it was to decide about"
+        assert all(drop.outcome is RequestOutcome.FAILED and drop.reason == str(failures[0]) for drop in drops)
         if batch is not None:
             ended |= {query.id for query in batch.queries}
             assert all(batch.decision_of(at).point in policy.points for at in range(len(batch.queries)))
             state.finished(batch.worker, now_us := now_us + 10.0)
+            state.observe(batch.decision.point, batch.examples, 10.0)
     assert ended == set("012345")
     assert state.outcomes.total() == 6
+    assert failures or method == "own_point", "which nobody asks where all queries may share a call"
+    assert {str(failure) for failure in failures} <= {
+        f"the policy slotool.scheduling.first_applicable:FirstApplicable failed in {method}: "
+        "ZeroDivisionError: a fault of the policy"
+    }
+    assert all(failure.instead for failure in failures)
+
+
+def test_of_policies_that_ask_others_the_one_that_raised_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: MaxBatch, *arguments: object) -> object:
+        raise KeyError("a table of its own")
+
+    monkeypatch.setattr(MaxBatch, "decide", fails)
+    state = Dispatcher(FirstApplicable([MaxBatch(GRID)]))
+    state.arrive(Query("1", 0.0, 1e6))
+    (drop,) = state.next_batch(1.0)[1]
+    assert drop.reason == "the policy maxbatch failed in decide: KeyError: 'a table of its own'"
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [("decide", "large"), ("decision_for", None), ("planned_us", "soon"), ("shed_candidate", Query("gone", 0.0, 9.0))],
+)
+def test_an_answer_that_a_policy_must_not_give_is_a_failure(
+    method: str, answer: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, failures = MaxBatch(GRID), list[PolicyFailure]()
+    state = Dispatcher(policy, on_failure=failures.append)
+    for at in range(3):
+        state.arrive(Query(str(at), 0.0, 1e6))
+    monkeypatch.setattr(policy, method, lambda *arguments: answer)
+    batch, drops = state.next_batch(1.0)
+    assert (batch is None, len(drops)) == (method == "decide", 3 if method == "decide" else 0)
+    assert {failure.method for failure in failures} == {method}
+    assert state.outcomes == Counter({RequestOutcome.FAILED: len(drops)} if drops else {})

@@ -19,8 +19,8 @@ import pytest
 
 from slotool.scheduling import FixedPoint, Policy, by_demand
 from slotool.serving.admission import IdleTrackingSelector
-from slotool.serving.call_results import LOG
 from slotool.serving.http.gathered import GatheredRequests
+from slotool.serving.model_queue import LOG
 from tests.serving.drawn_requests import FAILS, LAST, UNDEFINED, Sent, infer, stream, values
 from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
 
@@ -314,20 +314,32 @@ def test_no_more_than_a_millisecond_of_calls_is_made_before_others_are_read(
     assert np.diff([*made_by_turn, len(own.calls)]).max() <= 1 + 1e-3 / own.sleep_s[LARGE]
 
 
-@pytest.mark.parametrize("way", ["fast", "uvicorn"])
-def test_a_policy_that_cannot_observe_calls_costs_no_answer(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch, way: str
+def has_failing(policy: Policy, method: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have that method of it raise; what the server's log then says of it."""
+    said: list[str] = []
+    monkeypatch.setattr(LOG, "error", lambda sentence, *values, exc_info: said.append(sentence % values))
+
+    def fails(*asked: Any) -> None:
+        raise ZeroDivisionError("a fault of the policy")
+
+    monkeypatch.setattr(policy, method, fails)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("way", "method"),
+    [
+        ("fast", "observe"), ("uvicorn", "observe"), ("fast", "planned_us"), ("uvicorn", "planned_us"),
+        ("fast", "serves"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_fails_after_its_decision_costs_no_answer(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, way: str, method: str
 ) -> None:
     entry = model()
     with live_server([entry], http=way) as live:
         connections = known(live, 6)
-        said: list[str] = []
-        monkeypatch.setattr(LOG, "exception", lambda sentence, *values: said.append(sentence % values))
-
-        def fails(*observed: Any) -> None:
-            raise ZeroDivisionError("a fault of the policy")
-
-        monkeypatch.setattr(entry.policy, "observe", fails)
+        said = has_failing(entry.policy, method, monkeypatch)
         for together in (connections[:1], connections, connections):
             until(live.router.direct_calls.is_free)
             with gate.until(len(together)):
@@ -337,4 +349,25 @@ def test_a_policy_that_cannot_observe_calls_costs_no_answer(
                 assert logits_of(connection.answer()) == [*entry.model.weights[LARGE].sum(axis=0)]
         for connection in connections:
             connection.socket.close()
-    assert said == ["three: its policy fails to observe calls"]
+        assert live.count("slotool_policy_failures_total", model="three", method=method) >= 2
+    assert len(said) == 1, "of many failures the first"
+    assert said[0].startswith("three: the policy ")
+    assert f" failed in {method}: ZeroDivisionError: a fault of the policy; " in said[0]
+
+
+@pytest.mark.parametrize("way", ["fast", "uvicorn"])
+def test_a_request_that_a_policy_fails_to_decide_on_is_told_why(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    entry = model()
+    with live_server([entry], http=way) as live:
+        connections = known(live, 2)
+        said = has_failing(entry.policy, "decide_alone", monkeypatch)
+        for connection in connections:
+            connection.send(infer(np.ones(6, dtype=np.float32)))
+            answer = connection.answer()
+            assert answer is not None
+            assert answer[0] == 500
+            assert answer[2]["error"].endswith("failed in decide: ZeroDivisionError: a fault of the policy")
+            connection.socket.close()
+        assert live.count("slotool_policy_failures_total", model="three", method="decide") == 2
+    assert len(said) == 1
+    assert said[0].endswith("; the request gets no answer")
