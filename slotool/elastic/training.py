@@ -16,6 +16,7 @@ from slotool.elastic.family import Version
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
+from slotool.llvm import without_late_triton
 
 BATCH_SIZE = 64
 # Slices of a split in its files that are in memory at a time, each of ``stored.BATCH_BYTES``.
@@ -137,6 +138,7 @@ def steps_of(split: Split) -> int:
     return -(-len(split) // BATCH_SIZE) + pools - 1
 
 
+@without_late_triton()
 def _fit(module: GraphModule, split: Split, epochs: int, seed: int, progress: Callable[[], None]) -> None:
     steps = steps_of(split)
     optimiser = torch.optim.Adam(module.parameters(), weight_decay=1e-5)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from slotool import devices
 from slotool.errors import InputError, RunError
+from slotool.llvm import without_late_triton
 from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.flat import FlatFeatures, FlatRegressor
 from slotool.predictors.search import Search, one_by_one
@@ -194,6 +195,7 @@ def _linears(network: nn.Sequential) -> list[nn.Linear]:
     return [layer for layer in network if isinstance(layer, nn.Linear)]
 
 
+@without_late_triton()
 def _train(
     network: nn.Sequential, train: tuple[Tensor, Tensor], dev: tuple[Tensor, Tensor], seed: int
 ) -> tuple[nn.Sequential, float]:

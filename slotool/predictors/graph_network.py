@@ -19,6 +19,7 @@ from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES
 from slotool.graphs.operator_arrays import OperatorArrays
+from slotool.llvm import without_late_triton
 from slotool.predictors import onednn
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.packed_graphs import Packed, Picker, alike, exchange
@@ -311,6 +312,7 @@ def _new_network(scaling: Scaling, seed: int) -> GraphNetwork:
     return network
 
 
+@without_late_triton()
 def _train(
     network: GraphNetwork,
     train: tuple[Packed, Tensor],

@@ -49,6 +49,12 @@ builder = GraphBuilder()
 builder.add("Embedding", builder.add("InputLayer", shape=[4], dtype="int64"), vocabulary=5, units=2)
 print(len(list(GraphModule(builder.graph(), device="meta").parameters())))
 """
+TRAINED = """
+import slotool
+
+slotool.train_mlp("one", hidden=(8,), data="digits", epochs=1, progress=False)
+print(slotool.load("one").name)
+"""
 
 
 def run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
@@ -81,6 +87,12 @@ def test_a_graph_with_an_embedding_is_built_beside_tensorflow(aborting: Path):
     ended = run("import tensorflow" + BUILT, aborting)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "1\n"
+
+
+def test_a_network_is_trained_beside_tensorflow(aborting: Path):
+    ended = run("import tensorflow" + TRAINED, aborting)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "one\n"
 
 
 def test_without_tensorflow_torch_finds_triton_as_ever(aborting: Path):

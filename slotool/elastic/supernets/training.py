@@ -23,6 +23,7 @@ from slotool.elastic.supernets.plan import learning_plan
 from slotool.elastic.supernets.space import Space, Subnet
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
+from slotool.llvm import without_late_triton
 
 SANDWICH, PROGRESSIVE = "sandwich", "progressive"
 # Which dimensions open one after another as a network shrinks; until then they stand at the largest.
@@ -56,6 +57,7 @@ class Training:
             raise InputError("epochs are at least 1, batches at least 2, learning rates above 0")
 
 
+@without_late_triton()
 def train(
     space: Space,
     data: Dataset,

@@ -9,6 +9,7 @@ import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.rankers.ranker import Ranker, check_tables, require_array
+from slotool.llvm import without_late_triton
 
 # Besides the nodes whose weights share a bucket with the input, training computes this share of all, drawn at random.
 DRAWN_SHARE = 0.05
@@ -107,6 +108,7 @@ class Mongoose(Ranker):
         return above @ (1 << np.arange(thresholds.shape[1]))
 
 
+@without_late_triton()
 def _learn(
     projections: np.ndarray, layer: DenseLayer, inputs: Any, mean: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
