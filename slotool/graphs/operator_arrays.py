@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,13 +14,31 @@ from slotool.graphs.encodings import MEASURES, measures_of
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.operator_node import Operator
 
+Computed = TypeVar("Computed")
+
 
 class Batch(tuple[OperatorGraph, ...]):
-    """Graphs that several features are computed of: ``OperatorArrays.of`` makes theirs once, whoever asks for them."""
+    """Graphs of one question, of which several predictors compute the same things: each once, and kept as long as the
+    batch."""
+
+    @classmethod
+    def of(cls, graphs: Sequence[OperatorGraph]) -> Batch:
+        return graphs if isinstance(graphs, Batch) else cls(graphs)
 
     @cached_property
-    def operators(self) -> OperatorArrays:
-        return OperatorArrays.of(tuple(self))
+    def _computed(self) -> dict[Callable[..., Any], Any]:
+        return {}
+
+
+def once(graphs: Sequence[OperatorGraph], compute: Callable[[Sequence[OperatorGraph]], Computed]) -> Computed:
+    """``compute(graphs)``: of a ``Batch`` computed when it is first asked for. A method is another one for each object
+    that it is of; nobody changes what it returns."""
+    if not isinstance(graphs, Batch):
+        return compute(graphs)
+    if compute not in graphs._computed:
+        graphs._computed[compute] = compute(graphs)
+    found: Computed = graphs._computed[compute]
+    return found
 
 
 @dataclass(frozen=True)
@@ -37,8 +56,11 @@ class OperatorArrays:
 
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> OperatorArrays:
-        if isinstance(graphs, Batch):
-            return graphs.operators
+        """Of a ``Batch`` the same ones each time."""
+        return once(graphs, cls._of)
+
+    @classmethod
+    def _of(cls, graphs: Sequence[OperatorGraph]) -> OperatorArrays:
         operators = list(chain.from_iterable(graph.operators for graph in graphs))
         # By identity: comparing operators takes longer than looking at one twice.
         ids = list(map(id, operators))

@@ -8,9 +8,10 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operator_arrays import once
 from slotool.predictors.adapted import AdaptedPredictor
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Tensors
-from slotool.predictors.from_base import FromBase
+from slotool.predictors.from_base import FromBase, SameAnswers
 from slotool.predictors.registry import from_nested_state, nested_state
 from slotool.predictors.similarity import Correction, Priors
 from slotool.predictors.three_term import ThreeTermPredictor, left_out
@@ -64,6 +65,10 @@ class CompositionPredictor(FromBase):
         restored._restore(tensors, document)
         return restored
 
+    def share(self, same: SameAnswers) -> None:
+        super().share(same)
+        self._parts = tuple(map(same.first_like, self._parts))
+
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._correction.state()
         return tensors, {**document, "three_term_variance": self._three_term_variance}
@@ -76,9 +81,9 @@ class CompositionPredictor(FromBase):
     def _mean(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         """float64 [n], log of seconds."""
         adapted, three_term = self._parts
-        prices = np.log(three_term.predict(graphs))
+        prices = np.log(once(graphs, three_term.predict))
         if self._three_term_variance is None or not isinstance(adapted, AdaptedPredictor):
-            return np.asarray((np.log(adapted.predict(graphs)) + prices) / 2)
+            return np.asarray((np.log(once(graphs, adapted.predict)) + prices) / 2)
         predicted_s, spread = adapted.predict_and_spread(graphs)
         trust = np.minimum(1.0, MAX_TIMES_UNSURE * self._three_term_variance / spread**2)
         return np.asarray(prices + trust * (np.log(predicted_s) - prices) / 2)

@@ -9,7 +9,9 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operator_arrays import Batch, once
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.from_base import SameAnswers
 from slotool.predictors.registry import from_nested_state, nested_state
 
 # Held-out errors count up to this (in log): how far beyond a contender is wrong says nothing more about the others.
@@ -21,7 +23,8 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
     """The weighted geometric mean of what its members answer, or partly their median.
 
     ``median_share``: that of the median of all members in the logarithm of the answer; the mean has the rest. Members
-    are fitted before they join; ``fit`` is refused.
+    are fitted before they join; ``fit`` is refused. What several of them are made from, such as their base, becomes one
+    and the same, and is asked once for a call.
     """
 
     name = "ensemble"
@@ -33,7 +36,8 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
         weights: Sequence[float] = (),
         median_share: float = 0.0,
     ):
-        self.members, self.weights = tuple(members), np.asarray(weights, dtype=np.float64)
+        self.members = tuple(map(SameAnswers().first_like, members))
+        self.weights = np.asarray(weights, dtype=np.float64)
         self.median_share = median_share
 
     def fit(
@@ -49,20 +53,22 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        logs = np.stack([np.log(member.predict(graphs)) for member in self.members])
+        graphs = Batch.of(graphs)
+        logs = np.stack([np.log(once(graphs, member.predict)) for member in self.members])
         return np.asarray(np.exp(blended(logs, self.weights, self.median_share)))
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
         """The share that an operator has is the weighted mean of those that the members give it, of those that do."""
+        asked = Batch([item])
         found = [
             (weight, member, member.operator_seconds(item))
             for weight, member in zip(self.weights, self.members, strict=True)
         ]
-        shares = [(weight, own / member.predict([item])[0]) for weight, member, own in found if own is not None]
+        shares = [(weight, own / once(asked, member.predict)[0]) for weight, member, own in found if own is not None]
         if not shares:
             return None
         total = sum(weight for weight, _ in shares)
-        return np.asarray(sum(weight * share for weight, share in shares) / total * self.predict([item])[0])
+        return np.asarray(sum(weight * share for weight, share in shares) / total * self.predict(asked)[0])
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors: dict[str, np.ndarray] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
@@ -10,8 +11,26 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operator_arrays import Batch, once
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.registry import from_nested_state, nested_state
+
+
+class SameAnswers:
+    """Predictors that learnt the same give the same answers: the first of them can be asked for all."""
+
+    def __init__(self) -> None:
+        self._first: dict[object, Predictor[OperatorGraph]] = {}
+
+    def first_like(self, predictor: Predictor[OperatorGraph]) -> Predictor[OperatorGraph]:
+        """The first that learnt what ``predictor`` did, maybe itself; it then asks the first ones like those that it
+        is made from."""
+        tensors, document = nested_state(predictor, "")
+        learnt = {name: (str(own.dtype), own.shape, own.tobytes()) for name, own in sorted(tensors.items())}
+        first = self._first.setdefault((json.dumps(document, sort_keys=True), tuple(learnt.items())), predictor)
+        if first is predictor and isinstance(predictor, FromBase):
+            predictor.share(self)
+        return first
 
 
 class FromBase(Predictor[OperatorGraph]):
@@ -62,14 +81,23 @@ class FromBase(Predictor[OperatorGraph]):
     def _restore(self, tensors: Tensors, document: Document) -> None:
         """Take in what ``_learnt`` gave."""
 
+    def base_s(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """What the base says, float64 seconds [n]: asked once for all that have the same base."""
+        return once(graphs, self.source.predict)
+
     def log_base(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """What the base says, log of seconds, float64 [n]."""
-        return np.asarray(np.log(self.source.predict(graphs)))
+        """The logarithm of ``base_s``, float64 [n]."""
+        return np.asarray(np.log(self.base_s(graphs)))
+
+    def share(self, same: SameAnswers) -> None:
+        """Have its base, and what else it asks, be the first like it: what several ask one for is computed once."""
+        self.base = same.first_like(self.source)
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
         """In the proportions that the base has."""
         found = self.source.operator_seconds(item)
-        return None if found is None else found * (self.predict([item])[0] / self.source.predict([item])[0])
+        asked = Batch([item])
+        return None if found is None else found * (self.predict(asked)[0] / self.base_s(asked)[0])
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = nested_state(self.source, "base.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES
-from slotool.graphs.operator_arrays import Batch, OperatorArrays
+from slotool.graphs.operator_arrays import OperatorArrays, once
 from slotool.predictors.typecosts import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_CALL
 
 # What an operator does: the first category one of whose words is in its name, in lower case, without its library.
@@ -79,16 +79,7 @@ def network_features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
     numbers from whatever library it was captured."""
     if not graphs:
         return np.empty((0, len(FEATURES)))
-    if not isinstance(graphs, Batch):
-        return _of(OperatorArrays.of(graphs))
-    # As functools.cached_property keeps its value: several predictors of an ensemble ask for the same ones.
-    kept: np.ndarray | None = vars(graphs).get(_KEPT)
-    if kept is None:
-        kept = vars(graphs)[_KEPT] = _of(graphs.operators)
-    return kept
-
-
-_KEPT = "network_features"
+    return once(graphs, _features)
 
 
 def _of_weights(operator: Operator) -> str:
@@ -102,8 +93,8 @@ def _of_weights(operator: Operator) -> str:
     return "pointwise" if operator.attributes["kernel"] in (1, (1,), (1, 1), [1], [1, 1]) else "window"
 
 
-def _of(operators: OperatorArrays) -> np.ndarray:
-    """``FEATURES`` of each network, float64 [n, ``FEATURES``]."""
+def _features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    operators = OperatorArrays.of(graphs)
     measures = operators.measures
     flops, padded, weights, read, written = measures[:, :5].T
     categories = operators.each([CATEGORIES.index(category(operator)) for operator in operators.distinct])

@@ -25,7 +25,7 @@ class ScaledPredictor(FromBase):
         self.factor = float(np.median(train.latency_s / self.source.predict(train.items)))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        return self.factor * self.source.predict(graphs)
+        return np.asarray(self.factor * self.base_s(graphs))
 
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return {}, {"factor": self.factor}

@@ -11,6 +11,7 @@ from scipy.optimize import nnls
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.operator_arrays import OperatorArrays, once
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
 TERMS = ("flops", "operators", "activation_elements")
@@ -75,9 +76,13 @@ def _fitted(terms: np.ndarray, latency_s: np.ndarray) -> tuple[np.ndarray, float
 
 
 def _terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """float64 [n, ``TERMS``]."""
-    rows = [
-        (graph.flops, len(graph.operators), sum(math.prod(operator.shape) for operator in graph.operators))
-        for graph in graphs
-    ]
-    return np.array(rows, dtype=np.float64).reshape(-1, len(TERMS))
+    """float64 [n, ``TERMS``]; of a ``Batch`` the same ones each time."""
+    return once(graphs, _summed_terms)
+
+
+def _summed_terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    operators = OperatorArrays.of(graphs)
+    numbers = [(float(operator.flops), float(math.prod(operator.shape))) for operator in operators.distinct]
+    flops, elements = np.array(numbers, dtype=np.float64).reshape(-1, 2)[operators.rows].T
+    summed = [np.bincount(operators.owners, own, len(graphs)) for own in (flops, elements)]
+    return np.column_stack([summed[0], operators.sizes, summed[1]]).astype(np.float64)

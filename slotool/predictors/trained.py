@@ -140,7 +140,7 @@ class TrainedPredictor(Generic[Asked]):
         latency that was predicted; NaN where that has none. Raises ``GraphError`` for a graph that the predictor cannot
         take."""
         if self.domain is not None:
-            graphs = cast("Sequence[Asked]", Batch(cast("Sequence[OperatorGraph]", graphs)))
+            graphs = cast("Sequence[Asked]", Batch.of(cast("Sequence[OperatorGraph]", graphs)))
         latency_s, spread = self.predictor.predict_and_spread(graphs)
         far = np.zeros(len(latency_s), dtype=bool)
         distances: list[Distance] = []

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
-from slotool.graphs.operator_arrays import OperatorArrays
+from slotool.graphs.operator_arrays import OperatorArrays, once
 from slotool.graphs.operators import BYTES_PER_VALUE
 
 # Rates of no machine in particular; a machine's own are found as corrections common to all types.
@@ -48,7 +47,12 @@ class OperatorRows:
     calls: np.ndarray
 
     @classmethod
-    def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
+    def of(cls, graphs: Sequence[OperatorGraph]) -> OperatorRows:
+        """Of a ``Batch`` the same ones each time."""
+        return once(graphs, cls._of)
+
+    @classmethod
+    def _of(cls, graphs: Sequence[OperatorGraph]) -> OperatorRows:
         operators = OperatorArrays.of(graphs)
         numbers: dict[str, int] = {}
         kinds, functions = [], []
@@ -107,6 +111,10 @@ class TypeCosts:
     @classmethod
     def of(cls, graphs: Sequence[OperatorGraph]) -> TypeCosts:
         """Columns that are zero for all these graphs are left out."""
+        return once(graphs, cls._of)
+
+    @classmethod
+    def _of(cls, graphs: Sequence[OperatorGraph]) -> TypeCosts:
         rows = OperatorRows.of(graphs)
         terms = {
             BYTES: rows.by_type(rows.moved / BYTES_PER_SECOND) + rows.of_functions(),
