@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
-from slotool.api.gen_rules import priced, weakest_group
+from slotool.api.gen_rules import priced
+from slotool.api.generated_rules import weakest_group
 from slotool.api.inputs import FilePath, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
