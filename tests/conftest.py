@@ -97,7 +97,7 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def captures_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes in which models are captured have torch already; tests of those processes override this."""
-    monkeypatch.setattr("slotool.graphs.capture.apart.python", lambda: str(launchers() / "python"))
+    monkeypatch.setattr("slotool.graphs.capture.apart.INTERPRETER", str(launchers() / "python"))
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from slotool.machine import machine_facts
 DEFAULT_TIMEOUT_S = 600.0
 # Of the memory available at the start, what a capture may take.
 MEMORY_SHARE = 0.9
+INTERPRETER = sys.executable
 _TICK_S = 0.2
 _CODE = "import sys; sys.path.append({root!r}); from slotool.graphs.capture.worker import main; main()"
 
@@ -78,11 +79,6 @@ def _module(source: Source) -> tuple[str, str]:
     return source.framework, source.name.partition(":")[0] if source.framework == "torch" else ""
 
 
-def python() -> str:
-    """The interpreter that such a process runs."""
-    return sys.executable
-
-
 @contextmanager
 def _worker(sources: Sequence[Source]) -> Iterator[_Worker]:
     reading, writing = os.pipe()
@@ -90,7 +86,7 @@ def _worker(sources: Sequence[Source]) -> Iterator[_Worker]:
     code = _CODE.format(root=str(Path(slotool.__file__).parents[1]))
     # Its own session, so that Ctrl-C in the terminal reaches the parent alone, which ends all that the model started.
     process = subprocess.Popen(
-        [python(), "-P", "-c", code, json.dumps(options)],
+        [INTERPRETER, "-P", "-c", code, json.dumps(options)],
         stdin=subprocess.DEVNULL,
         stdout=2,
         pass_fds=(writing,),
