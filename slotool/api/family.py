@@ -13,6 +13,7 @@ from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError, InputError
+from slotool.printable import counted
 
 if TYPE_CHECKING:
     from slotool.data import Dataset, DataSource
@@ -351,7 +352,8 @@ class FamilyMade(Result):
                 [row["version"], quality, f"{row['standard_error']:.4f}", *times, *self._calibrated(row), remark]
             )
         columns += ["calibration error before", "after"] if self.learnt else []
-        title = f"{self.family.name}: {len(rows)} versions on {len(self.outcomes.examples):,} examples"
+        versions, examples = counted(len(rows), "version"), counted(len(self.outcomes.examples), "example")
+        title = f"{self.family.name}: {versions} on {examples}"
         written = [f"wrote {path}" for path in self.files.values() if path is not None]
         learnt = (
             []

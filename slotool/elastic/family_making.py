@@ -22,6 +22,7 @@ from slotool.models.calibration import (
     learn,
     rightness,
 )
+from slotool.printable import counted
 from slotool.tables import OperatingPoint, OutcomeTable
 
 # Examples that a version answers in one call where nothing is timed.
@@ -74,7 +75,8 @@ class Measuring:
                 learnt = self._learnt(self.learning, steps)
             kept = {name: found.calibration for name, found in learnt.items() if self.keep or found.helps}
             family = family.with_calibrations(kept)
-        title = f"evaluating {len(family.points)} versions on {len(self.examples):,} examples"
+        versions, examples = counted(len(family.points), "version"), counted(len(self.examples), "example")
+        title = f"evaluating {versions} on {examples}"
         with reporter.progress(title, total=len(self.examples)) as steps:
             taken = ask_versions(family, self.examples, family.points, self.repeats, steps.advance)
         table = outcome_table(family, taken, self.examples.y, self.prices, self.provenance)

@@ -39,7 +39,9 @@ def test_estimators_and_functions_are_measured_as_they_are(data: str, tmp_path: 
     assert accuracy["line"] > 0.95
     assert accuracy["tree"] < 0.5
     signed = (first, "features=FP32[-1,4] -> logits=FP32[-1,2]")
-    assert slotool.family({"first": signed}, data, repeats=1).frame()["accuracy"].tolist() == [1.0]
+    alone = slotool.family({"first": signed}, data, repeats=1)
+    assert alone.frame()["accuracy"].tolist() == [1.0]
+    assert str(alone).startswith("family: 1 version on ")
     with pytest.raises(InputError, match="version line is an object in memory, of which an artifact keeps nothing"):
         slotool.family({"line": estimators["line"]}, data, out=tmp_path / "family")
     assert not (tmp_path / "family").exists()
