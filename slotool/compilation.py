@@ -18,13 +18,16 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import ModuleType
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba import types
 from numba.core import caching
+from numba.core.sigutils import normalize_signature
+from numba.core.typing import signature as typed
 
 # The type checker takes what is compiled for what was written: the same arguments, the same result.
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -41,13 +44,16 @@ _thread = threading.local()
 _MAX_WAIT_S = 120.0
 
 
-def njit(*signature: Any, **options: Any) -> Callable[[_Function], _Function]:
+def njit(signature: Any = None, **options: Any) -> Callable[[_Function], _Function]:
     """As ``numba.njit``; with ``cache=True`` code is compiled again when any source of this package in it has changed.
+
+    A function with a ``signature`` is for that alone, and compiled, or loaded, when it is first called, passed on or
+    told to ``compile``: a process that uses one policy of eight waits for that one.
 
     Below the imports of a module, and not in a function: what is imported is looked at when the first is decorated.
     """
-    decorate = numba.njit(*signature, **options)
-    return lambda function: _compiled_once(decorate(_stamped(function)))
+    decorate = numba.njit(**options)
+    return lambda function: _compiled_once(decorate(_stamped(function)), signature)
 
 
 def _stamped(function: _Function) -> _Function:
@@ -58,21 +64,40 @@ def _stamped(function: _Function) -> _Function:
     return function
 
 
-def _compiled_once(dispatcher: Any) -> Any:
-    """``dispatcher``, which compiles what the cache lacks only while no other process compiles the same function."""
-    if not hasattr(dispatcher, "_cache") or not getattr(dispatcher._cache, "cache_path", None):
-        return dispatcher
-    compile_or_load, cache = dispatcher.compile, dispatcher._cache
+def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
+    """``dispatcher``, which compiles what the cache lacks only while no other process compiles the same function.
 
-    def compile_once(signature: Any) -> Any:
-        with _locked(cache.cache_path, f"{function.__module__}.{function.__qualname__}"):
-            if (missing := _missing()) is not None and not _holds(cache, signature, dispatcher.targetctx):
+    ``only``: the signature that it has at its first use, and no other.
+    """
+    function, compile_or_load, cache = dispatcher.py_func, dispatcher.compile, dispatcher._cache
+    folder = getattr(cache, "cache_path", None)
+
+    def compile_once(wanted: Any = only) -> Any:
+        args, returned = normalize_signature(wanted if only is None else only)
+        # A constant is an int64 as any other: Numba would compile the function again for every one.
+        args = tuple(map(types.unliteral, args))
+        if args in dispatcher.overloads:
+            return dispatcher.overloads[args].entry_point
+        signature = args if returned is None else typed(returned, *args)
+        with _locked(folder, f"{function.__module__}.{function.__qualname__}") if folder else nullcontext():
+            if folder and (missing := _missing()) is not None and not _holds(cache, signature, dispatcher.targetctx):
                 missing.append(function.__qualname__)
                 raise NotCachedError(f"{function.__qualname__} is not compiled for {signature}")
-            return compile_or_load(signature)
+            entry = compile_or_load(signature)
+        if only is not None:
+            dispatcher.disable_compile()
+        return entry
 
-    function = dispatcher.py_func
+    def compile_for_first(*values: Any) -> Any:
+        entry = compile_once()
+        # What comes next is compared with the signature by Numba; what came first is now.
+        if not dispatcher._search_new_conversions(*values):
+            dispatcher._explain_matching_error(*values)
+        return entry
+
     dispatcher.compile = compile_once
+    if only is not None:
+        dispatcher._compile_for_args = compile_for_first
     return dispatcher
 
 
@@ -183,3 +208,10 @@ def _knowing(locator: type[Any]) -> type[Any]:
 # Before Numba's own, which are left to everybody else's functions.
 _LOCATORS = (caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator)
 caching.CacheImpl._locator_classes[:0] = [_knowing(locator) for locator in _LOCATORS]
+
+
+@njit(inline="always")
+def copy(values: Any, into: Any) -> None:
+    """In compiled functions ``into[:] = values``, with which Numba would compile sentences about shapes for seconds."""
+    for i in range(len(into)):
+        into[i] = values[i]

@@ -163,7 +163,7 @@ def _take_back(now: float, lost: Any, waiting: Any, head: int, tail: int) -> Any
     for worker in range(len(at_us)):
         if at_us[worker] <= now:
             for at in range(first[worker], first[worker] + count[worker]):
-                tail = _insert(queued_us, queued, head, tail, queued[at], queued_us[at], order)
+                tail = _insert(queued_us, queued, head, tail, int(queued[at]), queued_us[at], order)
             at_us[worker] = np.inf
         next_us = min(next_us, at_us[worker])
     return tail, next_us
@@ -226,6 +226,14 @@ def _take(service: _Service, cell: int, call: int, worker: int, rested_us: float
     return float(took_us)
 
 
+@njit(cache=True)
+def expire_waiting(status: Any) -> None:
+    """What waits at the end will be served by nobody."""
+    for query in range(len(status)):
+        if status[query] == WAITING:
+            status[query] = EXPIRED
+
+
 @njit(_RUN, cache=True)
 def _run(
     choose: Any, plan: Any, grid: _Grid, queries: _Queries, service: _Service, queue: _Queue, found: _Results
@@ -281,5 +289,5 @@ def _run(
         else:
             _record(found, queue, head, size, now, done, row)
         head += size
-    status[status == WAITING] = EXPIRED
+    expire_waiting(status)
     return busy_us, calls

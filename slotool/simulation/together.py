@@ -20,8 +20,8 @@ from slotool.errors import InputError
 from slotool.scheduling.batching import BatchingPolicy
 from slotool.scheduling.batching.kernel import CHOOSE
 from slotool.scheduling.edf import RECENT
-from slotool.simulation.events import ROUNDING_US, busy_others
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, SimulationResult
+from slotool.simulation.events import ROUNDING_US, busy_others, expire_waiting
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes, after_call, after_rest, draw_us, how_rested
 
@@ -259,4 +259,4 @@ def _run(choose: Any, models: _Models, queries: _Queries, free_us: Any, found: _
             _record(found, deadline_us, first, size, now, now + took_us, row)
             head[model] += size
             break
-    status[status == WAITING] = EXPIRED
+    expire_waiting(status)

@@ -7,6 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+from numba import types
+
+from slotool.compilation import copy, njit
+
 CALLER = """
 import sys
 from slotool.compilation import njit
@@ -92,3 +98,53 @@ while os.path.getsize("met") < 3:
     time.sleep(0.001)
 print(squares(10), sum(squares.stats.cache_hits.values()))
 """
+
+
+def test_a_constant_is_compiled_as_any_number() -> None:
+    @njit()
+    def double(x: int) -> int:
+        return 2 * x
+
+    @njit()
+    def call(x: int) -> int:
+        return double(0) + double(3) + double(x)
+
+    assert call(4) == 14
+    assert double.signatures == [(types.int64,)]
+
+
+def test_a_signature_is_compiled_at_the_first_use_and_no_other_is() -> None:
+    @njit(types.float64(types.float64[::1], types.int64))
+    def at(values: np.ndarray, place: int) -> float:
+        return values[place]
+
+    assert at.signatures == []
+    singles = np.arange(3, dtype=np.float32)
+    for _ in range(2):  # the first call is compared with the signature as those after it are
+        with pytest.raises(TypeError, match="No matching definition"):
+            at(singles, 1)
+    assert at(singles.astype(np.float64), 1) == 1.0
+    assert len(at.signatures) == 1
+
+
+def test_a_signature_is_compiled_with_who_calls_it() -> None:
+    @njit(types.float64(types.float64))
+    def half(x: float) -> float:
+        return x / 2
+
+    @njit()
+    def call(x: float) -> float:
+        return half(x)
+
+    assert call(3.0) == 1.5
+    assert half.signatures == [(types.float64,)]
+
+
+def test_an_array_is_copied() -> None:
+    @njit()
+    def call(values: np.ndarray, into: np.ndarray) -> None:
+        copy(values, into[1:])
+
+    into = np.zeros(4)
+    call(np.arange(3.0), into)
+    assert into.tolist() == [0, 0, 1, 2]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.compilation import njit
+from slotool.compilation import copy, njit
 from slotool.scheduling.batching.clairvoyant import BETWEEN, look_back, useful_calls, value_at
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.table_cache import remembered
@@ -98,7 +98,8 @@ def _look(
         look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, BETWEEN, ring, first, end)
         end = first
         for f in range(reach - 1):
-            coming[f], comes_us[f] = ring[(first + f) % reach], arrival_us[first + f] - instant_us
+            comes_us[f] = arrival_us[first + f] - instant_us
+            copy(ring[(first + f) % reach], coming[f])
         for g in range(len(_GAPS)):
             _wait(coming, comes_us, _GAPS[g] * deadline_us, deadline_us, counts, accuracies, times_us, waiting[g])
         _add(waiting, coming[0, 0], values)
@@ -113,7 +114,9 @@ def _wait(
     free at step t from now. ``coming``: the same of those who come later, at ``comes_us``, from their arrival on."""
     queued = min(len(found) - 1, int(deadline_us / gap_us))
     rows, arrival_us = np.zeros((queued + len(coming), _STEPS + 1)), np.empty(queued + len(coming))
-    rows[queued:], arrival_us[queued:] = coming, comes_us
+    for f in range(len(coming)):
+        arrival_us[queued + f] = comes_us[f]
+        copy(coming[f], rows[queued + f])
     for k in range(queued):
         arrival_us[k] = -(queued - k) * gap_us
     look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, BETWEEN, rows, 0, queued)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REJECT
+from slotool.scheduling.batching.kernel import CHOOSE, REJECT
 from slotool.scheduling.batching.shedding import to_shed
 from slotool.scheduling.batching.slowness import Slowness
 from slotool.scheduling.edf import EdfQueue
@@ -38,6 +38,9 @@ class BatchingPolicy(Policy):
     def __init__(self, space: ControlSpace | ControlGrid):
         self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
         self.points = self.grid.points
+        # Now, and not while requests wait.
+        type(self).choose.compile(CHOOSE)
+        to_shed.compile()
         self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
         self._slowness, self._decided_us = Slowness(), 0.0
 

@@ -142,7 +142,7 @@ def _solve(
             _expect(values, after, level, place, weight, lost, average + aversion)
             _choose(values, after, queues, gains, sizes, levels_us, quickest_us, average)
             found = values[-1, 1]
-            values -= found
+            _lower(values, found)
         if turn > 0 and abs(found) < _SETTLED:
             break
         # What is gained per call falls by one query's accuracy per query in it as the average rises.
@@ -152,6 +152,13 @@ def _solve(
         before, drift = average, found
         average = min(1.0, max(0.0, average - found / slope))
     return average
+
+
+@njit(cache=True)
+def _lower(values: Any, by: float) -> None:
+    for j in range(values.shape[0]):
+        for i in range(values.shape[1]):
+            values[j, i] -= by
 
 
 @njit(cache=True)
@@ -202,4 +209,5 @@ def _choose(
                     values[j, i] = max(values[j, i], best[column])
                 if sizes[column] >= queues[i]:
                     break
-    values[:, 0] = values[:, 1]
+    for j in range(len(values)):
+        values[j, 0] = values[j, 1]

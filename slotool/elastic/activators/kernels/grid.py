@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slotool.compilation import njit
+from slotool.compilation import copy, njit
 from slotool.elastic.activators.kernels.int8 import FAST
 from slotool.elastic.activators.kernels.layer import confidence, find_buckets, gather, hash_nodes, pick
 from slotool.elastic.activators.kernels.layout import NONE
@@ -45,7 +45,7 @@ def evaluate_nested(
     output, chosen = numbers[header.output_at :], ints[header.chosen_at :]
     inputs = numbers[header.input_at : header.input_at + row.inputs]
     for query in range(len(x)):
-        inputs[:] = x[query]
+        copy(x[query], inputs)
         hash_nodes(row, False, numbers, ints, ids)
         find_buckets(row, numbers, ints, ids, bytes_)
         hashed = row.hashed
@@ -84,7 +84,7 @@ def estimate(
     at = _first_activated(ints)
     row = layer_of(ints, at)
     require(len(x) == row.inputs and len(out) == header.shares)
-    numbers[header.input_at : header.input_at + row.inputs] = x
+    copy(x, numbers[header.input_at : header.input_at + row.inputs])
     hash_nodes(row, False, numbers, ints, ids)
     find_buckets(row, numbers, ints, ids, bytes_)
     for share in range(header.shares):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.compilation import njit
+from slotool.compilation import copy, njit
 from slotool.elastic.activators.kernels.int8 import (
     AHEAD,
     FAST,
@@ -210,7 +210,7 @@ def columns_of(row: Layer, active: int, target: int, numbers: np.ndarray, ints: 
     units, bias, start = row.units, row.bias_at, row.columns_at
     listed, values = ints[header.active_at :], numbers[header.values_at :]
     sums = numbers[target : target + units]
-    sums[:] = numbers[bias : bias + units]
+    copy(numbers[bias : bias + units], sums)
     fours = active - active % 4
     for i in range(0, fours, 4):
         for ahead in range(i + 4, min(i + 8, active)):
