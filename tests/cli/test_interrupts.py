@@ -198,7 +198,7 @@ def test_a_signal_after_a_command_is_not_sent_again(tmp_path: Path) -> None:
 def test_a_terminated_campaign_keeps_its_journal_and_leaves_no_worker(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "slotool", "profile", "points", str(MODELS / "supernet"), "-o", "table.parquet",
-        "--threads", "1", "--batch-size", "1,2,4,8,16,32", "--runs", "2000",
+        "--threads", "1", "--batch-size", "1,2,4,8,16,32", "--runs", "200",
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal, deadline = tmp_path / "table.parquet.journal", time.monotonic() + PATIENCE_S
