@@ -1,8 +1,9 @@
 """``python -IS launch.py SOCKET SCRIPT ARGUMENT…``: have the process that listens there run a script in a fork.
 
-The fork has this process's folder, environment and open files; this process ends as the fork does, and passes on to it
-the signals that ask a process to end or to read its files anew. Where this one is killed, the fork is too. It starts at
-once, as it imports next to nothing. ``-c CODE`` in place of a script is of a process that ends with its parent.
+The fork has this process's folder, environment, open files and cores; this process ends as the fork does, and passes on
+to it the signals that ask a process to end or to read its files anew. Where this one is killed, the fork is too. It
+starts at once, as it imports next to nothing. ``-c CODE`` in place of a script is of a process that ends with its
+parent.
 """
 
 import ctypes
@@ -12,17 +13,17 @@ import signal
 import socket
 import sys
 
-MAX_FILES = 64  # by number, of those that are passed on
 PR_SET_PDEATHSIG = 1
 if sys.argv[2] == "-c":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-files = [number for number in range(MAX_FILES) if os.path.exists(f"/proc/self/fd/{number}")]
+files = [int(number) for number in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{number}")]
 document = {
     "arguments": sys.argv[2:],
     "folder": os.getcwd(),
     "environment": dict(os.environ),
     "parent": os.getppid(),
     "files": files,
+    "cores": sorted(os.sched_getaffinity(0)),
 }
 request = json.dumps(document).encode()
 with socket.socket(socket.AF_UNIX) as server:

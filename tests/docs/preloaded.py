@@ -8,33 +8,38 @@ forks too, but on pages that stop one (``kill -STOP``), which no process can pas
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from tempfile import gettempdir
+from typing import Any, NoReturn
 
 # Packages that slotool imports where it needs them. None of them starts a thread when it is imported.
 PACKAGES = (
     "torch", "torch._dynamo", "torch.export", "pandas", "numba", "scipy.stats", "sklearn.ensemble", "rich.console",
     "typer", "networkx", "numpy",
 )  # fmt: skip
-# More than any process is started with.
-MAX_FILES = 64
+# As many as one message can carry.
+MAX_FILES = 253
 COMMAND = Path(sys.executable).parent / "slotool"
 LAUNCH = f"exec {sys.executable} -IS {Path(__file__).with_name('launch.py')}"
-# In the code of a process in which a model is captured: what it imports takes longer than what it does.
+# In the code of a process in which a model is captured, and of one that measures, answers or sends requests: what these
+# import takes longer than what they do.
 CAPTURES = "from slotool.graphs.capture.worker import"
+WORKS = "runpy.run_module(sys.argv.pop(1)"
 # By what a page types; a script of the page's own runs in a fork too.
 LAUNCHERS = {
     "slotool": f'{LAUNCH} {{place}} {COMMAND} "$@"',
@@ -42,7 +47,7 @@ LAUNCHERS = {
 *.py\\ *) {LAUNCH} {{place}} "$@";;
 "-m slotool") shift 2; {LAUNCH} {{place}} {COMMAND} "$@";;
 "-P -c") case "$3 $4" in
-  *"{CAPTURES}"*) shift; {LAUNCH} {{place}} "$@";;
+  *"{CAPTURES}"* | *"{WORKS}"*) shift; {LAUNCH} {{place}} "$@";;
   *) exec {sys.executable} "$@";;
   esac;;
 *) exec {sys.executable} "$@";;
@@ -61,69 +66,92 @@ def forking() -> list[str]:
 def launchers() -> Path:
     """A folder for ``PATH`` with ``slotool`` and ``python``, whose runs are forks of one process.
 
-    Each has the environment of who runs it; that of the process matters to what is imported there.
+    Each has the environment of who runs it; that of the process matters to what is imported there. pytest's workers
+    share the process, which the first of them starts and which ends with who started these.
     """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    folder, owner = Path(gettempdir()) / f"slotool-{run or os.getpid()}", os.getppid() if run else os.getpid()
+    if not run:
+        shutil.rmtree(folder, ignore_errors=True)  # of a process of this number that ended with the machine
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "socket").exists():
+            _start(folder, owner)
+    return folder
+
+
+def _start(folder: Path, owner: int) -> None:
+    for name, line in LAUNCHERS.items():
+        launcher = folder / name
+        launcher.write_text(f"#!/bin/sh\n{line.format(place=folder / 'socket')}\n")
+        launcher.chmod(0o755)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_") and name != "PYTHONPATH"
     }
-    folder = TemporaryDirectory()
-    place = Path(folder.name) / "socket"
-    for name, line in LAUNCHERS.items():
-        launcher = Path(folder.name) / name
-        launcher.write_text(f"#!/bin/sh\n{line.format(place=place)}\n")
-        launcher.chmod(0o755)
-    command = [sys.executable, "-m", "tests.docs.preloaded", str(place)]
-    server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
-    atexit.register(folder.cleanup)
-    atexit.register(server.kill)
-    assert server.stdout is not None
-    if not server.stdout.readline():
+    # No child of this process: it may outlive that.
+    command = ["sh", "-c", 'exec "$@" &', "sh", sys.executable, "-m", "tests.docs.preloaded", str(folder), str(owner)]
+    root = Path(__file__).parents[2]
+    started = subprocess.run(command, env=environment, stdout=subprocess.PIPE, cwd=root, start_new_session=True)
+    if not started.stdout:
         raise RuntimeError(f"{' '.join(command)} did not start")
-    return Path(folder.name)
 
 
-def main(place: str) -> None:
-    """Import the packages, then fork for every connection. Returns in the forks, with what they are to run done."""
+def main(folder: Path, owner: int) -> NoReturn:
+    """Import the packages, then fork for every connection until the process ``owner`` ends."""
     # torch goes without Triton, whose bindings would print at each fork's end that what is frozen was never freed.
     sys.modules["triton"] = None
     for name in PACKAGES:
         importlib.import_module(name)
     del sys.modules["triton"]
     gc.freeze()
+    ending = os.pidfd_open(owner)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(place)
+        server.bind(str(folder / "socket"))
         server.listen()
         print("ready", flush=True)
+        with open(os.devnull, "w") as nothing:  # whoever waits for the word reads to its end
+            os.dup2(nothing.fileno(), 1)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
+            if ending in select.select([server, ending], [], [])[0]:
+                shutil.rmtree(folder)
+                os._exit(0)
             connection, _ = server.accept()
             if os.fork() == 0:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 break
             connection.close()
+    os.close(ending)
     with connection:
         request, files = _received(connection)
         child = os.fork()
         if child:
-            connection.sendall(child.to_bytes(8, "big"))
-            ending = os.pidfd_open(child)
-            if ending not in select.select([connection, ending], [], [])[0]:
-                # Whoever waits for it was killed. A process with a group of its own ends with all that it started.
-                for kill in (os.killpg, os.kill):
-                    with suppress(ProcessLookupError):
-                        kill(child, signal.SIGKILL)
-            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            with suppress(BrokenPipeError):
-                connection.sendall(ended.to_bytes(8, "big", signed=True))
-            os._exit(0)
+            _wait(connection, child)
     _take(files, request["files"])
-    _run(request, str(Path(place).with_name("python")))
+    _end(_exit_code(request, str(folder / "python")))
+
+
+def _wait(connection: socket.socket, child: int) -> NoReturn:
+    """Tell whoever waits for the process which it is, and how it ended; where that one is killed, so is the process."""
+    connection.sendall(child.to_bytes(8, "big"))
+    ending = os.pidfd_open(child)
+    if ending not in select.select([connection, ending], [], [])[0]:
+        # A process with a group of its own ends with all that it started.
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError):
+                kill(child, signal.SIGKILL)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with suppress(BrokenPipeError):
+        connection.sendall(ended.to_bytes(8, "big", signed=True))
+    os._exit(0)
 
 
 def _take(files: list[int], numbers: list[int]) -> None:
     """Give the received ``files`` the ``numbers`` that they have where they came from."""
-    for file, free in zip(files, moved := range(4 * MAX_FILES, 4 * MAX_FILES + len(files)), strict=True):
-        os.dup2(file, free)
+    free = max([*files, *numbers]) + 1
+    for file, at in zip(files, moved := range(free, free + len(files)), strict=True):
+        os.dup2(file, at)
         os.close(file)
     for file, number in zip(moved, numbers, strict=True):
         os.dup2(file, number)
@@ -137,9 +165,39 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return request, list(files)
 
 
+def _exit_code(request: dict[str, Any], python: str) -> int:
+    """That of what was asked for, as the interpreter has it."""
+    try:
+        _run(request, python)
+    except SystemExit as ending:
+        if ending.code is not None and not isinstance(ending.code, int):
+            print(ending.code, file=sys.stderr)
+            return 1
+        return ending.code or 0
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        return 1
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    """As the interpreter ends, but that it frees no memory: what the packages hold is shared, and to free it copies all
+    of it first, which takes longer than most commands."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads any more, or it is closed
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
 def _run(request: dict[str, Any], python: str) -> None:
     """The script, or the code behind ``-c``, as the interpreter would run it; what it starts is run by ``python``."""
     os.chdir(request["folder"])
+    os.sched_setaffinity(0, request["cores"])
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.executable, sys.argv = python, request["arguments"]
@@ -158,4 +216,4 @@ def _run(request: dict[str, Any], python: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]), int(sys.argv[2]))
