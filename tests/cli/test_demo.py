@@ -13,14 +13,14 @@ from slotool.elastic import load_model
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads.requests import RequestLog
-from tests.docs.preloaded import forking
+from tests.docs.preloaded import launchers
 
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("demo") / "run"
     arguments = ["demo", "--out", str(folder), "--quick", "--json"]
-    finished = subprocess.run([*forking(), *arguments], capture_output=True, text=True)
+    finished = subprocess.run([launchers() / "slotool", *arguments], capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     # The killed worker was another process than the server.
     assert "kill -KILL" in finished.stderr

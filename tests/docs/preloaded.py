@@ -53,13 +53,6 @@ LAUNCHERS = {
 *) exec {sys.executable} "$@";;
 esac""",
 }
-# Runs ``slotool`` in a process whose own commands are forks too.
-FORKING = "import sys; sys.executable = sys.argv.pop(1); from slotool.cli import main; main()"
-
-
-def forking() -> list[str]:
-    """The words before the arguments of a ``slotool`` that runs every further command in a fork."""
-    return [sys.executable, "-c", FORKING, str(launchers() / "python")]
 
 
 @cache

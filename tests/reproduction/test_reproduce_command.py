@@ -11,7 +11,7 @@ import pytest
 import slotool
 from slotool.atomic import alone
 from slotool.errors import InputError
-from tests.docs.preloaded import forking
+from tests.docs.preloaded import launchers
 
 # The one of each paper that takes the fewest seconds.
 ONE_OF_EACH = (
@@ -24,7 +24,7 @@ ONE_OF_EACH = (
 
 
 def reproduce(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    line = [*forking(), "reproduce", *arguments, "-o", str(folder)]
+    line = [launchers() / "slotool", "reproduce", *arguments, "-o", str(folder)]
     return subprocess.run(line, capture_output=True, text=True)
 
 
