@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
@@ -10,6 +11,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 
 from slotool.machine import read_system_file
 
@@ -137,6 +139,22 @@ def collector_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@cache
+def end_without_collecting() -> None:
+    """Have this process look for no garbage as it ends.
+
+    The interpreter would look at all objects that there are, several times, which takes as long as many a command where
+    torch or Numba are imported, and what a process holds is freed with it. What is registered for the end runs as ever.
+    """
+    atexit.register(_keep_all)
+
+
+def _keep_all() -> None:
+    # Triton's bindings report what is not freed one by one as lost.
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def cpu_seconds_of_others() -> float:

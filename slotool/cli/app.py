@@ -50,6 +50,7 @@ from slotool.cli import (
 )
 from slotool.cli.commands import EXAMPLE, HELP_COLUMNS, Command, Group, keeping_inputs
 from slotool.cli.failures import INTERRUPTED, report_failure
+from slotool.process import end_without_collecting
 
 SUMMARY = "Measure and predict latency of networks; serve them within deadlines and error tolerances."
 
@@ -163,6 +164,7 @@ def _options(
 def main() -> None:
     """Run the command line; every way out has a documented exit code and no traceback."""
     interrupts.install()
+    end_without_collecting()
     try:
         _command()()
     except SystemExit as ending:

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from slotool.process import die_with_parent, keep_freed_memory, thread_variables
+from slotool.process import die_with_parent, end_without_collecting, keep_freed_memory, thread_variables
 
 if TYPE_CHECKING:
     from slotool.profiling.backends import Backend
@@ -31,6 +31,7 @@ def main() -> int:
     options = json.loads(sys.argv[1])
     requests, answers = _take_over_streams()
     die_with_parent(int(options["parent"]))
+    end_without_collecting()
     try:
         bench, hello = _start(options)
     except Exception as error:

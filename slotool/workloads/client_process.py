@@ -20,6 +20,7 @@ from slotool.data.dataset import Split
 from slotool.errors import InputError, SlotoolError
 from slotool.models.packing import unpack
 from slotool.models.signature import Signature
+from slotool.process import end_without_collecting
 from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
@@ -29,6 +30,7 @@ _SAY_EVERY = 50
 
 
 def main() -> None:
+    end_without_collecting()
     folder, number = Path(sys.argv[1]), int(sys.argv[2])
     options = json.loads((folder / "options.json").read_text())
     names = ("times_s", "examples", "priorities", "labels")

@@ -53,6 +53,30 @@ def test_help_imports_nothing_heavy() -> None:
     assert not loaded & HEAVY
 
 
+ENDING = """
+import atexit, gc, sys
+from slotool.cli import main
+
+class Held:
+    def __del__(self):
+        print("freed")
+
+held = Held()
+held.itself = held
+atexit.register(print, "at its end")
+sys.argv = ["slotool", "doctor", "--no-such"]
+main()
+"""
+
+
+def test_a_command_ends_in_order_and_looks_for_no_garbage() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "at its end\n")
+    alone = ENDING.replace("main()\n", "")
+    freed = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True)
+    assert freed.stdout == "at its end\nfreed\n"
+
+
 @pytest.mark.parametrize("room", ["graphs", "rules", "serving.router", "simulation", "planning"])
 def test_what_serves_and_routes_starts_without_packages_that_only_fitting_needs(room: str) -> None:
     code = f"import sys, slotool.{room}; print(*sorted(sys.modules))"

@@ -21,7 +21,7 @@ from typing import Any
 from slotool import devices
 from slotool.elastic import load_served
 from slotool.models.signature import RowCountError
-from slotool.process import die_with_parent, keep_freed_memory, limit_threads, schedule
+from slotool.process import die_with_parent, end_without_collecting, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
 from slotool.serving.engines.protocol import (
     CALL,
@@ -49,6 +49,7 @@ def main() -> int:
     # Ctrl-C in the terminal is for the router, which drains first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options["parent"])
+    end_without_collecting()
     keep_freed_memory()
     if options["low_priority"]:
         # Loading takes a core for seconds, which serving workers need more.
