@@ -26,6 +26,7 @@ import numba
 import numpy as np
 from numba import types
 from numba.core import caching
+from numba.core.dispatcher import Dispatcher
 from numba.core.sigutils import normalize_signature
 from numba.core.typing import signature as typed
 
@@ -47,8 +48,8 @@ _MAX_WAIT_S = 120.0
 def njit(signature: Any = None, **options: Any) -> Callable[[_Function], _Function]:
     """As ``numba.njit``; with ``cache=True`` code is compiled again when any source of this package in it has changed.
 
-    A function with a ``signature`` is for that alone, and compiled, or loaded, when it is first called, passed on or
-    told to ``compile``: a process that uses one policy of eight waits for that one.
+    A function with a ``signature`` is for that alone, and compiled, or loaded, when it is first called or passed on
+    (``compile_now``: now): a process that uses one policy of eight waits for that one.
 
     Below the imports of a module, and not in a function: what is imported is looked at when the first is decorated.
     """
@@ -69,10 +70,12 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
 
     ``only``: the signature that it has at its first use, and no other.
     """
+    if not isinstance(dispatcher, Dispatcher):  # Numba's compiler is switched off
+        return dispatcher
     function, compile_or_load, cache = dispatcher.py_func, dispatcher.compile, dispatcher._cache
     folder = getattr(cache, "cache_path", None)
 
-    def compile_once(wanted: Any = only) -> Any:
+    def compile_once(wanted: Any) -> Any:
         args, returned = normalize_signature(wanted if only is None else only)
         # A constant is an int64 as any other: Numba would compile the function again for every one.
         args = tuple(map(types.unliteral, args))
@@ -89,7 +92,7 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
         return entry
 
     def compile_for_first(*values: Any) -> Any:
-        entry = compile_once()
+        entry = compile_once(only)
         # What comes next is compared with the signature by Numba; what came first is now.
         if not dispatcher._search_new_conversions(*values):
             dispatcher._explain_matching_error(*values)
@@ -99,6 +102,12 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
     if only is not None:
         dispatcher._compile_for_args = compile_for_first
     return dispatcher
+
+
+def compile_now(function: Any, signature: Any = None) -> None:
+    """Compile, or load, what would be at its first use. ``signature``: for a function that was given none."""
+    if isinstance(function, Dispatcher) and not function.signatures:
+        function.compile(signature)
 
 
 class NotCachedError(RuntimeError):

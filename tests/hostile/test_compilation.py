@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import types
 
-from slotool.compilation import copy, njit
+from slotool.compilation import compile_now, copy, njit
 
 CALLER = """
 import sys
@@ -125,6 +125,22 @@ def test_a_signature_is_compiled_at_the_first_use_and_no_other_is() -> None:
             at(singles, 1)
     assert at(singles.astype(np.float64), 1) == 1.0
     assert len(at.signatures) == 1
+
+
+def test_what_waits_for_its_first_use_can_be_compiled_before() -> None:
+    signature = types.float64(types.float64)
+
+    @njit(signature)
+    def half(x: float) -> float:
+        return x / 2
+
+    @njit()
+    def third(x: float) -> float:
+        return x / 3
+
+    compile_now(half)
+    compile_now(third, signature)
+    assert half.signatures == third.signatures == [(types.float64,)]
 
 
 def test_a_signature_is_compiled_with_who_calls_it() -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from slotool.compilation import compile_now
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import CHOOSE, REJECT
 from slotool.scheduling.batching.shedding import to_shed
@@ -38,9 +39,9 @@ class BatchingPolicy(Policy):
     def __init__(self, space: ControlSpace | ControlGrid):
         self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
         self.points = self.grid.points
-        # Now, and not while requests wait.
-        type(self).choose.compile(CHOOSE)
-        to_shed.compile()
+        # And not while requests wait.
+        compile_now(type(self).choose, CHOOSE)
+        compile_now(to_shed)
         self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
         self._slowness, self._decided_us = Slowness(), 0.0
 
