@@ -28,7 +28,7 @@ from numba import types
 from numba.core import caching
 from numba.core.dispatcher import Dispatcher
 from numba.core.sigutils import normalize_signature
-from numba.core.typing import signature as typed
+from numba.core.typing.templates import signature as typed
 
 # The type checker takes what is compiled for what was written: the same arguments, the same result.
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -70,7 +70,7 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
 
     ``only``: the signature that it has at its first use, and no other.
     """
-    if not isinstance(dispatcher, Dispatcher):  # Numba's compiler is switched off
+    if not _compiles(dispatcher):
         return dispatcher
     function, compile_or_load, cache = dispatcher.py_func, dispatcher.compile, dispatcher._cache
     folder = getattr(cache, "cache_path", None)
@@ -106,8 +106,13 @@ def _compiled_once(dispatcher: Any, only: Any = None) -> Any:
 
 def compile_now(function: Any, signature: Any = None) -> None:
     """Compile, or load, what would be at its first use. ``signature``: for a function that was given none."""
-    if isinstance(function, Dispatcher) and not function.signatures:
+    if _compiles(function) and not function.signatures:
         function.compile(signature)
+
+
+def _compiles(function: Any) -> bool:
+    """Whether it is a function of Numba's: not where its compiler is switched off."""
+    return isinstance(function, Dispatcher)
 
 
 class NotCachedError(RuntimeError):
