@@ -93,11 +93,11 @@ def test_branches_nested_models_and_shared_activations(keras: Any) -> None:
 
 def test_unknown_layers_are_kept_by_name(keras: Any) -> None:
     layers = keras.layers
-    x = keras.Input((6, 8))
-    y = layers.MultiHeadAttention(2, 4)(x, x)
-    model = keras.Model(x, layers.Dense(3)(layers.Discretization([0.0, 1.0])(y)))
+    x = keras.Input((1,), dtype="int32")
+    crossed = layers.HashedCrossing(10)((x, x))
+    model = keras.Model(x, layers.Dense(3)(layers.Flatten()(layers.Embedding(10, 4)(crossed))))
     graph = capture_keras(model)
-    assert [(o.op, o.shape) for o in graph.unknown] == [("keras.Discretization", (6, 8))]
+    assert [(o.op, o.shape) for o in graph.unknown] == [("keras.HashedCrossing", (1,))]
     assert graph.weights == model.count_params()
 
 

@@ -313,3 +313,17 @@ def test_a_module_of_two_inputs_is_refused_with_what_to_do() -> None:
         GraphError, match=r"Masked takes 2 inputs \(tokens, mask\): say the shape of each by its name, as tokens"
     ):
         capture_torch(Masked(), (4,))
+
+
+def test_a_number_for_each_example_is_an_input_of_one_value() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = nn.Linear(6, 4)
+
+        def forward(self, strength: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return self.dense(x) * strength[:, None]
+
+    graph = capture_torch(Scaled(), {"strength": (), "x": (6,)})
+    assert [each.shape for each in graph.inputs] == [(1,), (6,)]
+    assert not graph.unknown

@@ -73,6 +73,27 @@ class Drafts:
         self.layers[unique] = replace(draft, name=unique, inputs=tuple(map(self.source, draft.inputs)))
         return unique
 
+    def add_input(self, name: str, shape: Sequence[int], **attributes: Any) -> tuple[str, str]:
+        """Append an input; its name, and that of the values that it stands for: of a number for each example, which has
+        no shape, an input of one value without its axis."""
+        given = {"shape": tuple(shape) or (1,), **attributes}
+        source = self.add(name, "InputLayer", [], given, given["shape"])
+        if shape:
+            return source, source
+        return source, self.add(f"{name}.number", "Slice", [source], {"axis": 0, "size": 1, "keepdims": False}, ())
+
+    def mark(self) -> tuple[int, dict[str, str], list[str]]:
+        """Where ``undo`` goes back to."""
+        return len(self.layers), dict(self.same), list(self.idle)
+
+    def undo(self, mark: tuple[int, dict[str, str], list[str]]) -> dict[str, Draft]:
+        """Take back what was appended since ``mark``, and return it; layers before it must not have been changed."""
+        count, self.same, self.idle = mark[0], dict(mark[1]), list(mark[2])
+        taken = {name: self.layers[name] for name in list(self.layers)[count:]}
+        for name in taken:
+            del self.layers[name]
+        return taken
+
     def idle_weights(self, weights: int, prefix: str = "") -> None:
         """Append weights that no operator takes, such as those of a branch that is not walked: they are the network's,
         and no call that is priced reads them."""

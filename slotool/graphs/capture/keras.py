@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Draft, Drafts, agrees
+from slotool.graphs.capture.keras_attributes import ACTIVATION_LAYERS, ALONG_AN_AXIS, DROPPED, LAYERS, Attributes
 from slotool.graphs.capture.keras_call import is_operation
 from slotool.graphs.capture.keras_layers import steps_of
 from slotool.graphs.capture.keras_models import (
     InputShape,
+    folds_batch,
     functional_of,
     layers_inside,
+    sized,
     unmasked,
     with_sizes,
     written_as_functional,
 )
+from slotool.graphs.capture.keras_traced import Notes, add_traced, taken_since, whole_of
 from slotool.graphs.capture.keras_unrolled import unrolled
 from slotool.graphs.capture.keras_walk import OperationWalk
 from slotool.graphs.capture.steps import OUTPUT, Step
@@ -28,24 +33,8 @@ from slotool.graphs.operators import Shape, resolve
 if TYPE_CHECKING:
     import keras
 
-Attributes = Mapping[str, Any]
 # Types of inputs that are no plain numbers.
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")
-# What is there for training only, or passes its input on.
-DROPPED = (
-    *("RandomBrightness", "RandomColorDegeneration", "RandomColorJitter", "RandomContrast", "RandomElasticTransform"),
-    *("RandomErasing", "RandomFlip", "RandomGaussianBlur", "RandomGrayscale", "RandomHue", "RandomInvert"),
-    *("RandomPerspective", "RandomPosterization", "RandomRotation", "RandomSaturation", "RandomSharpness"),
-    *("RandomShear", "RandomTranslation", "RandomZoom", "AugMix", "CutMix", "MixUp", "RandAugment"),
-    "ActivityRegularization",
-    "AlphaDropout",
-    "Dropout",
-    "GaussianDropout",
-    "GaussianNoise",
-    "Identity",
-    "SpatialDropout1D",
-    "SpatialDropout2D",
-)
 
 
 def capture_keras(model: keras.Model, input_shape: InputShape = ()) -> OperatorGraph:
@@ -54,24 +43,79 @@ def capture_keras(model: keras.Model, input_shape: InputShape = ()) -> OperatorG
     ``input_shape``: sizes of one example, as Keras has them, for free axes of one input, or by the inputs' names.
     Inputs are in the order of ``model.inputs``; Keras sorts those of a dictionary by their names. Weights are counted
     as ``model.count_params()`` counts them, those of a layer called twice once (``OperatorGraph.shared_weights``). A
-    layer that slotool does not know, also one of the user's own, is what its ``call`` is made of; where that takes no
-    symbolic inputs it is kept as ``keras.<class>`` with its shape and weights and 0 FLOPs (see
-    ``OperatorGraph.unknown``), so its share of the operators alone says what is left out.
+    layer that slotool does not know, also one of the user's own, is what its ``call`` is made of: of ``keras.ops`` and
+    layers, or else of TensorFlow's operations, as that traces it. Windows folded into the axis of the batch are
+    found that way. A layer that neither follows is kept as ``keras.<class>`` with its shape and weights and 0 FLOPs
+    (see ``OperatorGraph.unknown``), so its share of the operators alone says what is left out.
     Raises ``GraphError`` for a model that is not built, whose ``call`` takes no symbolic inputs, that has a free axis
     besides the batch of which no size is said, or other sizes than those said.
     """
     functional = functional_of(model)
     if input_shape:
         functional = with_sizes(functional, model.name, input_shape)
+    with warnings.catch_warnings():
+        # What layers say of masks and sizes when they are called again.
+        warnings.simplefilter("ignore")
+        graph = _best(model, functional)
+    shared = max(0, graph.weights - model.count_params())
+    return replace(graph, element_type=_element_type(_layers(functional)), shared_weights=shared)
+
+
+def _best(model: keras.Model, functional: Any) -> OperatorGraph:
+    """Layer by layer; as TensorFlow runs the whole, where the layers cannot say where the batch is, or where slotool
+    then knows more of its operators."""
+    failed: GraphError | None = None
+    try:
+        graph = None if folds_batch(functional) else _by_layers(model, functional)
+    except GraphError as error:
+        graph, failed = None, error
+    if graph is not None and not graph.unknown:
+        return graph
+    traced = _traced_whole(functional)
+    if traced is not None and (graph is None or len(traced.unknown) < len(graph.unknown)):
+        return traced
+    if failed is not None:
+        raise failed
+    return graph or _by_layers(model, functional)
+
+
+def _by_layers(model: keras.Model, functional: Any) -> OperatorGraph:
     drafts = Drafts("keras")
     walk = _Walk(drafts, channels_last=not any(_channels_first(layer) for layer in _layers(functional)))
     outputs = walk.run(functional, [], "")
     starts = [name for name, draft in drafts.layers.items() if draft.op == "InputLayer"]
     if functional is not model:
         walk.idle_weights(model, functional, "", walk.taken)
-    graph = drafts.graph(outputs, "keras", starts)
-    shared = max(0, graph.weights - model.count_params())
-    return replace(graph, element_type=_element_type(_layers(functional)), shared_weights=shared)
+    return _noted(drafts.graph(outputs, "keras", starts), walk.notes)
+
+
+def _noted(graph: OperatorGraph, notes: Notes) -> OperatorGraph:
+    return replace(graph, uncosted=tuple(sorted(notes.uncosted)), examples_interact=notes.examples_interact)
+
+
+def _traced_whole(functional: Any) -> OperatorGraph | None:
+    """The graph of a model as TensorFlow runs it, without its layers; None where it cannot be traced."""
+    part = whole_of(functional)
+    if part is None:
+        return None
+    drafts, sources, values, images = Drafts("keras"), list[str](), list[str](), list[str]()
+    last = not any(_channels_first(layer) for layer in _layers(functional))
+    for tensor, shape in zip(functional.inputs, part.shapes, strict=True):
+        own = (shape[2], *shape[:2]) if len(shape) == 3 and last else shape
+        kind = {"dtype": str(tensor.dtype)} if str(tensor.dtype) in WHOLE else {}
+        source, value = drafts.add_input(tensor.name, own, **kind)
+        sources.append(source)
+        values.append(value)
+        images += values[-1:] if len(shape) == 3 and last else []
+    try:
+        notes = Notes()
+        outputs = add_traced(drafts, part, values, images, "", notes)
+        idle = functional.count_params() - sum(draft.weights or 0 for draft in drafts.layers.values())
+        if idle > 0:
+            drafts.idle_weights(idle)
+        return _noted(drafts.graph([name for name, _ in outputs], "keras", sources), notes)
+    except GraphError:
+        return None
 
 
 class _Walk:
@@ -106,9 +150,9 @@ class _Walk:
         inputs = [names[id(tensor)] for tensor in node.input_tensors]
         written = written_as_functional(layer)
         if written is not None:
-            made = self.run(written, inputs, f"{label}.")
+            made = self.run(sized(written, node.input_tensors), inputs, f"{label}.")
         else:
-            made = self._known(node, label, names) or self._inside(node, label, inputs)
+            made = self._known(node, label, names) or self._made(node, label, inputs)
             made = made or self._by_name(node, label, names)
         names.update(zip(map(id, node.outputs), made, strict=True))
 
@@ -122,11 +166,28 @@ class _Walk:
         inputs = self._images(node, names)
         return self._stepwise(node, layer, label, inputs) or self._added(node, layer, label, inputs)
 
-    def _inside(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
-        """The outputs of a layer that is what its ``call`` is made of; none of one whose ``call`` takes no symbols."""
+    def _made(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
+        """The outputs of a layer that is what its ``call`` is made of: of symbols where these follow it and slotool
+        knows all of it, else as TensorFlow traces it."""
+        before = self._layout.mark()
         inner = None if is_operation(node.operation) else unrolled(node) or layers_inside(node)
-        if inner is None:
-            return []
+        made = [] if inner is None else self._inside(inner, node, label, inputs)
+        if made and not folds_batch(inner) and not self._layout.unknown_since(before):
+            return made
+        left = self._layout.unknown_since(before)
+        after = self._layout.undo(before)
+        traced = self._layout.traced(node, label, inputs)
+        if made and traced and not folds_batch(inner) and self._layout.unknown_since(before) >= left:
+            self._layout.undo(before)
+            traced = []
+        if not traced:
+            self._layout.redo(after)
+            return made
+        self._idle(node.operation, f"{label}.", taken_since(self._drafts, before.layers))
+        return traced
+
+    def _inside(self, inner: Any, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
+        """The outputs of a layer that is an ``inner`` functional model; none where that has free axes."""
         before = self._layout.weights
         try:
             states = [self._layout.state(tuple(tensor.shape)[1:], label) for tensor in inner.inputs[len(inputs) :]]
@@ -153,6 +214,10 @@ class _Walk:
         return [self._layout.as_image(names[id(tensor)]) for tensor in unmasked(node)]
 
     @property
+    def notes(self) -> Notes:
+        return self._layout.notes
+
+    @property
     def taken(self) -> int:
         """Numbers of the trained arrays that operations took."""
         return self._layout.weights
@@ -160,7 +225,10 @@ class _Walk:
     def idle_weights(self, layer: Any, inner: Any, prefix: str, used: int = 0) -> None:
         """Weights of a layer that no layer inside has, or that its ``call`` does not use; ``used`` are those that its
         operations took."""
-        count = layer.count_params() - inner.count_params() - used
+        self._idle(layer, prefix, inner.count_params() + used)
+
+    def _idle(self, layer: Any, prefix: str, used: int) -> None:
+        count = layer.count_params() - used if hasattr(layer, "count_params") else 0
         if count > 0:
             self._drafts.idle_weights(count, prefix)
 
@@ -169,6 +237,8 @@ class _Walk:
         shape = self._shape(node.outputs[0], label)
         shapes = tuple(self._drafts.shape(source) for source in inputs)
         op, attributes = self._translated(layer, shapes, shape)
+        if op == "InputLayer" and attributes is not None:
+            return [self._drafts.add_input(label, **attributes)[1]]
         if attributes is None or len(node.outputs) > 1:
             return []
         activation = attributes.get("activation") if op in ACTIVATION_LAYERS else None
@@ -271,89 +341,3 @@ def _element_type(layers: Sequence[Any]) -> str:
 
 def _channels_first(layer: Any) -> bool:
     return getattr(layer, "data_format", None) == "channels_first"
-
-
-def _activation(layer: Any) -> str | None:
-    """The name that Keras gives an activation, None for none."""
-    function = layer.activation
-    name = getattr(function, "__name__", type(function).__name__)
-    return None if name == "linear" else name
-
-
-def _trained(layer: Any) -> dict[str, Any]:
-    return {"bias": bool(layer.use_bias), "activation": _activation(layer)}
-
-
-def _window(layer: Any) -> dict[str, Any]:
-    return {
-        "kernel": tuple(layer.kernel_size),
-        "stride": tuple(layer.strides),
-        "padding": layer.padding,
-        "dilation": tuple(layer.dilation_rate),
-        **_trained(layer),
-    }
-
-
-def _pool(layer: Any) -> Attributes:
-    return {"kernel": tuple(layer.pool_size), "stride": tuple(layer.strides), "padding": layer.padding}
-
-
-def _around(value: Any) -> tuple[int, int, int, int]:
-    (top, bottom), (left, right) = value
-    return top, bottom, left, right
-
-
-def _norm(layer: Any) -> Attributes:
-    return {"scale": bool(layer.scale), "center": bool(layer.center)}
-
-
-def _relu(layer: Any) -> Attributes | None:
-    if layer.threshold or (layer.max_value not in (None, 6)):
-        return None
-    if layer.negative_slope:
-        return {"activation": "leaky_relu"} if layer.max_value is None else None
-    return {"activation": "relu" if layer.max_value is None else "relu6"}
-
-
-def _no_attributes(_: Any) -> Attributes:
-    return {}
-
-
-ALONG_AN_AXIS = (
-    *("BatchNormalization", "GroupNormalization", "LayerNormalization", "LayerScale", "Concatenate", "Softmax"),
-    "Normalization",
-)
-ACTIVATION_LAYERS = ("Activation", "ReLU", "LeakyReLU", "ELU")
-LAYERS: dict[str, Callable[[Any], Attributes | None]] = {
-    "Dense": lambda layer: {"units": layer.units, **_trained(layer)},
-    "Conv2D": lambda layer: {"filters": layer.filters, "groups": layer.groups, **_window(layer)},
-    "DepthwiseConv2D": lambda layer: {"multiplier": layer.depth_multiplier, **_window(layer)},
-    "SeparableConv2D": lambda layer: {
-        "filters": layer.filters,
-        "multiplier": layer.depth_multiplier,
-        **_window(layer),
-    },
-    "MaxPooling2D": _pool,
-    "AveragePooling2D": _pool,
-    "GlobalAveragePooling2D": lambda layer: {"keepdims": bool(layer.keepdims)},
-    "GlobalMaxPooling2D": lambda layer: {"keepdims": bool(layer.keepdims)},
-    "ZeroPadding2D": lambda layer: {"padding": _around(layer.padding)},
-    "Cropping2D": lambda layer: {"cropping": _around(layer.cropping)},
-    "Flatten": _no_attributes,
-    "Embedding": lambda layer: {"vocabulary": layer.input_dim, "units": layer.output_dim},
-    "GroupNormalization": lambda layer: {"groups": layer.groups, **_norm(layer)},
-    "BatchNormalization": _norm,
-    "LayerNormalization": _norm,
-    "Normalization": lambda layer: {"fixed": layer.input_mean is not None},
-    "LayerScale": _no_attributes,
-    "Rescaling": _no_attributes,
-    "Softmax": _no_attributes,
-    "Add": _no_attributes,
-    "Multiply": _no_attributes,
-    "Concatenate": _no_attributes,
-    **dict.fromkeys(DROPPED, _no_attributes),
-    "Activation": lambda layer: {"activation": _activation(layer)},
-    "ReLU": _relu,
-    "LeakyReLU": lambda _: {"activation": "leaky_relu"},
-    "ELU": lambda _: {"activation": "elu"},
-}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import batch_size
+from slotool.graphs.capture.keras_call import is_operation
 from slotool.printable import reason
 
 if TYPE_CHECKING:
@@ -90,6 +91,57 @@ def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
         raise GraphError(f"{name} cannot run on inputs of {list(map(list, shapes))} ({reason(error)})") from error
 
 
+def sized(functional: Any, given: Sequence[Any]) -> Any:
+    """A model within another on the sizes of the tensors that it is given there, where its own leave axes free."""
+    import keras
+
+    own = [tuple(each.shape)[1:] for each in functional.inputs]
+    shapes = [tuple(each.shape)[1:] for each in given]
+    if len(own) != len(shapes) or own == shapes or not any(None in each for each in own):
+        return functional
+    inputs = [keras.Input(batch_shape=tuple(each.shape), dtype=each.dtype) for each in given]
+    structured = keras.tree.pack_sequence_as(functional._inputs_struct, inputs)
+    try:
+        return keras.Model(inputs, keras.tree.flatten(functional.call(structured)))
+    except Exception:
+        # What a layer says of sizes that do not fit it; then it is walked as it is.
+        return functional
+
+
+def folds_batch(functional: Any) -> bool:
+    """Whether windows, heads or anything else lie in the first axis of a tensor with the batch, or no batch does."""
+    leads = {tensor.shape[0] if tensor.shape else 1 for tensor in _tensors_of(functional)}
+    if leads == {None} and any(map(is_operation, _operations_of(functional))):
+        batched = _batched(functional)
+        return batched is not None and folds_batch(batched)
+    return len(leads - {None}) > 1
+
+
+def _batched(functional: Any) -> Any:
+    """The same on a batch of known size; None where it does not take one."""
+    import keras
+
+    shapes = [tuple(each.shape)[1:] for each in functional.inputs]
+    batch = batch_size([tuple(size for size in shape if size) for shape in shapes])
+    inputs = [
+        keras.Input(batch_shape=(batch, *shape), dtype=each.dtype)
+        for shape, each in zip(shapes, functional.inputs, strict=True)
+    ]
+    structured = keras.tree.pack_sequence_as(functional._inputs_struct, inputs)
+    try:
+        return keras.Model(inputs, keras.tree.flatten(functional.call(structured)))
+    except Exception:
+        return None
+
+
+def _operations_of(functional: Any) -> list[Any]:
+    return [node.operation for nodes in functional._nodes_by_depth.values() for node in nodes]
+
+
+def _tensors_of(functional: Any) -> list[Any]:
+    return [each for nodes in functional._nodes_by_depth.values() for node in nodes for each in node.outputs]
+
+
 def written_as_functional(layer: Any) -> Any:
     """A functional model, or that of a Sequential that is built; None for anything else."""
     found = getattr(layer, "_functional", None) or layer
@@ -103,6 +155,10 @@ def layers_inside(node: Any) -> Any:
 
     layer = node.operation
     batch = batch_size(_sizes([each.shape for each in node.input_tensors]))
+    sizes = {id(each): tuple(each.shape) for each in node.input_tensors}
+    if () in sizes.values():
+        # A number that is the same for every example has no batch.
+        return None
     inputs = {
         id(each): keras.Input(batch_shape=(each.shape[0] or batch, *each.shape[1:]), dtype=each.dtype)
         for each in node.input_tensors

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.drafts import Draft, Drafts
 from slotool.graphs.capture.keras_call import Call
 from slotool.graphs.capture.keras_operations import operation_steps
+from slotool.graphs.capture.keras_traced import Notes, add_traced, part_of
 from slotool.graphs.capture.keras_windows import Window, around, has_channels_last, window_of
 from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 from slotool.graphs.operators import Shape, resolve
@@ -23,6 +25,17 @@ _ANYWHERE = (
 )
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A state of a walk: how many ``layers`` there were, the drafts' own mark, and what the walk knew of them."""
+
+    layers: int
+    drafts: tuple[int, dict[str, str], list[str]]
+    plain: set[str]
+    other: dict[str, str]
+    weights: int
+
+
 class OperationWalk:
     """What an operation of a model's own is made of. Images that came from layers are channels first, as all of ours;
     of what operations make of them by products or in another shape the axes stay as Keras has them, until a layer
@@ -30,6 +43,7 @@ class OperationWalk:
 
     def __init__(self, drafts: Drafts, channels_last: bool):
         self._drafts, self._channels_last, self.weights = drafts, channels_last, 0
+        self.notes = Notes()
         # Names whose three axes are in Keras' order, and of a name the same values in the other order.
         self._plain: set[str] = set()
         self._other: dict[str, str] = {}
@@ -60,6 +74,50 @@ class OperationWalk:
             return self._steps(operation_steps(call), call, arrays, given, label)
         except GraphError:
             return []
+
+    def traced(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
+        """The outputs of a call as TensorFlow traces it; none where it cannot."""
+        part = part_of(node)
+        if part is None:
+            return []
+        sources = list(dict(zip(map(id, node.input_tensors), inputs, strict=True)).values())
+        last = self._channels_last
+        images = {name for name in sources if last and name not in self._plain and len(self._drafts.shape(name)) == 3}
+        before = self.mark()
+        try:
+            made = add_traced(self._drafts, part, sources, images, label, self.notes)
+            wanted = [tuple(each.shape) for each in node.outputs]
+            if len(made) != len(wanted):
+                raise GraphError(f"{label} has other outputs than Keras says")
+        except GraphError:
+            self.undo(before)
+            return []
+        self._plain |= {name for name, image in made if last and not image and len(self._drafts.shape(name)) == 3}
+        return [name for name, _ in made]
+
+    def mark(self) -> Mark:
+        """Where ``undo`` goes back to."""
+        return Mark(len(self._drafts.layers), self._drafts.mark(), set(self._plain), dict(self._other), self.weights)
+
+    def unknown_since(self, mark: Mark) -> int:
+        """How much of what was appended since is kept by its name."""
+        return sum(draft.attributes is None for draft in list(self._drafts.layers.values())[mark.layers :])
+
+    def undo(self, mark: Mark) -> tuple[Mark, dict[str, Draft]]:
+        """Take back what was appended since; what ``redo`` brings back."""
+        now = self.mark()
+        taken = self._drafts.undo(mark.drafts)
+        self._restore(mark)
+        return now, taken
+
+    def redo(self, undone: tuple[Mark, dict[str, Draft]]) -> None:
+        mark, taken = undone
+        self._drafts.layers.update(taken)
+        self._drafts.same, self._drafts.idle = dict(mark.drafts[1]), list(mark.drafts[2])
+        self._restore(mark)
+
+    def _restore(self, mark: Mark) -> None:
+        self._plain, self._other, self.weights = set(mark.plain), dict(mark.other), mark.weights
 
     def state(self, shape: Shape, label: str) -> str:
         """What a layer with a state starts with: the same for every example."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
@@ -72,11 +72,12 @@ def capture_torch(
         inputs, dtype = _typed(module, inputs)
         batch = batch_size([*(each.shape for each in inputs), *_weight_shapes(module)])
         examples = zeros(inputs, dtype, batch, _device(module))
-        sources = [_input_layer(drafts, each, example) for each, example in zip(inputs, examples, strict=True)]
+        pairs = [_input_layer(drafts, each, example) for each, example in zip(inputs, examples, strict=True)]
+        sources, values = [source for source, _ in pairs], [value for _, value in pairs]
         wrapped = TensorsOnly(module, [each.name for each in inputs])
-        outputs, examples = _added(drafts, wrapped, examples, sources, forms)
+        outputs, examples = _added(drafts, wrapped, examples, values, forms)
         count = module_flops(wrapped, examples)
-    if all(drafts.source(name) in sources for name in outputs):
+    if all(drafts.source(name) in values for name in outputs):
         raise GraphError(f"{type(module).__name__} computes nothing from its input")
     graph = drafts.graph(outputs, "torch", sources)
     if forms.element_type == INT8:
@@ -93,13 +94,10 @@ def capture_torch(
     )
 
 
-def _input_layer(drafts: Drafts, given: TorchInput, example: torch.Tensor) -> str:
-    """An input as a layer; its type is said where it is no float."""
-    dtype = str(example.dtype).removeprefix("torch.")
-    attributes: dict[str, Any] = {"shape": given.shape}
-    if not example.is_floating_point():
-        attributes["dtype"] = dtype
-    return drafts.add(given.label, "InputLayer", (), attributes, given.shape)
+def _input_layer(drafts: Drafts, given: TorchInput, example: torch.Tensor) -> tuple[str, str]:
+    """An input as a layer, and its values; its type is said where it is no float."""
+    kind = {} if example.is_floating_point() else {"dtype": str(example.dtype).removeprefix("torch.")}
+    return drafts.add_input(given.label, given.shape, **kind)
 
 
 def _added(
@@ -110,7 +108,7 @@ def _added(
     from slotool.graphs.capture.torch_program import add_program, require_products_of_one_kind
 
     try:
-        program, examples = _export_clearly(wrapped, examples)
+        program, examples = export_clearly(wrapped, examples)
     except Exception as error:
         # Export reports what it cannot trace through dozens of classes; whatever it was, fx may manage.
         if len(sources) > 1 or drafts.layers[sources[0]].name != "input":
@@ -171,7 +169,7 @@ def _require_weights(module: nn.Module) -> None:
             )
 
 
-def _export_clearly(module: nn.Module, examples: list[torch.Tensor]) -> tuple[ExportedProgram, list[torch.Tensor]]:
+def export_clearly(module: nn.Module, examples: list[torch.Tensor]) -> tuple[ExportedProgram, list[torch.Tensor]]:
     """The module's program, and the examples it was exported on: with a batch that is found once in every tensor, where
     a few traces find one. Raises whatever torch.export raises."""
     from slotool.graphs.capture.torch_program import export, lazy_zeros

@@ -93,6 +93,15 @@ class NetworkWalk(Walk):
         if name != str(getattr(node.target, "__name__", "")).partition(".")[0] and node in self.names:
             self._written(node)
 
+    def result(self, node: fx.Node) -> tuple[str, bool]:
+        """The operator behind an output, and whether it is an image with its channels last in the program."""
+        if node in self.names:
+            return self.names[node], node in self._last
+        try:
+            return self._name_of(self._value(node, node.meta["val"])), False
+        except Untranslatable as error:
+            raise GraphError(f"an output of {self._prefix.rstrip('.')} is none of one example's: {error}") from error
+
     def keep_idle_weights(self) -> None:
         """After the last call: append the weights that only branches which were not walked have."""
         weights = sum(self._sizes[key] - self._claimed.get(key, 0) for key in self._of_choices)

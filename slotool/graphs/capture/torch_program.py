@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -32,12 +32,34 @@ def add_program(
 
     ``batch`` is the size of the batch it was exported on; ``forms`` notes the element types it computes in.
     """
+    walk = _walked(NetworkWalk(drafts, batch, forms, prefix), program, sources)
+    results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
+    wanted = set(program.graph_signature.user_outputs)
+    return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
+
+
+def add_part(
+    drafts: Drafts, program: ExportedProgram, sources: Sequence[str], images: Collection[str], batch: int,
+    forms: Forms, prefix: str,
+) -> list[tuple[str, bool]]:  # fmt: skip
+    """As ``add_program``, for a part of a network whose ``images`` among the sources have their channels last in the
+    program, and first in the drafts. Of each output its name and whether it is such an image; what depends on no input
+    is a ``Constant``. Raises ``GraphError`` where an output has lost its batch."""
     walk = NetworkWalk(drafts, batch, forms, prefix)
+    _walked(walk, program, sources, images)
+    (results,) = next(node for node in reversed(program.graph.nodes) if node.op == "output").args
+    return [walk.result(node) for node in results]
+
+
+def _walked(
+    walk: NetworkWalk, program: ExportedProgram, sources: Sequence[str], images: Collection[str] = ()
+) -> NetworkWalk:
     inputs = iter(sources)
     for node in program.graph.nodes:
         if node.op == "placeholder":
             if node.name in program.graph_signature.user_inputs:
-                walk.place(node, next(inputs))
+                source = next(inputs)
+                walk.place(node, source, last=source in images)
             elif node.name in program.graph_signature.inputs_to_parameters:
                 walk.place_parameter(node, _identity(program, node.name))
             else:
@@ -47,9 +69,7 @@ def add_program(
         elif node.op == "call_function":
             walk.call(node)
     walk.keep_idle_weights()
-    results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
-    wanted = set(program.graph_signature.user_outputs)
-    return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
+    return walk
 
 
 def require_products_of_one_kind(program: ExportedProgram, called: str) -> None:

@@ -39,10 +39,12 @@ class Walk:
         # FLOPs of products of weights alone, which run once however many examples there are.
         self._fixed_flops: dict[Any, int] = {}
 
-    def place(self, node: Any, source: str | None) -> None:
-        """An input of the program: ``source`` for data, None for a parameter, buffer or constant."""
+    def place(self, node: Any, source: str | None, last: bool = False) -> None:
+        """An input of the program: ``source`` for data, None for a parameter, buffer or constant; ``last``: an image
+        with its channels last."""
         if source is not None:
             self.names[node] = source
+            self._last |= {node} if last else set()
         else:
             self.constants[node] = _count(node)
 
