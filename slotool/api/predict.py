@@ -71,8 +71,9 @@ def predict(
         slo_s: Also give the probability that the latency is at most this, seconds.
         explain: Also say where the time of each network goes, by type of operator; it adds up to the latency.
         sweep: Predict over a range of one fact: ``"batch=1:64"``, ``"threads=1:2"``, ``"size=64:256:32"`` (sides of the
-            images) or ``"length=16:512"`` (of the sequences) of torch modules; or ``{"batch": [1, 4]}``. A range a:b is
-            counted for threads, else doubled. Only on a CPU, batch sizes that no label had are scaled by a roofline.
+            images) or ``"length=16:512"`` (of the sequences) of models, of Keras' and ONNX's where these leave the axes
+            free and ``input_shape`` says the others; or ``{"batch": [1, 4]}``. A range a:b is counted for threads, else
+            doubled. Only on a CPU, batch sizes that no label had are scaled by a roofline.
         plot: With ``explain`` or ``sweep``, file for a plot (PNG) of it.
         out: Also write a latency table here, its rows marked as predicted.
         family: Write that table as one of the family of this name, whose versions are the networks, called as in the

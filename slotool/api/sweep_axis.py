@@ -15,6 +15,8 @@ BATCH, THREADS, SIZE, LENGTH = "batch", "threads", "size", "length"
 FACTS = (BATCH, THREADS, SIZE, LENGTH)
 # Of the facts that only capturing the network again can tell.
 SHAPES = (SIZE, LENGTH)
+# Frameworks whose models are captured with a shape that is said; of Keras' and ONNX's their free axes.
+CHOSEN = ("torch", "keras", "onnx")
 MAX_VALUES, MAX_VALUE = 256, 2**31
 EXPECTED = "expected FACT=VALUES such as batch=1:64, threads=1:2, size=64:256:32 or length=16,128"
 
@@ -51,29 +53,40 @@ class SweepAxis:
         return cls(fact, tuple(sorted(set(values))))
 
     def reshaped(self, asked: Networks) -> list[Networks]:
-        """``asked`` with each of the sizes or lengths as the shape of its inputs. Raises ``ArgumentError`` for networks
-        whose shape slotool does not choose, or has no such axis."""
-        if any(getattr(part, "framework", "") != "torch" for part in asked.parts):
-            raise ArgumentError("sweep", f"the {self.fact} of torch modules alone can be chosen; leave the others out")
+        """``asked`` with each of the sizes or lengths as the shape of its inputs, of which one is said. Raises
+        ``ArgumentError`` for networks whose shape slotool does not choose, or has no such axis."""
+        kinds = [getattr(part, "framework", "") for part in asked.parts]
+        if any(kind not in CHOSEN for kind in kinds):
+            raise ArgumentError("sweep", f"the {self.fact} of models alone can be chosen, not of graphs")
         parts: list[Any] = [*asked.parts]
-        return [
-            replace(asked, parts=[replace(part, input_shape=self._shape(part.input_shape, value)) for part in parts])
-            for value in self.values
-        ]
+        lacking = next((part for part, kind in zip(parts, kinds, strict=True) if not part.input_shape), None)
+        if lacking is not None:
+            name = getattr(lacking, "name", "the model")
+            raise ArgumentError(
+                "sweep",
+                f"which axis of {name} is its {self.fact}? Say the shape of one example with --input-shape "
+                "(input_shape= in Python), where any number stands for what is swept",
+            )
+        return [replace(asked, parts=[self._with(part, value) for part in parts]) for value in self.values]
 
-    def _shape(self, shape: Any, value: int) -> Any:
+    def _with(self, part: Any, value: int) -> Any:
+        return replace(part, input_shape=self._shape(part.input_shape, value, last=part.framework == "keras"))
+
+    def _shape(self, shape: Any, value: int, last: bool) -> Any:
         if isinstance(shape, Mapping):
-            shapes = {name: self._one(tuple(own), value) for name, own in shape.items()}
+            shapes = {name: self._one(tuple(own), value, last) for name, own in shape.items()}
             if all(own is None for own in shapes.values()):
                 raise self._no_axis(shape)
             return {name: own or tuple(shape[name]) for name, own in shapes.items()}
-        found = self._one(tuple(shape), value)
+        found = self._one(tuple(shape), value, last)
         if found is None:
             raise self._no_axis(shape)
         return found
 
-    def _one(self, shape: tuple[int, ...], value: int) -> tuple[int, ...] | None:
-        """Of an image, channels first, both sides; of a sequence its length; None of what is neither."""
+    def _one(self, shape: tuple[int, ...], value: int, last: bool) -> tuple[int, ...] | None:
+        """Of an image, channels first or ``last``, both sides; of a sequence its length; None of what is neither."""
+        if self.fact == SIZE and last:
+            return (*shape[:-3], value, value, shape[-1]) if len(shape) >= 3 else None
         if self.fact == SIZE:
             return (*shape[:-2], value, value) if len(shape) >= 3 else None
         return (value, *shape[1:]) if len(shape) in (1, 2) else None

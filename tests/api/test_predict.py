@@ -118,3 +118,33 @@ def test_the_command_names_the_option_instead(slotool, tmp_path: Path) -> None:
     finished = slotool("predict", "--graph", tmp_path / "some.jsonl", "--backend", "onnx")
     assert finished.exit_code == 2
     assert "Invalid value for --backend: slotool ships predictors" in finished.stderr
+
+
+def test_the_length_of_an_onnx_file_with_a_free_axis_is_swept(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    sequence = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "steps", 8])
+    answer = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "steps", 4])
+    weight = helper.make_tensor("w", TensorProto.FLOAT, (8, 4), [0.5] * 32)
+    body = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "net", [sequence], [answer], [weight])
+    onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
+    path = str(tmp_path / "net.onnx")
+    found = slotool.predict(path, input_shape=(1, 8), sweep="length=4:16")
+    assert list(found.frame()["length"]) == [4, 8, 16]
+    assert list(found.frame()["latency_s"]) == sorted(found.frame()["latency_s"])
+    with pytest.raises(ArgumentError, match=r"which axis of .*net\.onnx is its length"):
+        slotool.predict(path, sweep="length=4:16")
+
+
+def test_the_size_of_a_keras_model_with_free_axes_is_that_of_its_rows_and_columns() -> None:
+    keras = pytest.importorskip("keras")
+    images = keras.Input((None, None, 3))
+    model = keras.Model(images, keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(images)))
+    found = slotool.predict(model, input_shape=(1, 1, 3), sweep="size=8,16")
+    assert list(found.frame()["size"]) == [8, 16]
+
+
+def test_the_shape_of_a_graph_is_not_chosen() -> None:
+    with pytest.raises(ArgumentError, match="of models alone can be chosen, not of graphs"):
+        slotool.predict(MLPS[0], sweep="length=4,8")

@@ -166,7 +166,7 @@ def test_networks_that_cannot_be_captured_are_left_out_and_named(sweep: str, tmp
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"networks": MLPS[0], "sweep": "size=8"}, "the size of torch modules alone"),
+        ({"networks": MLPS[0], "sweep": "size=8"}, "the size of models alone"),
         ({"networks": CNN, "input_shape": (3, 16, 16), "sweep": "length=8"}, "a length is that of a sequence"),
         ({"networks": MLPS[0], "sweep": "batch=1:4", "explain": True}, "neither explain=True nor co_runners"),
         ({"networks": MLPS[0], "sweep": "batch=1:4", "batch_size": 1}, "leave one out"),
