@@ -20,7 +20,7 @@ from slotool.graphs.capture.tensorflow_control import CONTROL
 from slotool.graphs.capture.tensorflow_operations import OPERATIONS
 
 # What becomes a graph of its own when it is called.
-CALLS = ("PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient")
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # What is known of shapes alone.
 SIZES: dict[str, Callable[[tuple[int, ...]], Any]] = {"Shape": list, "ShapeN": list, "Size": math.prod, "Rank": len}
 PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv2D", "Conv3D")
@@ -41,28 +41,26 @@ class TensorFlowModule(nn.Module):
         self.cost = 0
         self._names: dict[str, str] = {}
         for at, weight in enumerate(weights):
-            shape = tuple(weight.shape)
-            if str(weight.dtype).startswith(("float", "bfloat")):
-                made = nn.Parameter(lazy_zeros(shape, getattr(torch, str(weight.dtype))), requires_grad=False)
-                self.register_parameter(f"weight_{at}", made)
-                self._names[_key(weight.value.handle if hasattr(weight.value, "handle") else weight.handle)] = (
-                    f"weight_{at}"
-                )
+            if not str(weight.dtype).startswith(("float", "bfloat")):
+                continue
+            made = lazy_zeros(tuple(weight.shape), getattr(torch, str(weight.dtype)))
+            self.register_parameter(f"weight_{at}", nn.Parameter(made, requires_grad=False))
+            # A variable of Keras holds one of TensorFlow's.
+            holder = weight.value if hasattr(weight.value, "handle") else weight
+            self._names[_key(holder.handle)] = f"weight_{at}"
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         graph = self._traced([tuple(each.shape) for each in tensors])
         run = GraphRun(self, graph)
         inputs = [each for each in graph.inputs if each.dtype != _resource() and not _is_captured(graph, each)]
-        results = run(dict(zip(map(_name, inputs), tensors, strict=True)), graph.structured)
+        results = run(dict(zip(map(_name, inputs), tensors, strict=True)), graph.outputs)
         return tuple(each if isinstance(each, Tensor) else torch.from_numpy(np.array(each)) for each in results)
 
     def _traced(self, shapes: Sequence[tuple[int, ...]]) -> Any:
         import tensorflow as tf
 
         specs = [tf.TensorSpec(shape, kind) for shape, kind in zip(shapes, self._types, strict=True)]
-        graph = tf.function(self._call, autograph=False).get_concrete_function(*specs).graph
-        graph.structured = list(graph.outputs)
-        return graph
+        return tf.function(self._call, autograph=False).get_concrete_function(*specs).graph
 
     def weight(self, handle: Any) -> Tensor | None:
         """The parameter behind a variable; None where it is none of this module's, or no weight."""
@@ -73,7 +71,7 @@ class TensorFlowModule(nn.Module):
 class GraphRun:
     """One run through a graph of TensorFlow's, its operations as calls of torch.
 
-    ``outer``: the run whose values a graph within takes, by their names in it.
+    ``handles``: variables and tables that it takes, by their names in it.
     """
 
     def __init__(self, module: TensorFlowModule, graph: Any, handles: dict[str, Any] | None = None):
@@ -102,9 +100,7 @@ class GraphRun:
         return self._values[name] if name in self._values else self._handles[name]
 
     def _run(self, op: Any) -> None:
-        if op.type in _SILENT or all(
-            _name(each) in self._values or _name(each) in self._handles for each in op.outputs
-        ):
+        if op.type in _SILENT:
             return
         inputs = [self.value(each) for each in op.inputs]
         made = self._made(op, inputs)
