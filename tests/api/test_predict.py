@@ -131,8 +131,9 @@ def test_the_length_of_an_onnx_file_with_a_free_axis_is_swept(tmp_path: Path) ->
     onnx.save(helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
     path = str(tmp_path / "net.onnx")
     found = slotool.predict(path, input_shape=(1, 8), sweep="length=4:16")
-    assert list(found.frame()["length"]) == [4, 8, 16]
-    assert list(found.frame()["latency_s"]) == sorted(found.frame()["latency_s"])
+    assert found.document["values"] == [4, 8, 16]
+    flops = [graph.flops for graph in found.graphs]
+    assert flops == [2 * steps * 8 * 4 for steps in (4, 8, 16)]
     with pytest.raises(ArgumentError, match=r"which axis of .*net\.onnx is its length"):
         slotool.predict(path, sweep="length=4:16")
 
@@ -142,7 +143,9 @@ def test_the_size_of_a_keras_model_with_free_axes_is_that_of_its_rows_and_column
     images = keras.Input((None, None, 3))
     model = keras.Model(images, keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(images)))
     found = slotool.predict(model, input_shape=(1, 1, 3), sweep="size=8,16")
-    assert list(found.frame()["size"]) == [8, 16]
+    assert found.document["values"] == [8, 16]
+    convolved = [graph.matrix_flops for graph in found.graphs]
+    assert convolved == [2 * (size - 2) ** 2 * 27 * 4 for size in (8, 16)]
 
 
 def test_the_shape_of_a_graph_is_not_chosen() -> None:
