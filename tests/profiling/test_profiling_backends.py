@@ -116,7 +116,7 @@ def test_torch_and_keras_compute_the_same_from_the_same_weights() -> None:
     model = functional_model(graph, backend._weights)
     module = GraphModule(graph).eval()
     for layer in model.layers:
-        name = layer.name.replace(".", "_")
+        name = layer.name.removesuffix("_").replace(".", "_")
         if not layer.get_weights() or "batch" in name:
             continue
         kernel, *bias = layer.get_weights()

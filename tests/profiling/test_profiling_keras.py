@@ -40,7 +40,7 @@ def compared(graph: OperatorGraph, batch_size: int = 2) -> tuple[np.ndarray, np.
         if operator.op == "Constant" and layer is not None and "weight" in layer._parameters:
             layer.weight.data = torch.from_numpy(weights((1, *operator.shape)).numpy())
     for layer in model.layers:
-        target = module.of.get(layer.name)
+        target = module.of.get(layer.name.removesuffix("_"))
         if not layer.get_weights() or target is None or "normalization" in layer.name.lower():
             continue
         kernel, *bias = layer.get_weights()
@@ -98,6 +98,20 @@ def test_a_transposed_image_is_not_written_anew() -> None:
     tokens = reshaped(image, (4, 6, 5), (4, 30))
     assert tokens.order == (1, 0)
     assert np.asarray(tokens.in_order((1, 0))).shape == (2, 30, 4)
+
+
+def test_an_operator_may_have_a_name_that_keras_gives_by_itself() -> None:
+    import keras
+
+    keras.utils.clear_session()
+    builder = GraphBuilder()
+    x = builder.add("InputLayer", shape=[4, 6])
+    # A product with a constant is an operation, whose second Keras calls multiply_1.
+    constant = builder.add("Constant", shape=[4, 6])
+    last = builder.add("Multiply", [builder.add("Multiply", [x, constant]), constant], name="twice")
+    builder.add("Multiply", [last, last], name="multiply_1")
+    found, wanted = compared(builder.graph())
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_lookups_of_computed_places_are_refused_by_name() -> None:

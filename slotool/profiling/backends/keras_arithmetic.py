@@ -11,7 +11,15 @@ import numpy as np
 from slotool.errors import GraphError
 from slotool.graphs import Operator
 from slotool.graphs.operators import Shape, channel_axis
-from slotool.profiling.backends.keras_values import Function, Initializer, Value, alike, is_computed, without
+from slotool.profiling.backends.keras_values import (
+    Function,
+    Initializer,
+    Value,
+    alike,
+    is_computed,
+    layer_name,
+    without,
+)
 
 # torch's epsilon, so that both backends compute the same.
 EPSILON = 1e-5
@@ -44,10 +52,6 @@ _BINARY: dict[str, tuple[str, float]] = {
 }
 _REDUCTIONS = {"Mean": "mean", "Sum": "sum", "Max": "max", "Min": "min", "Product": "prod", "Variance": "var"}
 _LOGICAL = {"Any": "any", "All": "all"}
-
-
-def layer_name(operator: Operator) -> str:
-    return operator.name.replace("/", "_")
 
 
 def _dense(operator: Operator, inputs: Sequence[Shape], values: Sequence[Value], weights: Initializer) -> Value:

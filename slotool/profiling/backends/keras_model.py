@@ -11,9 +11,9 @@ from slotool.errors import GraphError
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.indices import Indices, is_trained
 from slotool.graphs.operators import Shape, pair, zero_padding
-from slotool.profiling.backends.keras_arithmetic import ARITHMETIC, layer_name
+from slotool.profiling.backends.keras_arithmetic import ARITHMETIC
 from slotool.profiling.backends.keras_moving import MOVING
-from slotool.profiling.backends.keras_values import Function, Initializer, Value, usual_order
+from slotool.profiling.backends.keras_values import Function, Initializer, Value, layer_name, usual_order
 
 if TYPE_CHECKING:
     import keras

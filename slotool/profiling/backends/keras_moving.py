@@ -14,6 +14,7 @@ from slotool.profiling.backends.keras_values import (
     Value,
     for_each_example,
     is_computed,
+    layer_name,
     reshaped,
     without,
 )
@@ -63,7 +64,7 @@ def _concatenate(operator: Operator, inputs: Sequence[Shape], values: Sequence[V
     tensors = [part.in_order(order) for part in parts]
     at = 1 + order.index(axis)
     if all(map(is_computed, parts)):
-        return Value(keras.layers.Concatenate(axis=at, name=operator.name.replace("/", "_"))(tensors), order)
+        return Value(keras.layers.Concatenate(axis=at, name=layer_name(operator))(tensors), order)
     return Value(keras.ops.concatenate(tensors, axis=at), order)
 
 

@@ -53,6 +53,11 @@ class Value:
 Function = Callable[[Operator, Sequence[Shape], Sequence[Value], Initializer], Value]
 
 
+def layer_name(operator: Operator) -> str:
+    """Ends as no name does that Keras gives by itself (``multiply_36``), of which there may be one."""
+    return f"{operator.name.replace('/', '_')}_"
+
+
 def usual_order(rank: int) -> Order:
     return CHANNELS_LAST if rank == 3 else tuple(range(rank))
 
