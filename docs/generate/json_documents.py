@@ -235,6 +235,7 @@ networks[].kind text            its kind
 networks[].latency_s number     median latency, seconds
 networks[].log_error number     log of predicted over measured, while it was held out
 base            object          name and setting of the predictor adapted
+taken_to_backend text?          backend that the base was taken to before any label, where it is another
 setting         object          {SETTING}
 adapted_to      list            ids of the networks measured
 chosen          text            way of adapting that was kept
@@ -251,6 +252,7 @@ unlike_share number             how likely the new setting is to be like none kn
     "adapt-predictor": """
 artifact        text            folder written
 base            object          name and setting of the predictor adapted
+taken_to_backend text?          backend that the base was taken to before any label, where it is another
 setting         object          {SETTING}
 sources[].setting object        known setting of a base of many, that tells of the new one
 sources[].share number          how much of what the labels speak for

@@ -59,6 +59,8 @@ class Adaptation(Result):
         titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
         parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
         parts += [f"kept {run.best}: {run.held_out.why()}", f"from {run.base.setting}", f"to {run.adapted.setting}"]
+        if run.other_backend is not None:
+            parts.append(run.other_backend)
         if scored:
             parts.append("learnt from " + ", ".join(run.name(int(i)) for i in run.chosen))
         told = [f"{share:.0%} {setting.device} {setting.precision}" for setting, share in run.sources[:4]]

@@ -29,6 +29,7 @@ from slotool.predictors.domain import Domain
 from slotool.predictors.floor import Floor
 from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.odd_labels import OddLabel, doubtful_label, furthest, mixed_units, odd_labels
+from slotool.predictors.other_backend import BackendChange
 from slotool.predictors.sampling import propose
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import KIND, SCORES, TrainedPredictor
@@ -64,7 +65,8 @@ def adapt(
     if len(graphs) < MIN_LABELS:
         found = len(graphs)
         raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
-    labels = Examples(graphs, latency_s)
+    change = change_of(base, labelled.setting)
+    labels = Examples(graphs, latency_s / change.times(graphs))
     base, settings = sources_of(base, labels, labelled.setting)
     held_out = hold_out(base.predictor, labels, seed, settings, groups, advance)
     best = held_out.best()
@@ -72,7 +74,7 @@ def adapt(
     own_spread = isinstance(predictor, SettingsPredictor)
     start = None if best in LABELS_ALONE else base.domain
     trained = TrainedPredictor(
-        predictor=predictor,
+        predictor=change.there(predictor),
         bounds=base.bounds.wider(Bounds.of(graphs, latency_s)),
         residuals=predictor.residuals if isinstance(predictor, SettingsPredictor) else None,
         setting=labelled.setting,
@@ -81,9 +83,16 @@ def adapt(
         like=base.like if own_spread else None,
         calibration=None if own_spread else _calibration(base, best, start, graphs, held_out, groups),
         facts=facts_of(labelled.setting),
-        floor=None if base.floor is None else base.floor.adapted(labels),
+        floor=None if base.floor is None else base.floor.adapted(Examples(graphs, latency_s)),
     )
     return trained, held_out, best
+
+
+def change_of(base: TrainedPredictor[OperatorGraph], setting: Setting) -> BackendChange:
+    """What a setting's backend is known to differ by from a base's; of a base of many settings nothing, which weighs
+    what it knows itself."""
+    known = setting if isinstance(base.predictor, SettingsPredictor) else base.setting
+    return BackendChange.of(known, setting)
 
 
 def sources_of(
@@ -155,6 +164,14 @@ class AdaptationRun:
         return kept.unlike if isinstance(kept, SettingsPredictor) else 0.0
 
     @property
+    def other_backend(self) -> str | None:
+        """How labels of another backend than the base's were used, in words; None where nothing is known of the two."""
+        if not change_of(self.base, self.labelled.setting):
+            return None
+        there, here = self.base.setting.backend, self.labelled.setting.backend
+        return f"labels were taken from {here} to {there} and answers back, by what random networks take in both"
+
+    @property
     def harm(self) -> str | None:
         """What says that the base as it is predicts the labels better than what was fitted to them; None where it does
         not."""
@@ -199,6 +216,7 @@ class AdaptationRun:
         """JSON document."""
         return {
             "base": {"name": self.base.predictor.name, "setting": self.base.setting.document()},
+            "taken_to_backend": None if self.other_backend is None else self.labelled.setting.backend,
             "setting": self.labelled.setting.document(),
             "sources": [{"setting": own.document(), "share": share} for own, share in self.sources],
             "unlike_share": self.unlike,
@@ -252,7 +270,7 @@ def adapt_and_score(
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
     start, _ = sources_of(base, Examples(labelled.items, labelled.latency_s), labelled.setting)
-    base_s = start.predictor.predict(labelled.items)
+    base_s = start.predictor.predict(labelled.items) * change_of(base, labelled.setting).times(labelled.items)
     odd = odd_labels(base_s, labelled.items, labelled.latency_s)
     units = mixed_units(base_s, labelled.latency_s)
     usable = np.setdiff1d(np.arange(len(labelled)), [each.row for each in odd if each.is_clear])
@@ -298,14 +316,16 @@ def _on_others(
     held_out: HeldOut,
 ) -> tuple[dict[str, float], float | None]:
     """MAPE of each contender on rows that were not chosen, and which share of them the kept one's interval covers."""
-    labels = Examples(*labelled.take(chosen))
+    given, given_s = labelled.take(chosen)
+    change = change_of(base, labelled.setting)
+    labels = Examples(given, given_s / change.times(given))
     start, settings = sources_of(base, labels, labelled.setting)
     graphs, measured_s = labelled.take(others)
     mape = {}
     for name in held_out.log_errors:
         as_it_is = start.predictor if name == AS_IS else None
         predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
-        predicted_s = adapted.raised(graphs, predictor.predict(graphs))[0]
+        predicted_s = adapted.raised(graphs, change.there(predictor).predict(graphs))[0]
         mape[name] = float(np.mean(np.abs(predicted_s / measured_s - 1)))
     return mape, adapted.held_out(labelled, others).scores()["interval_coverage"]
 

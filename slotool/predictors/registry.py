@@ -26,6 +26,7 @@ PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
     "sharing": ("sharing:SharingPredictor", (COLOCATED,)),
     "adapted": ("adapted:AdaptedPredictor", (FROM_OTHERS,)),
     "scaled": ("scaled:ScaledPredictor", (FROM_OTHERS,)),
+    "other-backend": ("other_backend:OtherBackendPredictor", (FROM_OTHERS,)),
     "residual": ("residual:ResidualPredictor", (FROM_OTHERS,)),
     "settings": ("setting:SettingsPredictor", (FROM_OTHERS,)),
     "composition": ("composition:CompositionPredictor", (FROM_OTHERS,)),

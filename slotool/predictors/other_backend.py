@@ -1,0 +1,119 @@
+"""What another backend takes for the same networks, and a predictor that was adapted to it by way of its base's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.operator_arrays import Batch
+from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, Prices
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.labels import Setting
+from slotool.predictors.registry import from_nested_state, nested_state
+from slotool.predictors.typecosts import BYTES, CALLS, FLOPS, TypeCosts
+
+TERMS = (CALLS, FLOPS, BYTES)
+# Where prices were learnt: another device is further away than another backend.
+DEVICE, PRECISION = "cpu", "float32"
+
+
+@dataclass(frozen=True)
+class BackendChange:
+    """From one backend to another: what work costs in each ÷ in torch, by type of operator, in log; nothing for torch
+    itself (``backend_prices``)."""
+
+    before: Mapping[str, Prices]
+    after: Mapping[str, Prices]
+
+    @classmethod
+    def of(cls, known: Setting, wanted: Setting) -> Self:
+        """One that changes nothing where both are the same, or nothing is known of what they differ by."""
+        backends = (known.backend, wanted.backend)
+        here = {known.device, wanted.device} == {DEVICE} and {known.precision, wanted.precision} == {PRECISION}
+        if not here or backends[0] == backends[1] or not set(backends) <= set(BACKEND_LOG_PRICES):
+            return cls({}, {})
+        return cls(*(BACKEND_LOG_PRICES[backend] for backend in backends))
+
+    def __bool__(self) -> bool:
+        """Whether it changes anything."""
+        return bool(self.before or self.after)
+
+    def times(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """How many times as long networks take there, but for a factor of all, float64 > 0 [n]: Σ share × price after ÷
+        Σ share × price before, where ``share`` is what calls, FLOPs or bytes of a type of operator have of the
+        network's cost by a neutral roofline (``TypeCosts``)."""
+        if not self or not graphs:
+            return np.ones(len(graphs))
+        costs = TypeCosts.of(graphs)
+        return np.asarray(priced_s(costs, self.after) / priced_s(costs, self.before))
+
+    def there(self, predictor: Predictor[OperatorGraph]) -> Predictor[OperatorGraph]:
+        """What a predictor of the one says of the other."""
+        return OtherBackendPredictor(predictor, self) if self else predictor
+
+
+class OtherBackendPredictor(Predictor[OperatorGraph]):
+    """latency = base × ``BackendChange.times``: an answer for one backend taken to another.
+
+    The base was fitted to labels taken the other way, so each of its parts knows what networks differ by there before
+    it sees a label. ``fit`` is refused.
+    """
+
+    name = "other-backend"
+    fitted_to = (FROM_OTHERS,)
+
+    def __init__(self, base: Predictor[OperatorGraph] | None = None, change: BackendChange | None = None):
+        self.base, self.change = base, change or BackendChange({}, {})
+
+    def fit(
+        self,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        raise InputError("what backends differ by is known, not fitted: adapt-predictor makes such a predictor")
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        graphs = Batch.of(graphs)
+        return np.asarray(self.source.predict(graphs) * self.change.times(graphs))
+
+    def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
+        graphs = Batch.of(graphs)
+        latency_s, spread = self.source.predict_and_spread(graphs)
+        return np.asarray(latency_s * self.change.times(graphs)), spread
+
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
+        """In the proportions that the base has."""
+        found = self.source.operator_seconds(item)
+        return None if found is None else np.asarray(found * self.change.times([item])[0])
+
+    @property
+    def source(self) -> Predictor[OperatorGraph]:
+        """The base. Raises ``InputError`` where there is none."""
+        if self.base is None:
+            raise InputError("there is no predictor to ask for another backend")
+        return self.base
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        tensors, document = nested_state(self.source, "base.")
+        return tensors, {"base": document, "before": dict(self.change.before), "after": dict(self.change.after)}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        prices = ({kind: tuple(own) for kind, own in document[name].items()} for name in ("before", "after"))
+        return cls(from_nested_state(tensors, document["base"], "base."), BackendChange(*prices))
+
+
+def priced_s(costs: TypeCosts, prices: Mapping[str, Prices]) -> np.ndarray:
+    """Cost of networks at prices of a backend, float64 > 0 [graphs]: those of torch where there are none."""
+    if not prices:
+        return costs.total_s
+    log_price = [prices.get(kind, prices[""])[TERMS.index(term)] for term, kind in costs.columns]
+    return np.asarray(costs.seconds @ np.exp(np.array(log_price)))

@@ -1,0 +1,115 @@
+"""What another backend takes is known before any label of it: prices by type, of networks measured in both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotool.errors import InputError
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.predictors.backend_prices import BACKEND_LOG_PRICES
+from slotool.predictors.base import NO_EXAMPLES, Examples
+from slotool.predictors.labels import Setting
+from slotool.predictors.other_backend import BackendChange, OtherBackendPredictor
+from slotool.predictors.three_term import ThreeTermPredictor
+from slotool.predictors.trained import TrainedPredictor
+from slotool.testing.predictors import random_networks, synthetic_latency_s
+from tests.perf.backend_prices import fitted, pairs
+from tests.perf.calibrate_shipped import DATASETS, MODELS, applications
+
+TORCH = Setting(machine="here", device="cpu", backend="torch", threads=2, batch_size=1)
+KERAS = replace(TORCH, backend="keras")
+NETWORKS = random_networks(12, seed=4)
+
+
+def block(depthwise: bool) -> OperatorGraph:
+    """The same values, by a depthwise convolution or by one of as many groups as channels."""
+    builder = GraphBuilder("cnn")
+    last = builder.add("Conv2D", builder.add("InputLayer", shape=[3, 32, 32]), filters=32, kernel=3, padding="same")
+    if depthwise:
+        builder.add("DepthwiseConv2D", last, kernel=7, padding="same")
+    else:
+        builder.add("Conv2D", last, filters=32, kernel=7, padding="same", groups=32)
+    return builder.graph()
+
+
+def error(predicted: np.ndarray, measured: np.ndarray) -> float:
+    """Mean of |log| apart from one factor."""
+    apart = np.log(predicted / measured)
+    return float(np.mean(np.abs(apart - np.median(apart))))
+
+
+def test_networks_of_people_take_in_keras_what_random_ones_make_likely() -> None:
+    torch, keras = applications("torch"), applications("keras")
+    times = BackendChange.of(torch.setting, keras.setting).times(torch.items)
+    assert [graph.id for graph in torch.items] == [graph.id for graph in keras.items]
+    assert error(torch.latency_s * times, keras.latency_s) < 0.85 * error(torch.latency_s, keras.latency_s)
+    convnext = np.array(["ConvNeXt" in str(graph.name) for graph in torch.items])
+    measured, known = np.log(keras.latency_s / torch.latency_s), np.log(times)
+    excess = [float(np.median(own[convnext]) - np.median(own[~convnext])) for own in (measured, known)]
+    assert excess[0] > 1.0
+    assert excess[0] / 2 < excess[1] < 1.5 * excess[0]
+
+
+def test_convolutions_of_groups_are_many_times_dearer_in_keras() -> None:
+    depthwise, grouped = BackendChange.of(TORCH, KERAS).times([block(depthwise=True), block(depthwise=False)])
+    assert grouped > 5 * depthwise
+
+
+def test_there_and_back_is_where_one_was() -> None:
+    there, back = BackendChange.of(TORCH, KERAS), BackendChange.of(KERAS, TORCH)
+    assert there.times(NETWORKS) * back.times(NETWORKS) == pytest.approx(1.0)
+    assert np.ptp(np.log(there.times(NETWORKS))) > 0
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [TORCH, replace(TORCH, backend="onnx"), replace(KERAS, device="cuda:0"), replace(KERAS, precision="int8")],
+)
+def test_where_nothing_is_known_nothing_changes(wanted: Setting) -> None:
+    change, base = BackendChange.of(TORCH, wanted), ThreeTermPredictor()
+    assert not change
+    assert np.array_equal(change.times(NETWORKS), np.ones(len(NETWORKS)))
+    assert change.there(base) is base
+
+
+def test_an_answer_is_taken_there_with_its_parts_and_back_from_its_state() -> None:
+    base = ThreeTermPredictor()
+    base.fit(Examples(NETWORKS, synthetic_latency_s(NETWORKS)))
+    change = BackendChange.of(TORCH, KERAS)
+    there = change.there(base)
+    assert np.array_equal(there.predict(NETWORKS), base.predict(NETWORKS) * change.times(NETWORKS))
+    again = OtherBackendPredictor.from_state(*there.state())
+    assert np.array_equal(again.predict(NETWORKS), there.predict(NETWORKS))
+    assert np.array_equal(again.predict_and_spread(NETWORKS)[0], there.predict(NETWORKS))
+    assert len(there.predict([])) == 0
+    with pytest.raises(InputError, match="known, not fitted"):
+        there.fit(Examples(NETWORKS, base.predict(NETWORKS)), NO_EXAMPLES, seed=0)
+
+
+def test_ten_labels_of_keras_leave_less_than_without_what_is_known(slotool, tmp_path: Path) -> None:
+    command = ["adapt-predictor", MODELS / "predictor-torch", DATASETS / "keras-applications-latency.parquet"]
+    graphs = DATASETS / "keras-applications-graphs.parquet"
+    done = slotool(*command, "--graphs", graphs, "--samples", 10, "-o", tmp_path / "adapted", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert done.document["taken_to_backend"] == "keras"
+    left = {name: each["others_mape"] for name, each in done.document["predictors"].items()}
+    # By labels of torch's time three terms do half as well again.
+    assert left[done.document["chosen"]] < 0.10
+    assert left["three-term"] < 0.14
+    here = applications("keras")
+    saved: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(tmp_path / "adapted"))
+    assert isinstance(saved.predictor, OtherBackendPredictor)
+    others = [i for i, graph in enumerate(here.items) if graph.id not in done.document["adapted_to"]]
+    asked, measured_s = here.take(np.array(others))
+    predicted_s = saved.predict(asked).latency_s
+    assert np.mean(np.abs(predicted_s / measured_s - 1)) == pytest.approx(left[done.document["chosen"]])
+
+
+def test_the_shipped_prices_are_those_of_the_shipped_labels() -> None:
+    found, shipped = fitted(pairs("keras"), ["Conv2D of groups"]), BACKEND_LOG_PRICES["keras"]
+    for kind, prices in found.items():
+        assert shipped.get(kind, shipped[""]) == pytest.approx(prices, abs=0.11), kind
