@@ -15,7 +15,16 @@ from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, Prices
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import from_nested_state, nested_state
-from slotool.predictors.typecosts import BYTES, CALLS, FLOPS, TypeCosts
+from slotool.predictors.typecosts import (
+    BYTES,
+    BYTES_PER_SECOND,
+    CALLS,
+    FLOPS,
+    FLOPS_PER_SECOND,
+    SECONDS_PER_CALL,
+    OperatorRows,
+    TypeCosts,
+)
 
 TERMS = (CALLS, FLOPS, BYTES)
 # Where prices were learnt: another device is further away than another backend.
@@ -51,6 +60,12 @@ class BackendChange:
             return np.ones(len(graphs))
         costs = TypeCosts.of(graphs)
         return np.asarray(priced_s(costs, self.after) / priced_s(costs, self.before))
+
+    def operator_times(self, graph: OperatorGraph) -> np.ndarray:
+        """The same of each operator by itself, float64 > 0 [operators]."""
+        rows = OperatorRows.of([graph])
+        terms = (SECONDS_PER_CALL * rows.calls, rows.flops / FLOPS_PER_SECOND, rows.moved / BYTES_PER_SECOND)
+        return np.asarray(_priced(rows, terms, self.after) / _priced(rows, terms, self.before))
 
     def there(self, predictor: Predictor[OperatorGraph]) -> Predictor[OperatorGraph]:
         """What a predictor of the one says of the other."""
@@ -90,9 +105,12 @@ class OtherBackendPredictor(Predictor[OperatorGraph]):
         return np.asarray(latency_s * self.change.times(graphs)), spread
 
     def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
-        """In the proportions that the base has."""
+        """Those of the base, each taken there by its own prices."""
         found = self.source.operator_seconds(item)
-        return None if found is None else np.asarray(found * self.change.times([item])[0])
+        if found is None:
+            return None
+        there = found * self.change.operator_times(item)
+        return np.asarray(there * (found.sum() / there.sum() * self.change.times([item])[0]))
 
     @property
     def source(self) -> Predictor[OperatorGraph]:
@@ -109,6 +127,12 @@ class OtherBackendPredictor(Predictor[OperatorGraph]):
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         prices = ({kind: tuple(own) for kind, own in document[name].items()} for name in ("before", "after"))
         return cls(from_nested_state(tensors, document["base"], "base."), BackendChange(*prices))
+
+
+def _priced(rows: OperatorRows, terms: Sequence[np.ndarray], prices: Mapping[str, Prices]) -> np.ndarray:
+    """Cost of each operator at prices of a backend, float64 > 0 [operators]."""
+    log_price = np.array([prices.get(kind, prices[""]) if prices else (0.0, 0.0, 0.0) for kind in rows.types])
+    return np.asarray(np.sum(np.stack(terms, axis=1) * np.exp(log_price)[rows.kinds], axis=1))
 
 
 def priced_s(costs: TypeCosts, prices: Mapping[str, Prices]) -> np.ndarray:

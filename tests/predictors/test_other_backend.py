@@ -59,6 +59,17 @@ def test_convolutions_of_groups_are_many_times_dearer_in_keras() -> None:
     assert grouped > 5 * depthwise
 
 
+def test_what_each_operator_takes_there_goes_by_its_own_prices() -> None:
+    graph = block(depthwise=False)
+    base = TrainedPredictor[OperatorGraph].load(str(MODELS / "predictor-torch")).predictor
+    there = BackendChange.of(TORCH, KERAS).there(base)
+    before, after = base.operator_seconds(graph), there.operator_seconds(graph)
+    assert before is not None
+    assert after is not None
+    assert after.sum() / before.sum() == pytest.approx(there.predict([graph])[0] / base.predict([graph])[0])
+    assert after[-1] / after[-2] > 5 * before[-1] / before[-2]
+
+
 def test_there_and_back_is_where_one_was() -> None:
     there, back = BackendChange.of(TORCH, KERAS), BackendChange.of(KERAS, TORCH)
     assert there.times(NETWORKS) * back.times(NETWORKS) == pytest.approx(1.0)
