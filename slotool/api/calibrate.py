@@ -92,11 +92,12 @@ class Calibrated(Result):
             )
         if not self.noisy:
             return None
-        what = f"labels are {self._noise_in_words} on average, and {MAX_NOISE:.0%} are allowed"
-        if math.isnan(self.noise):
-            what = "the time was up before any label was repeated"
         if self._busy_cores > BUSY_CORES:
             what = f"other processes kept {self._busy_cores:.1f} cores busy, and {BUSY_CORES} are allowed"
+        elif math.isnan(self.noise):
+            return "the time was up before any label was repeated, which tells how sure they are"
+        else:
+            what = f"labels are {self._noise_in_words} on average, and {MAX_NOISE:.0%} are allowed"
         return f"the machine was too noisy: {what}"
 
     @property

@@ -101,7 +101,7 @@ def test_what_is_no_better_or_of_a_noisy_machine_is_not_kept_unasked(tmp_path: P
     assert refused == "the machine was too noisy: labels are off by 20.0% on average, and 10% are allowed"
     once = replace(run, labelled=replace(labelled, noise_s=np.full(3, np.nan)))
     refused = replace(steady, run=once).refused
-    assert refused == "the machine was too noisy: the time was up before any label was repeated"
+    assert refused == "the time was up before any label was repeated, which tells how sure they are"
     harmed = replace(run, held_out=HeldOut({**errors, AS_IS: np.full(3, 0.05)}))
     assert "it is no better than the predictor it started from" in (replace(steady, run=harmed).refused or "")
 
