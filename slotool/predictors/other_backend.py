@@ -15,18 +15,8 @@ from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, Prices
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import from_nested_state, nested_state
-from slotool.predictors.typecosts import (
-    BYTES,
-    BYTES_PER_SECOND,
-    CALLS,
-    FLOPS,
-    FLOPS_PER_SECOND,
-    SECONDS_PER_CALL,
-    OperatorRows,
-    TypeCosts,
-)
+from slotool.predictors.typecosts import TERMS, OperatorRows, TypeCosts
 
-TERMS = (CALLS, FLOPS, BYTES)
 # Where prices were learnt: another device is further away than another backend.
 DEVICE, PRECISION = "cpu", "float32"
 
@@ -64,8 +54,7 @@ class BackendChange:
     def operator_times(self, graph: OperatorGraph) -> np.ndarray:
         """The same of each operator by itself, float64 > 0 [operators]."""
         rows = OperatorRows.of([graph])
-        terms = (SECONDS_PER_CALL * rows.calls, rows.flops / FLOPS_PER_SECOND, rows.moved / BYTES_PER_SECOND)
-        return np.asarray(_priced(rows, terms, self.after) / _priced(rows, terms, self.before))
+        return np.asarray(_operators_priced_s(rows, self.after) / _operators_priced_s(rows, self.before))
 
     def there(self, predictor: Predictor[OperatorGraph]) -> Predictor[OperatorGraph]:
         """What a predictor of the one says of the other."""
@@ -129,15 +118,17 @@ class OtherBackendPredictor(Predictor[OperatorGraph]):
         return cls(from_nested_state(tensors, document["base"], "base."), BackendChange(*prices))
 
 
-def _priced(rows: OperatorRows, terms: Sequence[np.ndarray], prices: Mapping[str, Prices]) -> np.ndarray:
-    """Cost of each operator at prices of a backend, float64 > 0 [operators]."""
-    log_price = np.array([prices.get(kind, prices[""]) if prices else (0.0, 0.0, 0.0) for kind in rows.types])
-    return np.asarray(np.sum(np.stack(terms, axis=1) * np.exp(log_price)[rows.kinds], axis=1))
-
-
 def priced_s(costs: TypeCosts, prices: Mapping[str, Prices]) -> np.ndarray:
     """Cost of networks at prices of a backend, float64 > 0 [graphs]: those of torch where there are none."""
     if not prices:
         return costs.total_s
     log_price = [prices.get(kind, prices[""])[TERMS.index(term)] for term, kind in costs.columns]
     return np.asarray(costs.seconds @ np.exp(np.array(log_price)))
+
+
+def _operators_priced_s(rows: OperatorRows, prices: Mapping[str, Prices]) -> np.ndarray:
+    """The same of each operator, float64 > 0 [operators]."""
+    if not prices:
+        return rows.cost_s
+    times = np.exp(np.array([prices.get(kind, prices[""]) for kind in rows.types]))[rows.kinds]
+    return np.asarray(sum(rows.terms_s[term] * own for term, own in zip(TERMS, times.T, strict=True)))

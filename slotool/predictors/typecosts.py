@@ -18,6 +18,7 @@ FLOPS_PER_SECOND = 2.5e11
 BYTES_PER_SECOND = 1e10
 SECONDS_PER_CALL = 5e-6
 CALLS, FLOPS, BYTES = "calls", "flops", "bytes"
+TERMS = (CALLS, FLOPS, BYTES)
 # Log corrections of a type's term: a part common to the term, one common to the type, one of its own (deviations).
 COMMON_TO_TERM, COMMON_TO_TYPE, OWN = 1.0, 1.5, 1.0
 Column = tuple[str, str]
@@ -78,9 +79,15 @@ class OperatorRows:
         )
 
     @cached_property
+    def terms_s(self) -> dict[str, np.ndarray]:
+        """Each of ``TERMS`` of each operator by the neutral roofline, without its function: float64 seconds ≥ 0 [n]."""
+        terms = (SECONDS_PER_CALL * self.calls, self.flops / FLOPS_PER_SECOND, self.moved / BYTES_PER_SECOND)
+        return dict(zip(TERMS, terms, strict=True))
+
+    @cached_property
     def cost_s(self) -> np.ndarray:
-        """Of each operator by the neutral roofline, without its function, float64 seconds > 0 [n]."""
-        return np.asarray(SECONDS_PER_CALL * self.calls + self.flops / FLOPS_PER_SECOND + self.moved / BYTES_PER_SECOND)
+        """Their sum, float64 seconds > 0 [n]."""
+        return np.asarray(self.terms_s[CALLS] + self.terms_s[FLOPS] + self.terms_s[BYTES])
 
     def summed(self, numbers: np.ndarray) -> np.ndarray:
         """float64 [g]: the sum over the operators of each graph."""
@@ -117,9 +124,9 @@ class TypeCosts:
     def _of(cls, graphs: Sequence[OperatorGraph]) -> TypeCosts:
         rows = OperatorRows.of(graphs)
         terms = {
-            BYTES: rows.by_type(rows.moved / BYTES_PER_SECOND) + rows.of_functions(),
-            CALLS: rows.by_type(SECONDS_PER_CALL * rows.calls),
-            FLOPS: rows.by_type(rows.flops / FLOPS_PER_SECOND),
+            BYTES: rows.by_type(rows.terms_s[BYTES]) + rows.of_functions(),
+            CALLS: rows.by_type(rows.terms_s[CALLS]),
+            FLOPS: rows.by_type(rows.terms_s[FLOPS]),
         }
         order = np.argsort(np.array(rows.types, dtype=object), kind="stable")
         columns = [(term, rows.types[i]) for term in terms for i in order.tolist()]
@@ -134,7 +141,7 @@ class TypeCosts:
 
     def by_term(self) -> np.ndarray:
         """float64 seconds [graphs, 3]: calls, FLOPs and bytes of all types."""
-        terms = [[column[0] == term for column in self.columns] for term in (CALLS, FLOPS, BYTES)]
+        terms = [[column[0] == term for column in self.columns] for term in TERMS]
         return np.asarray(self.seconds @ np.array(terms, dtype=np.float64).T)
 
     def take(self, rows: Sequence[int] | np.ndarray) -> TypeCosts:

@@ -18,8 +18,8 @@ from scipy.optimize import minimize
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
 from slotool.predictors.labels import join_labels
-from slotool.predictors.other_backend import TERMS, priced_s
-from slotool.predictors.typecosts import BYTES, CALLS, FLOPS, Column, TypeCosts, covariance
+from slotool.predictors.other_backend import priced_s
+from slotool.predictors.typecosts import BYTES, CALLS, FLOPS, TERMS, Column, TypeCosts, covariance
 from slotool.tables import LatencyTable
 from tests.perf.calibrate_shipped import DATASETS
 
