@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slotool.errors import GraphError
 from slotool.graphs.capture.tensorflow_values import dtype_of, tensor
 
 # A loop of more steps is not taken.
@@ -21,11 +22,11 @@ def _looped(run: Any, op: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     for _ in range(MAX_STEPS):
         (goes_on,) = run.inner(condition, values)
         if isinstance(goes_on, Tensor):
-            raise NotImplementedError("a loop whose end the input decides")
+            raise GraphError("a loop whose end the input decides")
         if not goes_on:
             return values
         values = run.inner(body, values)
-    raise NotImplementedError(f"a loop of over {MAX_STEPS} steps")
+    raise GraphError(f"a loop of over {MAX_STEPS} steps")
 
 
 def _chosen(run: Any, op: Any, inputs: Sequence[Any]) -> Sequence[Any]:

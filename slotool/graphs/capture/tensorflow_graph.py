@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slotool.errors import GraphError
 from slotool.graphs.capture.tensorflow_control import CONTROL
 from slotool.graphs.capture.tensorflow_operations import OPERATIONS
 
@@ -139,7 +140,7 @@ class GraphRun:
             inputs = [self._read(inputs[0]), inputs[1]]
         known = OPERATIONS.get(op.type)
         if known is None:
-            raise NotImplementedError(f"TensorFlow's {op.type}")
+            raise GraphError(f"TensorFlow's {op.type} is not known")
         found = known(op, *inputs)
         self.module.cost += _cost(op, inputs, found)
         return found if isinstance(found, tuple | list) else [found]

@@ -102,7 +102,7 @@ def _like(number: int) -> Function:
 
 
 def _drawn(op: Any, sizes: Any, *_: Any) -> Tensor:
-    """Numbers drawn by chance: their cost is hardly one."""
+    """Random numbers: drawing them costs hardly anything."""
     return torch.zeros(axes_of(sizes), dtype=dtype_of(op.outputs[0].dtype))
 
 
@@ -206,7 +206,7 @@ def _padded(op: Any, value: Any, pads: Any, filling: Any = 0) -> Any:
     return value
 
 
-def _softplus_like(op: Any, value: Any) -> Tensor:
+def _leaky_relu(op: Any, value: Any) -> Tensor:
     return functional.leaky_relu(tensor(value), op.get_attr("alpha"))
 
 
@@ -331,7 +331,7 @@ OPERATIONS: dict[str, Function] = {
     "ClipByValue": lambda op, value, low, high: torch.clamp(tensor(value), float(low), float(high)),
     "Softmax": lambda op, value: torch.softmax(tensor(value), dim=-1),
     "LogSoftmax": lambda op, value: torch.log_softmax(tensor(value), dim=-1),
-    "LeakyRelu": _softplus_like,
+    "LeakyRelu": _leaky_relu,
     "L2Loss": lambda op, value: torch.sum(tensor(value) ** 2) / 2,
     "Roll": lambda op, value, shift, axis: torch.roll(tensor(value), axes_of(shift), axes_of(axis)),
     "ReverseV2": lambda op, value, axis: torch.flip(tensor(value), axes_of(axis)),
