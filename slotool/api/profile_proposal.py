@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.display import Part, duration, table
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
+from slotool.machine import machine_id
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
+    from slotool.predictors.labels import Setting
     from slotool.predictors.sampling import Enough
     from slotool.predictors.trained import Predictions
     from slotool.profiling.plan import Settings
@@ -82,10 +84,18 @@ def proposal(
             f"{files}: {networks} to choose from, but {count} are to be measured; "
             "add graph files (slotool capture or slotool generate makes them) or choose fewer",
         )
-    chosen = [
-        candidates[i] for i in propose(trained.predictor, candidates, count, settings.seed, by_time=until is not None)
-    ]
-    return Proposal(path, chosen, trained.predict(chosen), Enough(trained, candidates, count, until), until)
+    setting = setting_here(settings)
+    rows = propose(trained.predictor, candidates, count, settings.seed, by_time=until is not None)
+    chosen = [candidates[i] for i in rows]
+    enough = Enough(trained, candidates, count, until, setting)
+    return Proposal(path, chosen, trained.predict(chosen), enough, until)
+
+
+def setting_here(settings: Settings) -> Setting:
+    """What this machine measures by these, of their first batch size."""
+    from slotool.predictors.labels import Setting
+
+    return Setting(machine_id(), settings.device, settings.backend, settings.threads, settings.batch_sizes[0])
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -22,6 +22,7 @@ from slotool.predictors.contenders import (
     SCRATCH,
     THREE_TERM,
     HeldOut,
+    Known,
     fitted,
     hold_out,
 )
@@ -29,7 +30,7 @@ from slotool.predictors.domain import Domain
 from slotool.predictors.floor import Floor
 from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.odd_labels import OddLabel, doubtful_label, furthest, mixed_units, odd_labels
-from slotool.predictors.other_backend import BackendChange
+from slotool.predictors.other_backend import change_of, prices_in
 from slotool.predictors.sampling import propose
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import KIND, SCORES, TrainedPredictor
@@ -67,10 +68,10 @@ def adapt(
         raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
     change = change_of(base, labelled.setting)
     labels = Examples(graphs, latency_s / change.times(graphs))
-    base, settings = sources_of(base, labels, labelled.setting)
-    held_out = hold_out(base.predictor, labels, seed, settings, groups, advance)
+    base, known = sources_of(base, labels, labelled.setting)
+    held_out = hold_out(base.predictor, labels, seed, known, groups, advance)
     best = held_out.best()
-    predictor = fitted(best, base.predictor, labels, held_out, settings)
+    predictor = fitted(best, base.predictor, labels, held_out, known)
     own_spread = isinstance(predictor, SettingsPredictor)
     start = None if best in LABELS_ALONE else base.domain
     trained = TrainedPredictor(
@@ -88,20 +89,14 @@ def adapt(
     return trained, held_out, best
 
 
-def change_of(base: TrainedPredictor[OperatorGraph], setting: Setting) -> BackendChange:
-    """What a setting's backend is known to differ by from a base's; of a base of many settings nothing, which weighs
-    what it knows itself."""
-    known = setting if isinstance(base.predictor, SettingsPredictor) else base.setting
-    return BackendChange.of(known, setting)
-
-
 def sources_of(
     base: TrainedPredictor[OperatorGraph], labels: Examples[OperatorGraph], setting: Setting
-) -> tuple[TrainedPredictor[OperatorGraph], SettingsPredictor | None]:
+) -> tuple[TrainedPredictor[OperatorGraph], Known]:
     """What contenders start from: of a predictor of many settings, its answers for the one that the labels speak for
-    most, and all of it; else the base alone."""
+    most, and all of it; else the base alone. And what is known of the setting's backend."""
+    prices = prices_in(setting)
     if not isinstance(base.predictor, SettingsPredictor):
-        return base, None
+        return base, Known(None, prices)
     predictor = base.predictor.for_new(setting)
     nearest = predictor.nearest(labels, setting)
     taken = () if base.domain is None else base.domain.inputs
@@ -112,7 +107,7 @@ def sources_of(
         residuals=nearest.residuals,
         floor=Floor(dict.fromkeys(taken, nearest.min_operator_s)) if nearest.min_operator_s > 0 else None,
     )
-    return there, predictor
+    return there, Known(predictor, prices)
 
 
 @dataclass(frozen=True)
@@ -319,12 +314,12 @@ def _on_others(
     given, given_s = labelled.take(chosen)
     change = change_of(base, labelled.setting)
     labels = Examples(given, given_s / change.times(given))
-    start, settings = sources_of(base, labels, labelled.setting)
+    start, known = sources_of(base, labels, labelled.setting)
     graphs, measured_s = labelled.take(others)
     mape = {}
     for name in held_out.log_errors:
         as_it_is = start.predictor if name == AS_IS else None
-        predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
+        predictor = as_it_is or fitted(name, start.predictor, labels, held_out, known)
         predicted_s = adapted.raised(graphs, change.there(predictor).predict(graphs))[0]
         mape[name] = float(np.mean(np.abs(predicted_s / measured_s - 1)))
     return mape, adapted.held_out(labelled, others).scores()["interval_coverage"]

@@ -21,15 +21,15 @@ MAX_LABELS = 200
 class AdaptedPredictor(FromBase):
     """latency = base × (roofline ÷ base)^c × e^s × Σ over types of share × e^w, fitted to few labels of a setting.
 
-    ``share`` is what a type of operator has of the network's cost by a neutral roofline (``TypeCosts``: calls, FLOPs
-    and bytes apart), so w says how much dearer that work is here than the base thinks; c says how far the roofline is
-    to be trusted more than the base, which may have never seen some of the types; s is smooth in the sizes, with a
-    shift of all and a slight power of the base. All have Gaussian priors around nothing: what no label speaks for stays
-    as the base has it. The model is solved as a Gaussian process, linearised around its own answer until it holds
-    still; how large corrections may be and how noisy labels are is averaged over ``PRIORS`` of ``few_label_posterior``,
-    each weighing as much as it makes the labels likely. So is, where labels are few, which one type of operator stands
-    out by far, as one that another library has no fast kernel for: one label with that type then corrects all networks
-    with it.
+    ``share`` is what a type of operator has of the network's cost by a neutral roofline (``TypeCosts``: calls,
+    FLOPs and bytes apart), at the prices of the setting's backend where these are known, so w says how much dearer
+    that work is here than the base thinks; c says how far the roofline is to be trusted more than the base, which
+    may have never seen some of the types; s is smooth in the sizes, with a shift of all and a slight power of the
+    base. All have Gaussian priors around nothing: what no label speaks for stays as the base has it. The model is
+    solved as a Gaussian process, linearised around its own answer until it holds still; how large corrections may
+    be and how noisy labels are is averaged over ``PRIORS`` of ``few_label_posterior``, each weighing as much as it
+    makes the labels likely. So is, where labels are few, which one type of operator stands out by far, as one that
+    another library has no fast kernel for: one label with that type then corrects all networks with it.
 
     The spread is the posterior's deviation of log latency. ``calibration`` says by which factor it is too small on
     labels left out one by one (at least 1). Fitting is a closed form of the labels, so the state is the base's, and
@@ -41,17 +41,17 @@ class AdaptedPredictor(FromBase):
 
     def _learn(self, train: Examples[OperatorGraph]) -> None:
         graphs, latency_s = train
-        self.posterior = Posterior(TypeCosts.of(graphs), self.log_base(graphs), np.log(latency_s))
+        self.posterior = Posterior(self.costs(graphs), self.log_base(graphs), np.log(latency_s))
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        return np.asarray(np.exp(self.posterior.mean(TypeCosts.of(graphs), self.log_base(graphs))))
+        return np.asarray(np.exp(self.posterior.mean(self.costs(graphs), self.log_base(graphs))))
 
     def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
             return np.empty(0), np.empty(0)
-        mean, variance = self.posterior.answer(TypeCosts.of(graphs), self.log_base(graphs))
+        mean, variance = self.posterior.answer(self.costs(graphs), self.log_base(graphs))
         return np.exp(mean), np.sqrt(variance)
 
     @property

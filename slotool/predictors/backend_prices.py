@@ -7,8 +7,13 @@ ten labels of networks of people left no less (docs/results/predicting.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 # Log of the price of a type's calls, FLOPs and bytes.
 Prices = tuple[float, float, float]
+# Where nothing is known, and of torch.
+NO_PRICES: Mapping[str, Prices] = MappingProxyType({})
 
 # Tenths of a logarithm; under "" those of any other type of operator.
 _ROWS: dict[str, dict[str, tuple[int, int, int]]] = {

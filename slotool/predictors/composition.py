@@ -37,17 +37,20 @@ class CompositionPredictor(FromBase):
 
     def _learn(self, train: Examples[OperatorGraph]) -> None:
         graphs, latency_s = train
-        self._parts: tuple[Predictor[OperatorGraph], ...] = (AdaptedPredictor(self.source), ThreeTermPredictor())
+        self._parts: tuple[Predictor[OperatorGraph], ...] = (
+            AdaptedPredictor(self.source, self.prices),
+            ThreeTermPredictor(),
+        )
         for part in self._parts:
             part.fit(train, NO_EXAMPLES, seed=0)
         errors = np.clip(left_out(train), -MAX_LOG_ERROR, MAX_LOG_ERROR)
         self._three_term_variance: float | None = float(np.mean(errors**2))
-        self._correction = Correction.of(graphs, np.log(latency_s) - self._mean(graphs), PRIORS)
+        self._correction = Correction.of(graphs, self.costs(graphs), np.log(latency_s) - self._mean(graphs), PRIORS)
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        return np.asarray(np.exp(self._mean(graphs) + self._correction(graphs)))
+        return np.asarray(np.exp(self._mean(graphs) + self._correction(graphs, self.costs(graphs))))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The base is part of the adapted one, and not stored twice."""
@@ -60,7 +63,8 @@ class CompositionPredictor(FromBase):
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         adapted, three_term = (from_nested_state(tensors, document[name], f"{name}.") for name in PARTS)
-        restored = cls(adapted.source if isinstance(adapted, AdaptedPredictor) else adapted)
+        known = (adapted.source, adapted.prices) if isinstance(adapted, AdaptedPredictor) else (adapted,)
+        restored = cls(*known)
         restored._parts = (adapted, three_term)
         restored._restore(tensors, document)
         return restored

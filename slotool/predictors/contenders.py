@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import MAX_LABELS, MIN_LABELS, AdaptedPredictor
 from slotool.predictors.additive import AdditivePredictor
+from slotool.predictors.backend_prices import NO_PRICES, Prices
 from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
 from slotool.predictors.composition import CompositionPredictor
 from slotool.predictors.ensemble import EnsemblePredictor, blended, inverse_errors
@@ -40,27 +41,39 @@ MAX_TIMES_WORSE, CLEARLY = 2.0, 2.0
 PICKS_TRIED, PICKS_WORSE = 18, 14
 
 
-def contenders(base: Predictor[OperatorGraph], count: int, settings: SettingsPredictor | None = None) -> dict[str, Fit]:
-    """Simplest first, those that take this many labels. ``settings``: a predictor of many settings, to be taken to the
-    labels' own."""
+@dataclass(frozen=True)
+class Known:
+    """What is known of a setting besides its labels and a base. ``settings``: a predictor of many settings, to be taken
+    to this one; ``prices``: of its backend (``other_backend.prices_in``)."""
+
+    settings: SettingsPredictor | None = None
+    prices: Mapping[str, Prices] = field(default_factory=lambda: NO_PRICES)
+
+
+NOTHING = Known()
+
+
+def contenders(base: Predictor[OperatorGraph], count: int, known: Known = NOTHING) -> dict[str, Fit]:
+    """Simplest first, those that take this many labels."""
+    settings, prices = known.settings, known.prices
     fits: dict[str, Fit] = {
         SCALED: lambda labels: _fit(ScaledPredictor(base), labels),
         THREE_TERM: lambda labels: _fit(ThreeTermPredictor(), labels),
         SCRATCH: lambda labels: _fit(AdditivePredictor(), labels),
-        RESIDUAL: lambda labels: _fit(ResidualPredictor(base), labels),
+        RESIDUAL: lambda labels: _fit(ResidualPredictor(base, prices), labels),
     }
     if MIN_LABELS <= count <= MAX_LABELS:
-        fits[ADAPTED] = lambda labels: _fit(AdaptedPredictor(base), labels)
-        fits[ADAPTED_THREE_TERM] = _adapted_three_term
-        fits[COMPOSITION] = lambda labels: _fit(CompositionPredictor(base), labels)
+        fits[ADAPTED] = lambda labels: _fit(AdaptedPredictor(base, prices), labels)
+        fits[ADAPTED_THREE_TERM] = lambda labels: _adapted_three_term(labels, prices)
+        fits[COMPOSITION] = lambda labels: _fit(CompositionPredictor(base, prices), labels)
         if settings is not None:
             fits[SETTINGS] = lambda labels: _fit(settings.for_new(settings.target), labels)
     return fits
 
 
-def _adapted_three_term(labels: Examples[OperatorGraph]) -> Predictor[OperatorGraph]:
+def _adapted_three_term(labels: Examples[OperatorGraph], prices: Mapping[str, Prices]) -> Predictor[OperatorGraph]:
     """Where the base is worth little: the labels' own regression, corrected by the same labels."""
-    return _fit(AdaptedPredictor(_fit(ThreeTermPredictor(), labels)), labels)
+    return _fit(AdaptedPredictor(_fit(ThreeTermPredictor(), labels), prices), labels)
 
 
 @dataclass(frozen=True)
@@ -129,23 +142,23 @@ def hold_out(
     base: Predictor[OperatorGraph],
     labels: Examples[OperatorGraph],
     seed: int = 0,
-    settings: SettingsPredictor | None = None,
+    known: Known = NOTHING,
     groups: Sequence[str] | None = None,
     advance: Callable[[], object] = lambda: None,
 ) -> HeldOut:
     """Fit every contender without each label in turn, or without each of ``groups`` in turn, which name one for each
-    label; ``advance`` is called after each of these turns. ``settings`` as for ``contenders``."""
+    label; ``advance`` is called after each of these turns."""
     graphs, latency_s = labels
     n = len(graphs)
     remembered = cast("Predictor[OperatorGraph]", _Answers(base, graphs))
     folds = _folds(n, seed) if groups is None else folds_of(groups)
     # Three labels leave two to learn from: then those that need three do not take part.
-    fits = contenders(remembered, n - max(map(len, folds)), settings)
+    fits = contenders(remembered, n - max(map(len, folds)), known)
     errors = {name: np.empty(n) for name in fits}
     for asked in folds:
-        known = np.setdiff1d(np.arange(n), asked)
+        learnt = np.setdiff1d(np.arange(n), asked)
         for name, fit in fits.items():
-            predictor = fit(Examples([graphs[i] for i in known], latency_s[known]))
+            predictor = fit(Examples([graphs[i] for i in learnt], latency_s[learnt]))
             errors[name][asked] = np.log(predictor.predict([graphs[i] for i in asked]) / latency_s[asked])
         advance()
     found = {AS_IS: np.log(remembered.predict(graphs) / latency_s), **errors}
@@ -157,10 +170,10 @@ def fitted(
     base: Predictor[OperatorGraph],
     labels: Examples[OperatorGraph],
     held_out: HeldOut,
-    settings: SettingsPredictor | None = None,
+    known: Known = NOTHING,
 ) -> Predictor[OperatorGraph]:
     """The contender of this name, fitted to all labels."""
-    fits = contenders(base, len(labels.items), settings)
+    fits = contenders(base, len(labels.items), known)
     if name != ENSEMBLE:
         return fits[name](labels)
     names = [each for each in fits if each in held_out.log_errors]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,8 +12,10 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.operator_arrays import Batch, once
+from slotool.predictors.backend_prices import NO_PRICES, Prices
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.registry import from_nested_state, nested_state
+from slotool.predictors.typecosts import TypeCosts
 
 
 class SameAnswers:
@@ -36,14 +38,16 @@ class SameAnswers:
 class FromBase(Predictor[OperatorGraph]):
     """A base predictor, and what the labels of another setting say of it (``_learn``). Dev set and seed play no part.
 
-    ``labels_taken``: how few and how many labels it is fitted to.
+    ``prices``: what is known of the setting's backend, by type of operator (``other_backend.prices_in``): what
+    networks spend their cost on there, which corrections go by (``costs``). ``labels_taken``: how few and how many
+    labels it is fitted to.
     """
 
     fitted_to = (FROM_OTHERS,)
     labels_taken: ClassVar[tuple[int, float]] = (1, float("inf"))
 
-    def __init__(self, base: Predictor[OperatorGraph] | None = None):
-        self.base = base
+    def __init__(self, base: Predictor[OperatorGraph] | None = None, prices: Mapping[str, Prices] = NO_PRICES):
+        self.base, self.prices = base, dict(prices)
 
     def fit(
         self,
@@ -89,6 +93,10 @@ class FromBase(Predictor[OperatorGraph]):
         """The logarithm of ``base_s``, float64 [n]."""
         return np.asarray(np.log(self.base_s(graphs)))
 
+    def costs(self, graphs: Sequence[OperatorGraph]) -> TypeCosts:
+        """What these networks spend their cost on in the setting."""
+        return TypeCosts.of(graphs).shared_by(self.prices)
+
     def share(self, same: SameAnswers) -> None:
         """Have its base, and what else it asks, be the first like it: what several ask one for is computed once."""
         self.base = same.first_like(self.source)
@@ -102,10 +110,15 @@ class FromBase(Predictor[OperatorGraph]):
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = nested_state(self.source, "base.")
         own, facts = self._learnt()
-        return tensors | own, {"base": document, **facts}
+        return tensors | own, {"base": document, "prices": self.prices, **facts}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        restored = cls(from_nested_state(tensors, document["base"], "base."))
+        restored = cls(from_nested_state(tensors, document["base"], "base."), prices_of(document))
         restored._restore(tensors, document)
         return restored
+
+
+def prices_of(document: Document) -> dict[str, Prices]:
+    """Those of a stored predictor: none in one that was written before there were any."""
+    return {kind: (own[0], own[1], own[2]) for kind, own in document.get("prices", {}).items()}

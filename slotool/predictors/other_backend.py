@@ -11,10 +11,12 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.operator_arrays import Batch
-from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, Prices
+from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, NO_PRICES, Prices
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import from_nested_state, nested_state
+from slotool.predictors.setting import SettingsPredictor
+from slotool.predictors.trained import TrainedPredictor
 from slotool.predictors.typecosts import TERMS, OperatorRows, TypeCosts
 
 # Where prices were learnt: another device is further away than another backend.
@@ -32,11 +34,9 @@ class BackendChange:
     @classmethod
     def of(cls, known: Setting, wanted: Setting) -> Self:
         """One that changes nothing where both are the same, or nothing is known of what they differ by."""
-        backends = (known.backend, wanted.backend)
-        here = {known.device, wanted.device} == {DEVICE} and {known.precision, wanted.precision} == {PRECISION}
-        if not here or backends[0] == backends[1] or not set(backends) <= set(BACKEND_LOG_PRICES):
+        if known.backend == wanted.backend or not (_is_known(known) and _is_known(wanted)):
             return cls({}, {})
-        return cls(*(BACKEND_LOG_PRICES[backend] for backend in backends))
+        return cls(prices_in(known), prices_in(wanted))
 
     def __bool__(self) -> bool:
         """Whether it changes anything."""
@@ -59,6 +59,13 @@ class BackendChange:
     def there(self, predictor: Predictor[OperatorGraph]) -> Predictor[OperatorGraph]:
         """What a predictor of the one says of the other."""
         return OtherBackendPredictor(predictor, self) if self else predictor
+
+
+def change_of(base: TrainedPredictor[OperatorGraph], setting: Setting) -> BackendChange:
+    """What a setting's backend is known to differ by from a base's; of a base of many settings nothing, which weighs
+    what it knows itself."""
+    known = setting if isinstance(base.predictor, SettingsPredictor) else base.setting
+    return BackendChange.of(known, setting)
 
 
 class OtherBackendPredictor(Predictor[OperatorGraph]):
@@ -118,12 +125,20 @@ class OtherBackendPredictor(Predictor[OperatorGraph]):
         return cls(from_nested_state(tensors, document["base"], "base."), BackendChange(*prices))
 
 
+def prices_in(setting: Setting | None) -> Mapping[str, Prices]:
+    """What work costs in a setting's backend ÷ in torch, by type of operator, in log: empty for torch, and where
+    nothing is known of it."""
+    return BACKEND_LOG_PRICES[setting.backend] if setting is not None and _is_known(setting) else NO_PRICES
+
+
+def _is_known(setting: Setting) -> bool:
+    here = setting.device == DEVICE and setting.precision == PRECISION
+    return here and setting.backend in BACKEND_LOG_PRICES
+
+
 def priced_s(costs: TypeCosts, prices: Mapping[str, Prices]) -> np.ndarray:
     """Cost of networks at prices of a backend, float64 > 0 [graphs]: those of torch where there are none."""
-    if not prices:
-        return costs.total_s
-    log_price = [prices.get(kind, prices[""])[TERMS.index(term)] for term, kind in costs.columns]
-    return np.asarray(costs.seconds @ np.exp(np.array(log_price)))
+    return np.asarray(costs.priced_s(prices).sum(axis=1)) if prices else costs.total_s
 
 
 def _operators_priced_s(rows: OperatorRows, prices: Mapping[str, Prices]) -> np.ndarray:

@@ -27,12 +27,12 @@ class ResidualPredictor(FromBase):
 
     def _learn(self, train: Examples[OperatorGraph]) -> None:
         graphs, latency_s = train
-        self._correction = Correction.of(graphs, np.log(latency_s) - self.log_base(graphs), PRIORS)
+        self._correction = Correction.of(graphs, self.costs(graphs), np.log(latency_s) - self.log_base(graphs), PRIORS)
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        return np.asarray(np.exp(self.log_base(graphs) + self._correction(graphs)))
+        return np.asarray(np.exp(self.log_base(graphs) + self._correction(graphs, self.costs(graphs))))
 
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return self._correction.state()

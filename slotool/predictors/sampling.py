@@ -11,6 +11,8 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import MIN_LABELS, AdaptedPredictor, interval_factor
 from slotool.predictors.base import Examples, Predictor
 from slotool.predictors.few_label_posterior import covariance_before
+from slotool.predictors.labels import Setting
+from slotool.predictors.other_backend import change_of, prices_in
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.predictors.typecosts import TypeCosts
@@ -75,10 +77,9 @@ def _covariance(predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGr
     """Covariance of log latency of these networks, and the noise of a label (a variance)."""
     if isinstance(predictor, SettingsPredictor):
         return predictor.covariance(graphs)
-    costs = TypeCosts.of(graphs)
     if isinstance(predictor, AdaptedPredictor) and predictor.base is not None:
-        return predictor.posterior.covariance(costs, np.log(predictor.base.predict(graphs)))
-    return covariance_before(costs, np.log(predictor.predict(graphs)))
+        return predictor.posterior.covariance(predictor.costs(graphs), np.log(predictor.base.predict(graphs)))
+    return covariance_before(TypeCosts.of(graphs), np.log(predictor.predict(graphs)))
 
 
 class Enough:
@@ -97,8 +98,10 @@ class Enough:
         candidates: Sequence[OperatorGraph],
         samples: int | None = None,
         until: float | None = None,
+        setting: Setting | None = None,
     ):
-        self._base, self._by_id = base, {graph.id: graph for graph in candidates}
+        self._base, self._setting = base, base.setting if setting is None else setting
+        self._by_id = {graph.id: graph for graph in candidates}
         self._samples, self._until = samples, until
         self._seen = -1
         self.half_width: float | None = None
@@ -116,8 +119,9 @@ class Enough:
     def _refit(self, labels: Mapping[str, Row]) -> float:
         graphs = [self._by_id[name] for name in labels]
         rest = [graph for name, graph in self._by_id.items() if name not in labels]
-        predictor = AdaptedPredictor(self._base.predictor)
+        predictor = AdaptedPredictor(self._base.predictor, prices_in(self._setting))
         medians_s = np.array([float(np.median(row["samples_s"])) for row in labels.values()])
-        predictor.fit(Examples(graphs, medians_s))
+        times = change_of(self._base, self._setting).times(graphs)
+        predictor.fit(Examples(graphs, medians_s / times))
         _, spread = predictor.predict_and_spread(rest or graphs)
         return float(interval_factor(predictor) ** np.median(spread)) - 1.0

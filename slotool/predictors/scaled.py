@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Document, Examples, Predictor, Tensors
+from slotool.predictors.base import Document, Examples, Tensors
 from slotool.predictors.from_base import FromBase
 
 
@@ -17,9 +17,7 @@ class ScaledPredictor(FromBase):
 
     name = "scaled"
 
-    def __init__(self, base: Predictor[OperatorGraph] | None = None):
-        super().__init__(base)
-        self.factor = 1.0
+    factor = 1.0
 
     def _learn(self, train: Examples[OperatorGraph]) -> None:
         self.factor = float(np.median(train.latency_s / self.source.predict(train.items)))

@@ -52,9 +52,9 @@ class Correction:
     slope: np.ndarray
 
     @classmethod
-    def of(cls, graphs: Sequence[OperatorGraph], residual: np.ndarray, priors: Priors) -> Self:
-        """``residual``: log(label ÷ prediction) of each, float64 [labels]."""
-        costs, features = TypeCosts.of(graphs), network_features(graphs)
+    def of(cls, graphs: Sequence[OperatorGraph], costs: TypeCosts, residual: np.ndarray, priors: Priors) -> Self:
+        """``costs``: what they spend in the setting; ``residual``: log(label ÷ prediction), float64 [labels]."""
+        features = network_features(graphs)
         roots = _roots_of(costs)
         middle, deviation = features.mean(axis=0), np.maximum(features.std(axis=0), MIN_DEVIATION)
         encoded = _encoded(features, middle, deviation)
@@ -70,9 +70,9 @@ class Correction:
         slope_, weights = np.split(np.array(rest), [len(FEATURES)])
         return cls(costs.columns, roots, weights, float(shift_), middle, deviation, slope_)
 
-    def __call__(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """Of each network, in log, float64 [n]."""
-        alike = _alikeness(_roots_in(self.columns, TypeCosts.of(graphs)), self.roots)
+    def __call__(self, graphs: Sequence[OperatorGraph], costs: TypeCosts) -> np.ndarray:
+        """Of each network, by what it spends, in log, float64 [n]."""
+        alike = _alikeness(_roots_in(self.columns, costs), self.roots)
         encoded = _encoded(network_features(graphs), self.middle, self.deviation)
         return np.asarray(self.shift + alike @ self.weights + encoded @ self.slope)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.graphs.operator_arrays import OperatorArrays, once
 from slotool.graphs.operators import BYTES_PER_VALUE
+from slotool.predictors.backend_prices import Prices
 
 # Rates of no machine in particular; a machine's own are found as corrections common to all types.
 FLOPS_PER_SECOND = 2.5e11
@@ -143,6 +144,18 @@ class TypeCosts:
         """float64 seconds [graphs, 3]: calls, FLOPs and bytes of all types."""
         terms = [[column[0] == term for column in self.columns] for term in TERMS]
         return np.asarray(self.seconds @ np.array(terms, dtype=np.float64).T)
+
+    def priced_s(self, prices: Mapping[str, Prices]) -> np.ndarray:
+        """``seconds`` at prices of work by type of operator, in log; under "" those of types that have none."""
+        log_price = [prices.get(kind, prices[""])[TERMS.index(term)] for term, kind in self.columns]
+        return np.asarray(self.seconds * np.exp(np.array(log_price)))
+
+    def shared_by(self, prices: Mapping[str, Prices]) -> TypeCosts:
+        """Networks that cost as much in all as these, and spend it as they do at such prices; without prices these."""
+        if not prices:
+            return self
+        seconds = self.priced_s(prices)
+        return TypeCosts(self.columns, seconds * (self.total_s / seconds.sum(axis=1))[:, None])
 
     def take(self, rows: Sequence[int] | np.ndarray) -> TypeCosts:
         """The costs of these graphs."""

@@ -10,10 +10,13 @@ import pytest
 
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.predictors.backend_prices import BACKEND_LOG_PRICES
+from slotool.predictors.adapted import AdaptedPredictor
+from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, NO_PRICES
 from slotool.predictors.base import NO_EXAMPLES, Examples
+from slotool.predictors.composition import CompositionPredictor
+from slotool.predictors.from_base import FromBase
 from slotool.predictors.labels import Setting
-from slotool.predictors.other_backend import BackendChange, OtherBackendPredictor
+from slotool.predictors.other_backend import BackendChange, OtherBackendPredictor, prices_in
 from slotool.predictors.three_term import ThreeTermPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
@@ -25,14 +28,16 @@ KERAS = replace(TORCH, backend="keras")
 NETWORKS = random_networks(12, seed=4)
 
 
-def block(depthwise: bool) -> OperatorGraph:
-    """The same values, by a depthwise convolution or by one of as many groups as channels."""
+def block(depthwise: bool, filters: int = 32, plain: int = 1) -> OperatorGraph:
+    """The same values, by a depthwise convolution or by one of as many groups as channels, after so many others."""
     builder = GraphBuilder("cnn")
-    last = builder.add("Conv2D", builder.add("InputLayer", shape=[3, 32, 32]), filters=32, kernel=3, padding="same")
+    last = builder.add("InputLayer", shape=[3, 32, 32])
+    for _ in range(plain):
+        last = builder.add("Conv2D", last, filters=filters, kernel=3, padding="same")
     if depthwise:
         builder.add("DepthwiseConv2D", last, kernel=7, padding="same")
     else:
-        builder.add("Conv2D", last, filters=32, kernel=7, padding="same", groups=32)
+        builder.add("Conv2D", last, filters=filters, kernel=7, padding="same", groups=filters)
     return builder.graph()
 
 
@@ -99,6 +104,41 @@ def test_an_answer_is_taken_there_with_its_parts_and_back_from_its_state() -> No
     assert len(there.predict([])) == 0
     with pytest.raises(InputError, match="known, not fitted"):
         there.fit(Examples(NETWORKS, base.predict(NETWORKS)), NO_EXAMPLES, seed=0)
+
+
+@pytest.mark.parametrize("way", [AdaptedPredictor, CompositionPredictor])
+def test_a_label_speaks_for_what_a_network_spends_its_time_on_there(way: type[FromBase]) -> None:
+    """Convolutions of groups are a small part of a neutral roofline, and most of what Keras takes. Where they are twice
+    as dear as known, one label with some tells of networks with more and with less of them."""
+    prices = prices_in(KERAS)
+    dearer = {
+        kind: (own[0], own[1] + np.log(2), own[2] + np.log(2)) for kind, own in prices.items() if "groups" in kind
+    }
+    base, times = ThreeTermPredictor(), BackendChange(prices, prices | dearer).times
+    base.fit(Examples(NETWORKS, synthetic_latency_s(NETWORKS)))
+    labelled = [*NETWORKS[:9], block(depthwise=False)]
+    asked = [block(depthwise=False, filters=16, plain=6), block(depthwise=False, filters=64), block(depthwise=True)]
+    errors = []
+    for known in (prices, NO_PRICES):
+        adapted = way(base, known)
+        adapted.fit(Examples(labelled, base.predict(labelled) * times(labelled)))
+        predicted = adapted.predict(asked)
+        errors.append(np.mean(np.abs(np.log(predicted / (base.predict(asked) * times(asked))))))
+        again = way.from_state(*adapted.state())
+        assert again.prices == dict(known)
+        assert again.predict(asked) == pytest.approx(predicted)
+    assert errors[0] < 0.7 * errors[1]
+
+
+def test_those_that_were_written_without_prices_are_read() -> None:
+    base = ThreeTermPredictor()
+    base.fit(Examples(NETWORKS, synthetic_latency_s(NETWORKS)))
+    adapted = AdaptedPredictor(base)
+    adapted.fit(Examples(NETWORKS, 2 * synthetic_latency_s(NETWORKS)))
+    tensors, document = adapted.state()
+    del document["prices"]
+    again = AdaptedPredictor.from_state(tensors, document)
+    assert np.array_equal(again.predict(NETWORKS), adapted.predict(NETWORKS))
 
 
 def test_ten_labels_of_keras_leave_less_than_without_what_is_known(slotool, tmp_path: Path) -> None:
