@@ -7,6 +7,7 @@ standard input closes, and dies with its parent.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -74,6 +75,8 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]
         return backend_class(options["backend"])(options["device"], threads, options["seed"])
 
     backend = make(threads)
+    # Keras collects garbage before each network: among what libraries made as they were imported there is none.
+    gc.freeze()
     in_force = {"affinity": affinity, "threads": backend.threads(), "pools": _pools()}
     _verify(options, in_force)
     first = Bench(backend, affinity, rule, cold=options["cold"])

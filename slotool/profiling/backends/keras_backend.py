@@ -36,6 +36,7 @@ class KerasBackend(Backend):
         self._values = self.weight_block
 
     def set_threads(self, threads: int) -> None:
+        import keras  # noqa: F401  # all is imported before the first network
         import tensorflow as tf
 
         try:
