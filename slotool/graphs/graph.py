@@ -30,8 +30,9 @@ MATRIX_OPERATORS = tuple(op for op, kind in OPERATORS.items() if kind.is_product
 # Their outputs are no memory of their own. Those of Reshape and Flatten are counted, as they always were.
 WITHOUT_MEMORY = ("Constant", "Transpose", "Slice", "Expand")
 # Types kept by name whose FLOPs are none of products: Fourier transforms.
-UNKNOWN_WITHOUT_PRODUCTS = tuple(
-    f"{framework}._fft_{kind}" for framework in ("torch", "keras") for kind in ("r2c", "c2r", "c2c")
+UNKNOWN_WITHOUT_PRODUCTS = (
+    *(f"{framework}._fft_{kind}" for framework in ("torch", "keras") for kind in ("r2c", "c2r", "c2c")),
+    "onnx.DFT",
 )
 _BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
 

@@ -484,6 +484,66 @@ def test_an_einsum_by_weights_has_these() -> None:
     assert (graph.weights, graph.matrix_flops, graph.output_shape) == (4 * 6 * 8, 2 * 5 * 8 * 24, (4, 5, 6))
 
 
+def node_of(op: str, shape: tuple[int, ...], made: tuple[int, ...], *constants: np.ndarray, **attributes: Any) -> Any:
+    """A model of one node of the newest versions of all operators, of an input "x" and these constants."""
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+        for name, sizes in (("x", shape), ("y", made))
+    )
+    weights = [onnx.numpy_helper.from_array(values, f"w{at}") for at, values in enumerate(constants)]
+    node = helper.make_node(op, ["x", *(tensor.name for tensor in weights)], ["y"], **attributes)
+    return helper.make_model(helper.make_graph([node], "g", [x], [y], weights))
+
+
+@pytest.mark.parametrize("positions", [(7, 1, 2, 4), (7, 2, 4)])
+def test_an_einsum_whose_first_axis_is_no_batch_is_a_product_too(positions: tuple[int, ...]) -> None:
+    """As attention to relative positions has it, steps first; the positions are those of every example."""
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+        for name, sizes in (("x", (1, 6, 8)), ("y", (1, 2, 6, 7)))
+    )
+    own = "jbnd" if len(positions) == 4 else "jnd"
+    arrays = {"heads": np.ones((8, 2, 4), np.float32), "places": np.ones(positions, np.float32)}
+    weights = [onnx.numpy_helper.from_array(values, name) for name, values in arrays.items()]
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
+        helper.make_node("Einsum", ["steps", "heads"], ["query"], equation="ibh,hnd->ibnd"),
+        helper.make_node("Einsum", ["query", "places"], ["y"], equation=f"ibnd,{own}->bnij"),
+    ]
+    graph = capture_onnx(helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights)))
+    assert not graph.unknown
+    assert graph.matrix_flops == 2 * 6 * 8 * 8 + 2 * 2 * 6 * 7 * 4
+    assert (graph.weights, graph.output_shape) == (8 * 8 + 7 * 8, (2, 6, 7))
+    backend = TorchBackend()
+    assert backend.array(backend.prepare(graph, 3)()).shape == (3, 2, 6, 7)
+
+
+def test_dropout_is_left_out_wherever_the_batch_is() -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
+        helper.make_node("Dropout", ["steps", "ratio", "training"], ["dropped"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+        for name, sizes in (("x", (1, 6, 8)), ("y", (6, 1, 8)))
+    )
+    settings = [
+        onnx.numpy_helper.from_array(np.array(value), name)
+        for name, value in (("ratio", np.float32(0.1)), ("training", np.array(True)))
+    ]
+    relu = helper.make_node("Relu", ["dropped"], ["y"])
+    graph = capture_onnx(helper.make_model(helper.make_graph([*nodes, relu], "g", [x], [y], settings)))
+    assert [operator.op for operator in graph.operators] == ["InputLayer", "ReLU"]
+
+
+@pytest.mark.parametrize(("parts", "of_complex"), [(2, 1), (1, 2)])
+def test_a_fourier_transform_costs_what_torchs_does(parts: int, of_complex: int) -> None:
+    arrays = (np.array(64, np.int64), np.array(1, np.int64))
+    graph = capture_onnx(node_of("DFT", (1, 64, parts), (1, 64, 2), *arrays))
+    assert graph.flops == 5 * 64 * 6 // of_complex
+    assert graph.matrix_flops == 0
+
+
 def test_a_decoder_begins_with_the_state_of_its_encoder() -> None:
     builder = GraphBuilder()
     source, target = builder.add("InputLayer", shape=(7, 12)), builder.add("InputLayer", shape=(5, 9))

@@ -135,3 +135,27 @@ def test_a_quantised_file_has_the_products_of_its_original(tmp_path: Path, how: 
     else:
         assert products[0] == products[1]
         assert quantised.flops == graph.flops
+
+
+class Positions(nn.Module):
+    """Words and positions, of which a text of so many steps takes the first; ``tied`` layers have one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(20, 8), nn.Embedding(50, 8)
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.last.weight = self.first.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        values = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
+        return self.last(torch.relu(self.first(values)))
+
+
+def test_a_file_has_all_of_its_weights_once() -> None:
+    module, file = Positions().eval(), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (torch.ones(1, 6, dtype=torch.int64),), file, dynamo=False, opset_version=17)
+    graph = capture_onnx(onnx.load_model_from_string(file.getvalue()))
+    assert not graph.unknown
+    assert graph.weights == count(module) == capture_torch(module, (6,), "int64").weights

@@ -19,15 +19,17 @@ from slotool.graphs.capture.onnx_nodes import (
     SAME,
     NodeCall,
     Translated,
+    fourier_flops,
     product_flops,
     translate,
 )
 from slotool.graphs.capture.onnx_operators import batch_of, chain_of
 from slotool.graphs.capture.onnx_patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx_reading import Constant, InputShape, Node, Reading, constant_of, read_model
-from slotool.graphs.capture.onnx_recurrent import RECURRENT, TRAINED
+from slotool.graphs.capture.onnx_recurrent import RECURRENT
+from slotool.graphs.capture.onnx_weights import Origins, weights_apart, weights_of
 from slotool.graphs.capture.steps import OUTPUT
-from slotool.graphs.capture.subscripts import contraction
+from slotool.graphs.capture.subscripts import batch_first, contraction
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.operators import Shape, resolve
 
@@ -37,10 +39,6 @@ if TYPE_CHECKING:
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # They keep a constant's values in their order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
-# One number next to their data is a setting, such as the 2 of a square, no weight.
-TAKE_NUMBERS = ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Clip", "Pad", "Where", "Dropout")
-# So are all of these' numbers.
-TAKE_SIZES = ("Resize", "Upsample")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 # Operators of ours whose constants of more than one number are inputs like any other.
 TAKES_CONSTANTS = ("Add", "Multiply", "Elementwise", "Where", "Concatenate", "MatMul", "Gather", "GatherElements")
@@ -73,10 +71,11 @@ def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape =
     starts = [walk.names[name] for name in reading.inputs]
     if all(walk.drafts.source(name) in starts for name in outputs):
         raise GraphError(f"{reading.name}: computes nothing from its input")
-    if reading.idle_weights:
-        walk.drafts.idle_weights(reading.idle_weights)
+    shared, left = walk.weights_apart()
+    if reading.idle_weights + left:
+        walk.drafts.idle_weights(reading.idle_weights + left)
     graph = walk.drafts.graph([*outputs], "onnx", starts)
-    return replace(graph, element_type=reading.element_type, shared_weights=min(walk.shared_weights(), graph.weights))
+    return replace(graph, element_type=reading.element_type, shared_weights=min(shared, graph.weights))
 
 
 class _Walk:
@@ -90,6 +89,7 @@ class _Walk:
         self._reading = reading
         self.drafts = Drafts("onnx")
         self.constants = dict(reading.constants)
+        self._origins = Origins()
         self._compute_constants()
         self.nodes = [node for node in join_patterns(reading, self.constants) if node.outputs[0] not in self.constants]
         users = (name for node in self.nodes for name in (*node.inputs, *node.captured))
@@ -103,11 +103,9 @@ class _Walk:
             self.names[name] = self.drafts.add(name, "InputLayer", (), {"shape": shape, **typed}, shape)
         self._turns: dict[str, str] = {}
 
-    def shared_weights(self) -> int:
-        """How many weights several nodes have in common, each time but the first."""
-        uses = Counter(name for node in self.nodes if node.op not in TAKE_SIZES for name in {*node.inputs})
-        shared = ((times - 1, self.constants[name]) for name, times in uses.items() if name in self.constants)
-        return sum(again * constant.weights for again, constant in shared if not constant.single)
+    def weights_apart(self) -> tuple[int, int]:
+        """How many weights several operators have in common, each time but the first, and how many none has."""
+        return weights_apart(self.nodes, self.constants, self._origins)
 
     def call(self, node: Node) -> None:
         """Append what a node is."""
@@ -159,7 +157,9 @@ class _Walk:
         if contracted is not None:
             return contracted
         if translated is None:
-            return self.drafts.add(node.name, node.op, inputs, None, call.shape, _weights(call), product_flops(call))
+            flops = product_flops(call) or fourier_flops(call)
+            weights = weights_of(node, call.constants)
+            return self.drafts.add(node.name, node.op, inputs, None, call.shape, weights, flops)
         op, attributes = translated
         if op == "Activation":
             return self.drafts.add_activation(node.name, attributes["activation"], inputs, call.shape)
@@ -168,7 +168,7 @@ class _Walk:
             channels, height, width = call.inputs[0]
             padded = (channels, height + top + bottom, width + left + right)
             inputs = [self.drafts.add(f"{node.name}.padding", "ZeroPadding2D", inputs, {"padding": around}, padded)]
-        return self.drafts.add(node.name, op, inputs, attributes, call.shape, _weights(call))
+        return self.drafts.add(node.name, op, inputs, attributes, call.shape, weights_of(node, call.constants))
 
     def _values(self, node: Node) -> dict[int, Batched]:
         return {at: self.batched[name] for at, name in enumerate(node.inputs) if name in self.batched}
@@ -210,7 +210,7 @@ class _Walk:
             shapes = [effect.shape]
         if shapes != [made.example]:
             return None
-        weights = None if chain[-1][0] in TAKES_CONSTANTS else _weights(call)
+        weights = None if chain[-1][0] in TAKES_CONSTANTS else weights_of(node, call.constants)
         trained = 1 if node.op in RECURRENT else len(steps)
         for at, (op, attributes, shape) in enumerate(steps, start=1):
             name = node.name if at == len(steps) else f"{node.name}.{at}"
@@ -219,13 +219,14 @@ class _Walk:
 
     def _contracted(self, call: NodeCall) -> str | None:
         """An ``Einsum`` as a product of matrices."""
-        node, made = call.node, self.batched[call.node.outputs[0]]
-        if not self._is_plain(node):
+        node, made, values = call.node, self.batched[call.node.outputs[0]], self._values(call.node)
+        axes = [values[at].axis if at in values else None for at in range(len(node.inputs))]
+        if made.axis is None or any(value.windows > 1 for value in (made, *values.values())):
             return None
+        subscripts = batch_first(str(call.attribute("equation")), axes, made.axis)
         sources: list[str] = self._with_constants(node, made, call.constants)
         shapes: dict[str | int, Shape] = dict(enumerate(map(self.drafts.shape, sources)))
-        fixed = [at in call.constants for at in range(len(node.inputs))]
-        steps = contraction(str(call.attribute("equation")), list(shapes.values()), fixed) or []
+        steps = contraction(subscripts, list(shapes.values()), [axis is None for axis in axes]) or []
         for name, op, attributes, taken in steps:
             shapes[name] = resolve(op, attributes, [shapes[source] for source in taken])[1].shape
         if shapes.get(OUTPUT) != made.example:
@@ -298,6 +299,9 @@ class _Walk:
             made = constant_of(node, self._reading.name) if node.op == "Constant" else None
             for name in node.outputs:
                 self.constants[name] = made or self._derived(node, name)
+                # Exporters write a weight once that two parameters are equal in by chance, as they are before training.
+                if made is None and node.op != "Identity":
+                    self._origins.add(name, (each for each in node.inputs if each in self.constants))
 
     def _derived(self, node: Node, output: str) -> Constant:
         """What a node makes of constants: behind a part of one there are only so many of its weights."""
@@ -372,12 +376,3 @@ class _Walk:
         self.batched[value] = made
         shape = made.example
         return (shape[2], shape[0], shape[1]) if last and len(shape) == 3 else shape
-
-
-def _weights(call: NodeCall) -> int:
-    op, constants = call.node.op, call.constants.values()
-    if op in TAKE_SIZES:
-        return 0
-    if op in RECURRENT:
-        return sum(constant.weights for at, constant in call.constants.items() if at in TRAINED)
-    return sum(constant.weights for constant in constants if not (constant.single and op in TAKE_NUMBERS))

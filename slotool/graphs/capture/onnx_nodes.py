@@ -82,6 +82,18 @@ def product_flops(call: NodeCall) -> int:
     return 0
 
 
+def fourier_flops(call: NodeCall) -> int:
+    """FLOPs per example of a Fourier transform as torch's are counted, 5 n log2 n of n complex values and half of them
+    where one side is real; 0 of any other node."""
+    if call.node.op != "DFT" or not call.inputs or len(call.inputs[0]) < 2:
+        return 0
+    value, made = call.inputs[0], call.shape
+    axis = (call.values(2, "axis") or [-2 if call.opset >= 20 else 1])[0]
+    length = max(shape[axis - 1 if axis > 0 else axis] for shape in (value, made))
+    complete = 5 * max(math.prod(shape[:-1]) for shape in (value, made)) * math.log2(max(length, 2))
+    return round(complete / 2 if 1 in (value[-1], made[-1]) else complete)
+
+
 def _weight(call: NodeCall) -> Shape | None:
     """Shape of the second input, if it is a constant and the first is not."""
     return call.constants[1].shape if 1 in call.constants and len(call.inputs) == 1 else None

@@ -104,7 +104,7 @@ _MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
     "Gather": _looked_up,
     **dict.fromkeys(RECURRENT, recurrent_batch),
     "Einsum": lambda node, at, value, _: axis_after(node.attributes["equation"], at, value.axis or 0),
-    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm"), _as_it_was),
+    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm", "DFT"), _as_it_was),
 }
 
 
@@ -431,5 +431,5 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     "Sum": _combined("Add"),
     "Mul": _combined("Multiply"),
     "Where": _plain("Where"),
-    "Identity": lambda _: [],
+    **dict.fromkeys(("Identity", "Dropout"), lambda _: []),
 }

@@ -21,7 +21,15 @@ def contraction(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool])
     if len(inputs) == 1:
         return _reordered(terms, outer)
     letters = [list(term) for term in terms.split(",")]
-    batch = outer[:1]
+    batch, steps, sources = outer[:1], list[Step](), list[str | int]([0, 1])
+    inputs = list(inputs)
+    for at, own in enumerate(letters):
+        if fixed[at] and batch in own and len(own) == len(inputs[at]) and inputs[at][own.index(batch)] == 1:
+            # What is the same for every example has one of them.
+            inputs[at] = tuple(size for each, size in zip(own, inputs[at], strict=True) if each != batch)
+            own.remove(batch)
+            steps.append((f"alone_{at}", "Reshape", {"shape": inputs[at]}, (at,)))
+            sources[at] = f"alone_{at}"
     for at, own in enumerate(letters):
         leads = batch not in own if fixed[at] else own[:1] == [batch]
         if len(set(own)) != len(own) or not leads:
@@ -41,7 +49,7 @@ def contraction(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool])
     def whole(part: Sequence[str]) -> int:
         return math.prod(sizes[each] for each in part)
 
-    lead, steps = tuple(sizes[each] for each in both), list[Step]()
+    lead = tuple(sizes[each] for each in both)
 
     def ordered(name: str, source: str | int, have: list[str], want: list[str], shape: Shape) -> str | int:
         if have != want:
@@ -52,8 +60,8 @@ def contraction(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool])
             source = f"{name}.joined"
         return source
 
-    one_ = ordered("left", 0, left, both + rows + inner, (*lead, whole(rows), whole(inner)))
-    two = ordered("right", 1, right, both + inner + columns, (*lead, whole(inner), whole(columns)))
+    one_ = ordered("left", sources[0], left, both + rows + inner, (*lead, whole(rows), whole(inner)))
+    two = ordered("right", sources[1], right, both + inner + columns, (*lead, whole(inner), whole(columns)))
     apart = both + rows + columns
     parted = tuple(sizes[each] for each in apart)
     last: list[Step] = [("product", "MatMul", {}, (one_, two))]
@@ -72,6 +80,20 @@ def axis_after(subscripts: str, term: int, axis: int) -> int | None:
         # What dots stand for is where they are; of the first axis no more is asked.
         return 0 if axis == 0 and own.startswith(".") and outer.startswith(".") else None
     return outer.index(own[axis]) if own[axis] in outer else None
+
+
+def batch_first(subscripts: str, axes: Sequence[int | None], made: int) -> str:
+    """The subscripts of the same arrays with the batch, which is at these ``axes``, as their first axis, and at
+    ``made`` as that of what they make. None is an array without a batch."""
+    if "." in subscripts or "->" not in subscripts:
+        return subscripts
+    terms, outer = subscripts.replace(" ", "").split("->")
+    turned = [_first(term, axis) for term, axis in zip(terms.split(","), axes, strict=False)]
+    return f"{','.join(turned)}->{_first(outer, made)}"
+
+
+def _first(term: str, axis: int | None) -> str:
+    return term if axis is None else term[axis] + term[:axis] + term[axis + 1 :]
 
 
 def _without_dots(subscripts: str, inputs: Sequence[Shape], fixed: Sequence[bool]) -> str:
