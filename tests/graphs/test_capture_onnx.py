@@ -536,6 +536,36 @@ def test_dropout_is_left_out_wherever_the_batch_is() -> None:
     assert [operator.op for operator in graph.operators] == ["InputLayer", "ReLU"]
 
 
+def test_a_lookup_within_each_example_is_known() -> None:
+    """As exporters write ``as_strided``: all values of a batch of one on one axis, of which some are taken."""
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+        for name, sizes in (("x", (1, 12)), ("y", (1, 4, 3)))
+    )
+    arrays = {"flat": np.array([12]), "places": np.arange(12).reshape(1, 4, 3)}
+    constants = [onnx.numpy_helper.from_array(values, name) for name, values in arrays.items()]
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["values"]),
+        helper.make_node("Gather", ["values", "places"], ["y"]),
+    ]
+    graph = capture_onnx(helper.make_model(helper.make_graph(nodes, "g", [x], [y], constants)))
+    assert not graph.unknown
+    assert graph.output_shape == (4, 3)
+
+
+def test_a_factor_that_was_stretched_from_a_number_is_no_scale() -> None:
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 100)) for name in "xy")
+    arrays = {"number": np.array([0.5], np.float32), "sizes": np.array([1, 100])}
+    constants = [onnx.numpy_helper.from_array(values, name) for name, values in arrays.items()]
+    nodes = [
+        helper.make_node("Expand", ["number", "sizes"], ["factor"]),
+        helper.make_node("Mul", ["x", "factor"], ["y"]),
+    ]
+    graph = capture_onnx(helper.make_model(helper.make_graph(nodes, "g", [x], [y], constants)))
+    assert not graph.unknown
+    assert graph.weights <= 1
+
+
 @pytest.mark.parametrize(("parts", "of_complex"), [(2, 1), (1, 2)])
 def test_a_fourier_transform_costs_what_torchs_does(parts: int, of_complex: int) -> None:
     arrays = (np.array(64, np.int64), np.array(1, np.int64))

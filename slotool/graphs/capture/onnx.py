@@ -198,7 +198,7 @@ class _Walk:
             return None
         if not chain:
             return inputs[0] if self.drafts.shape(inputs[0]) == made.example else None
-        sources = self._with_constants(node, made, call.constants) if chain[-1][0] in TAKES_CONSTANTS else inputs
+        sources = self._with_constants(node, made, call.constants) if chain[0][0] in TAKES_CONSTANTS else inputs
         shapes = [self.drafts.shape(source) for source in sources]
         steps = []
         for op, attributes in chain:
@@ -210,7 +210,7 @@ class _Walk:
             shapes = [effect.shape]
         if shapes != [made.example]:
             return None
-        weights = None if chain[-1][0] in TAKES_CONSTANTS else weights_of(node, call.constants)
+        weights = None if chain[0][0] in TAKES_CONSTANTS else weights_of(node, call.constants)
         trained = 1 if node.op in RECURRENT else len(steps)
         for at, (op, attributes, shape) in enumerate(steps, start=1):
             name = node.name if at == len(steps) else f"{node.name}.{at}"

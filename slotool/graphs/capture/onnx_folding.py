@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
 # Constants this small may say how a layer works (sizes, axes, paddings, bounds); larger ones are weights.
 MAX_VALUES = 64
+KEEP_SHAPE = (
+    "LayerNormalization",
+    "SimplifiedLayerNormalization",
+    "RMSNormalization",
+    "Gelu",
+    "Swish",
+    "HardSwish",
+    "Mish",
+)
 COMPUTED = {
     *("Add", "Ceil", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "ReduceProd", "Sub", "Where"),
     *("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
@@ -30,8 +39,24 @@ def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
     while True:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        if not _fold(model):
+        passed_on = _pass_on_shapes(model.graph)
+        if not _fold(model) and not passed_on:
             return model
+
+
+def _pass_on_shapes(graph: onnx.GraphProto) -> bool:
+    """Give what operators make that keep their input's shape this shape, where onnx infers none: of versions before
+    they were standard; whether there were any."""
+    values, known = {value.name: value for value in (*graph.value_info, *graph.output)}, dict(known_shapes(graph))
+    sources = {value.name: value for value in (*graph.input, *values.values())}
+    found = False
+    for node in graph.node:
+        if node.op_type not in KEEP_SHAPE or node.input[0] not in known or node.output[0] in known:
+            continue
+        made = values.get(node.output[0]) or graph.value_info.add(name=node.output[0])
+        made.type.CopyFrom(sources[node.input[0]].type)
+        found = True
+    return found
 
 
 def known_shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:

@@ -227,7 +227,8 @@ def _combine(op: str) -> Callable[[NodeCall], Translated]:
 def _multiply(call: NodeCall) -> Translated:
     """By one trained number per channel it is a LayerScale."""
     factors = [constant for constant in call.constants.values() if not constant.single]
-    if len(call.inputs) == len(factors) == 1 and call.shape == call.inputs[0]:
+    trained = len(factors) == 1 and factors[0].weights == math.prod(factors[0].shape)
+    if len(call.inputs) == 1 and trained and call.shape == call.inputs[0]:
         wanted = call.shape[:1] if call.channels_last and len(call.shape) == 3 else per_channel(call.shape)
         if stretches_as(factors[0].shape, wanted):
             return "LayerScale", {}

@@ -89,6 +89,9 @@ def _looked_up(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
     axis = node.attributes.get("axis", 0) % (len(value.shape) if at == 0 else len(shape))
     if at == 1:
         return int(axis) + value.axis
+    if value.axis == axis:
+        # Within an example where the batch is folded into that axis.
+        return 0
     return value.axis if value.axis < axis else value.axis + len(shape) - len(value.shape)
 
 
@@ -138,6 +141,12 @@ def _layer_norm(call: Call) -> Chain:
         return None
     centred = 2 in call.constants and call.constants[2].weights > 0
     return [("LayerNormalization", {"axes": axes, "scale": call.constants[1].weights > 0, "center": centred})]
+
+
+def _rms_norm(call: Call) -> Chain:
+    rank = len(call.first.shape)
+    axes = call.first.inside(range(call.attribute("axis", -1) % rank, rank))
+    return None if axes is None or 1 not in call.constants else [("RMSNormalization", {"axes": axes})]
 
 
 def _batch_norm(call: Call) -> Chain:
@@ -208,7 +217,8 @@ def _gather(call: Call) -> Chain:
     if places is not None and places.shape == () and places.values is not None:
         start = int(places.values[0]) % call.values[0].shape[axis % len(call.values[0].shape)]
         return [("Slice", {"axis": inner, "start": start, "size": 1, "keepdims": False})]
-    return [("Gather", {"axis": inner})]
+    folded = axis % len(call.values[0].shape) == call.values[0].axis
+    return [("Gather", {"axis": inner}), *([("Reshape", {"shape": call.made.example})] if folded else [])]
 
 
 def _gather_elements(call: Call) -> Chain:
@@ -395,6 +405,7 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     **RECURRENT,
     "Softmax": _softmax,
     "LayerNormalization": _layer_norm,
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _rms_norm),
     "BatchNormalization": _batch_norm,
     "InstanceNormalization": _instance_norm,
     "Transpose": _transpose,

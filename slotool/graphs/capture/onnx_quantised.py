@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MICROSOFT = "com.microsoft"
 OWN = ("", "ai.onnx", MICROSOFT)
+TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 def in_floats(model: onnx.ModelProto, max_values: int) -> None:
@@ -42,6 +43,7 @@ class _Rewriting:
     def __init__(self, graph: onnx.GraphProto):
         self._graph = graph
         self._initialisers = {tensor.name for tensor in graph.initializer}
+        self._small = {tensor.name for tensor in graph.initializer if tensor.data_type in (tensor.INT8, tensor.UINT8)}
         self.nodes: list[onnx.NodeProto] = []
         self.weights: set[str] = set()
         self.values: set[str] = set()
@@ -62,7 +64,14 @@ class _Rewriting:
                 self._rewrite(node, *rewrite)
             elif not self._scales_back(node):
                 self.nodes.append(node)
+                self._pass_on(node)
         return self
+
+    def _pass_on(self, node: onnx.NodeProto) -> None:
+        """What only moves weights of 8 bits, such as those of words that are looked up, moves floating point now."""
+        if node.op_type in _MOVES and node.input[0] in self._small | self.values:
+            self.weights |= self._small.intersection(node.input)
+            self.values |= {*node.output}
 
     def _rewrite(self, node: onnx.NodeProto, op: str, kept: tuple[int, ...], bias: int | None) -> None:
         given = [*node.input, *[""] * 10]
@@ -70,7 +79,15 @@ class _Rewriting:
         last = given[bias] if bias is not None else ""
         if op in ("Conv", "Gemm") and last:
             found, last = [*found, last], ""
-        self._add(op, [name for name in found if name], node, node.output[0] + ".product" if last else "")
+        while found and not found[-1]:
+            found.pop()
+        if any(entry.name == "channels_last" and entry.i for entry in node.attribute):
+            turned, made = node.output[0] + ".turned", node.output[0] + ".made"
+            self._turn(found[0], turned, TO_FIRST)
+            self._add(op, [turned, *found[1:]], node, made)
+            self._turn(made, node.output[0], TO_LAST)
+            return
+        self._add(op, found, node, node.output[0] + ".product" if last else "")
         if last:
             self._add("Add", [node.output[0] + ".product", last], node)
         if node.op_type.endswith("Integer"):
@@ -79,13 +96,22 @@ class _Rewriting:
     def _add(self, op: str, inputs: list[str], node: onnx.NodeProto, output: str = "") -> None:
         import onnx
 
-        made = onnx.NodeProto(op_type=op, name=node.name, input=inputs, output=[output or node.output[0]])
+        outputs = node.output if op in _SEVERAL_OUTPUTS else [output or node.output[0]]
+        made = onnx.NodeProto(op_type=op, name=node.name, input=inputs, output=outputs)
+        if op in _FUSED:
+            made.domain = MICROSOFT
         if op not in ("Identity", "Add", "MatMul"):
             allowed = _ATTRIBUTES.get(op, ())
             made.attribute.extend(entry for entry in node.attribute if entry.name in allowed)
         self.nodes.append(made)
         self.weights |= self._initialisers.intersection(inputs)
         self.values |= {*made.output}
+
+    def _turn(self, value: str, made: str, order: list[int]) -> None:
+        import onnx
+
+        self.nodes.append(onnx.helper.make_node("Transpose", [value], [made], perm=order))
+        self.values.add(made)
 
     def _scales_back(self, node: onnx.NodeProto) -> bool:
         """Whether a node only brings the result of whole numbers back to floats, or makes the scale for that."""
@@ -130,6 +156,10 @@ def _one(name: str) -> Any:
     return onnx.numpy_helper.from_array(np.array(1.0, np.float32), name)
 
 
+_MOVES = ("Gather", "Reshape", "Transpose", "Slice", "Squeeze", "Unsqueeze", "Expand", "Identity", "Concat", "Flatten")
+# Those that are fused operators of floating point, and those of which more than the first output may be used.
+_FUSED = ("Attention", "EmbedLayerNormalization")
+_SEVERAL_OUTPUTS = (*_FUSED, "LSTM")
 _Rewrite = tuple[str, tuple[int, ...], int | None]
 _WINDOW = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -138,6 +168,8 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Gemm": ("transA", "transB"),
     "Concat": ("axis",),
     "Softmax": ("axis",),
+    "Attention": ("num_heads", "unidirectional"),
+    "LSTM": ("activations", "direction", "hidden_size"),
     "LeakyRelu": ("alpha",),
 }
 # The operator in floating point, which inputs it keeps, and which of them is a bias.
@@ -158,4 +190,7 @@ _REWRITES: dict[str, _Rewrite] = {
     "QLinearAveragePool": ("AveragePool", (0,), None),
     "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,), None),
     "QLinearConcat": ("Concat", (), None),
+    "QAttention": ("Attention", (0, 1, 2), None),
+    "QEmbedLayerNormalization": ("EmbedLayerNormalization", (0, 1, 2, 3, 4, 5, 6), None),
+    "DynamicQuantizeLSTM": ("LSTM", (0, 1, 2, 3), None),
 }

@@ -12,6 +12,7 @@ from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.graphs.capture.onnx_control import without_control_flow
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, empty_slices, known_shapes, with_shapes
+from slotool.graphs.capture.onnx_fused import without_fusions
 from slotool.graphs.capture.onnx_quantised import in_floats, is_quantised
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 InputShape = Sequence[int] | Mapping[str, Sequence[int]]
 
 OWN_DOMAINS = ("", "ai.onnx")
-QUANTISED = ("QAttention", "DynamicQuantizeLSTM")
+QUANTISED = ("MatMulNBits",)
 FLOATING = {"FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "DOUBLE": "float64"}
 
 
@@ -103,6 +104,7 @@ def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = (
         light, idle_weights = without_control_flow(light, name)
         element_type = _element_type(light.graph)
         in_floats(light, MAX_VALUES)
+        without_fusions(light.graph)
         light = with_shapes(light)
     except GraphError:
         raise
