@@ -297,6 +297,17 @@ def _unknown_work(graph: OperatorGraph) -> str:
     return f"{moved}, and {graph.unknown_flops_share:.0%} of the counted FLOPs are theirs"
 
 
+def _turned_steps(graph: OperatorGraph) -> str:
+    """What to do about recurrent layers that are known where steps do not come first; "" where there are none."""
+    names = {operator.op.removeprefix("torch.") for operator in graph.unknown}
+    if not names & {"lstm", "gru", "rnn_tanh", "rnn_relu"}:
+        return ""
+    return (
+        "; a recurrent layer takes the first axis, the batch, for steps: give it batch_first=True, or turn its input "
+        "in a module around it"
+    )
+
+
 def _missing(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
     """What a graph leaves out of its network, and how much that is; with its name where ``named``."""
     prefix = f"{graph.name}: " if named else ""
@@ -320,7 +331,7 @@ def _missing(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
     if graph.examples_interact:
         yield (
             f"{prefix}the examples of a batch interact, or the code loops over them: the FLOPs are not those of one "
-            "example, and what is predicted from them holds for no other batch"
+            f"example, and what is predicted from them holds for no other batch{_turned_steps(graph)}"
         )
     if graph.uncosted:
         what = ", ".join(graph.uncosted)

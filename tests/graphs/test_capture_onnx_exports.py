@@ -157,3 +157,99 @@ def test_weights_of_which_a_part_is_used_are_all_the_networks() -> None:
     graph = capture_onnx(onnx.load_model_from_string(file.getvalue()))
     assert not graph.unknown
     assert graph.weights == count(module) == capture_torch(module, (6,), "int64").weights
+
+
+class Odd(nn.Module):
+    """Windows and rows that are folded into the batch, and an axis of several answers before it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.conv = kind, nn.Conv2d(3, 4, 3, 2, 1)
+        self.rows = nn.LSTM(3, 5, batch_first=True, bidirectional=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if self.kind == "windows":
+            tiles = x.unflatten(2, (2, 4)).unflatten(4, (2, 4)).permute(0, 2, 4, 1, 3, 5).flatten(0, 2)
+            return self.conv(tiles).unflatten(0, (-1, 4))
+        if self.kind == "rows":
+            return self.rows(x.permute(0, 2, 3, 1).flatten(0, 1))[0].unflatten(0, (-1, 8))
+        return torch.stack([x.mean((2, 3)), x.amax((2, 3))]).mean(0)
+
+
+@pytest.mark.parametrize("kind", ["windows", "rows", "heads"])
+def test_what_exporters_fold_into_the_batch_is_known(kind: str) -> None:
+    module = Odd(kind).eval()
+    graph, original = capture_onnx(exported(module, 1, 3, 8, 8)), capture_torch(module, (3, 8, 8))
+    assert not graph.unknown
+    assert (graph.matrix_flops, graph.output_shape) == (original.matrix_flops, original.output_shape)
+    assert graph.weights == original.weights
+    backend = TorchBackend()
+    assert backend.array(backend.prepare(graph, 2)()).shape == (2, *original.output_shape)
+
+
+class Begun(nn.Module):
+    """Layers that begin with states made of a second input."""
+
+    def __init__(self, kind: str, layers: int, both: bool) -> None:
+        super().__init__()
+        self.layer = getattr(nn, kind)(6, 4, layers, batch_first=True, bidirectional=both)
+        self.rows = layers * (1 + both)
+        self.first, self.pair = nn.Linear(3, self.rows * 4), kind == "LSTM"
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> Any:
+        state = self.first(z).unflatten(1, (self.rows, 4)).transpose(0, 1).contiguous()
+        return self.layer(x, (state, state.tanh()) if self.pair else state)[0]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize(("layers", "both"), [(1, True), (2, False), (2, True)])
+def test_states_that_several_layers_or_directions_begin_with_are_followed(kind: str, layers: int, both: bool) -> None:
+    from slotool.profiling.backends.onnx_model import onnx_model
+
+    module = Begun(kind, layers, both)
+    graph = capture_torch(module, {"x": (5, 6), "z": (3,)})
+    assert not graph.unknown
+    assert graph.weights == count(module)
+    assert graph.matrix_flops == graph.counted_flops
+    again = capture_onnx(onnx_model(graph, 1)[0])
+    assert not again.unknown
+    assert (again.weights, again.matrix_flops) == (graph.weights, graph.matrix_flops)
+    backend = TorchBackend()
+    assert backend.array(backend.prepare(graph, 2)()).shape == (2, 5, 4 * (1 + both))
+
+
+def test_columns_become_images_again() -> None:
+    arrays = {"size": np.array([4, 4]), "window": np.array([2, 2])}
+    node = onnx.helper.make_node("Col2Im", ["x", *arrays], ["y"], strides=[2, 2])
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", (1, 12, 4)), ("y", (1, 3, 4, 4)))
+    )
+    constants = [onnx.numpy_helper.from_array(values, name) for name, values in arrays.items()]
+    graph = capture_onnx(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y], constants)))
+    assert [operator.op for operator in graph.operators] == ["InputLayer", "Fold"]
+
+
+def test_sizes_that_are_computed_in_floats_are_known() -> None:
+    """As padding for a stride is, of an image whose sizes are free."""
+    helper = onnx.helper
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ("batch", 3, "height"))
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    arrays = {
+        "two": np.array([2]), "three": np.array([3]), "half": np.float32([0.5]), "none": np.float32(0),
+        "before": np.array([0, 0, 0, 0, 0]),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "two", "three"], ["side"]),
+        helper.make_node("Cast", ["side"], ["real"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["real", "half"], ["halved"]),
+        helper.make_node("Clip", ["halved", "none"], ["clipped"]),
+        helper.make_node("Cast", ["clipped"], ["more"], to=onnx.TensorProto.INT64),
+        helper.make_node("Concat", ["before", "more"], ["pads"], axis=0),
+        helper.make_node("Pad", ["x", "pads"], ["y"]),
+    ]
+    constants = [onnx.numpy_helper.from_array(np.asarray(values), name) for name, values in arrays.items()]
+    graph = capture_onnx(helper.make_model(helper.make_graph(nodes, "g", [x], [y], constants)), (3, 8))
+    assert not graph.unknown
+    assert graph.output_shape == (3, 12)

@@ -140,3 +140,59 @@ def test_parts_of_one_matrix_are_as_many_weights_as_the_whole() -> None:
     graph = capture_torch(layer, {"query": (5, 8), "key": (5, 8), "value": (5, 8)})
     assert graph.weights == sum(each.numel() for each in layer.parameters())
     assert graph.shared_weights == 0
+
+
+class Everything(nn.Module):
+    """Steps and batch in an order that is not the one that the layer takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
+def test_a_layer_that_takes_the_batch_for_steps_is_reported_with_what_to_do() -> None:
+    from slotool import capture
+
+    found = capture(Everything(), input_shape=(7, 6))
+    assert found.graphs[0].examples_interact
+    assert any("give it batch_first=True" in sentence for sentence in found.warnings)
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("last", [False, True])
+def test_a_dynamically_quantised_recurrent_layer_is_known(last: bool) -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.LSTM(6, 5, 2, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            every, _ = self.layer(x)
+            return self.head(every[:, -1] if last else every)
+
+    module = Text().eval()
+    quantised = torch.ao.quantization.quantize_dynamic(module, {nn.LSTM, nn.Linear}, dtype=torch.qint8)
+    graph, original = capture_torch(quantised, (7, 6)), capture_torch(module, (7, 6))
+    assert not graph.unknown
+    assert graph.element_type == "int8"
+    assert (graph.weights, graph.matrix_flops) == (original.weights, original.matrix_flops)
+
+
+def test_experts_that_values_choose_are_refused_in_a_sentence() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            chosen, out = x.argmax(-1) % 2, torch.zeros_like(x)
+            for number, expert in enumerate(self.experts):
+                (rows,) = torch.where(chosen == number)
+                out.index_add_(0, rows, expert(x[rows]))
+            return out
+
+    with pytest.raises(GraphError, match="depends on the values of its input"):
+        capture_torch(Experts(), (6,))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from torch import fx
+
+from slotool.graphs.capture.batch_axis import axis_of
 from slotool.graphs.capture.torch_values import Call, Untranslatable, Value
+from slotool.graphs.capture.torch_walk import arguments_of
 from slotool.graphs.operators import Shape
 
 Names = list[str]
@@ -26,7 +30,7 @@ def recurrent(op: str) -> Translator:
         # Sequences that are folded with the batch come first.
         order = [*(axis for axis in range(rank - 1) if axis != steps_axis), steps_axis, rank - 1]
         source = call.emit.transpose(call.source(value), order)
-        first = _first_states(call, answer) if directions == given["layers"] == 1 and rank == 2 else []
+        first = _first_states(call, directions * given["layers"] * answer) if rank == 2 else []
         name = call.emit.add(op, [source, *first], **given, bidirectional=directions == 2)
         if call.emit.weights != sum(math.prod(each.whole) for each in call["params"]):
             raise Untranslatable("other weights than such a layer has")
@@ -56,10 +60,20 @@ def cell(op: str) -> Translator:
     return translate
 
 
-def _first_states(call: Call, answer: int) -> list[str]:
+def steps_over_examples(name: str, node: fx.Node, batch: int) -> bool:
+    """Whether a recurrent layer takes the axis of the batch for steps, as one that has steps first does of inputs whose
+    first axis is the batch."""
+    if name not in RECURRENT or name.endswith("_cell"):
+        return False
+    arguments = arguments_of(node)
+    found = axis_of(arguments.get("input") or (), batch)
+    return found is not None and found[0] == int(bool(arguments.get("batch_first")))
+
+
+def _first_states(call: Call, size: int) -> list[str]:
     """What it begins with, where that is computed, as a decoder's by an encoder."""
     given = call["hx"] if isinstance(call["hx"], list | tuple) else [call["hx"]]
-    states = [each for each in given if isinstance(each, Value) and each.is_data and math.prod(each.shape) == answer]
+    states = [each for each in given if isinstance(each, Value) and each.is_data and math.prod(each.shape) == size]
     return [call.source(each) for each in states]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,16 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, share_of, sizes_beside
+from slotool.graphs.capture.batch_axis import MAX_TRACES, Share, batch_size, is_ambiguous, share_of, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch_flops import without_compiling
-from slotool.graphs.capture.torch_forms import Forms, count_weights, dense_attributes, quantised_flops
+from slotool.graphs.capture.torch_forms import (
+    Forms,
+    count_weights,
+    dense_attributes,
+    quantised_flops,
+    recurrent_layer,
+)
 from slotool.graphs.capture.torch_program import add_program, export, lazy_zeros
 from slotool.graphs.capture.torch_walk import BY_VALUES, shape_of
 
@@ -44,11 +51,12 @@ def add_pieces(
             f"{type(module).__name__} cannot be traced on an input of {run}: {_why_not_traced(why, error)}"
         ) from error
     names: dict[fx.Node, str] = {}
+    place = _Place(drafts, batch, forms, names, set())
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             names[node] = source
         elif node.op.startswith("call_") and any(value in names for value in node.all_input_nodes):
-            names[node] = _Place(drafts, batch, forms, names).add(traced, node, example.device)
+            names[node] = place.add(traced, node, example.device)
     results = next(node for node in reversed(traced.graph.nodes) if node.op == "output").all_input_nodes
     return [names[node] for node in results if node in names]
 
@@ -141,11 +149,23 @@ class _Place:
     batch: int
     forms: Forms
     names: dict[fx.Node, str]
+    recurrent: set[str]
+
+    def _state(self, node: fx.Node, layer: str, share: Share | None) -> str:
+        """What a recurrent layer answers, at each step or after the last."""
+        if node.args[1] == 0 or share is None:
+            return layer
+        answer = self.drafts.shape(layer)
+        last = self.drafts.add(f"{node.name}.last", "Slice", [layer], {"axis": 0, "start": answer[0] - 1, "size": 1},
+                               (1, *answer[1:]))  # fmt: skip
+        return self.drafts.add(node.name, "Reshape", [last], {"shape": share.shape}, share.shape)
 
     def add(self, traced: fx.GraphModule, node: fx.Node, device: torch.device) -> str:
         """Append one node; the name of its output."""
         data = [value for value in node.all_input_nodes if value in self.names]
         sources = [self.names[value] for value in data]
+        if node.target is operator.getitem and sources[0] in self.recurrent:
+            return self._state(node, sources[0], share_of(shape_of(node) or (), self.batch))
         weights, flops, op = 0, 0, getattr(node.target, "__name__", str(node.target))
         attributes = None
         whole = shape_of(node) or ()
@@ -153,6 +173,11 @@ class _Place:
         shape = whole if share is None else share.shape
         try:
             piece = _Piece(traced, node, data)
+            recurrent = None if piece.layer is None else recurrent_layer(piece.layer)
+            if recurrent is not None and share is not None:
+                made = self.drafts.add(node.name, recurrent[0], sources, recurrent[1], shape)
+                self.recurrent.add(made)
+                return made
             if piece.layer is not None:
                 op, weights = type(piece.layer).__name__, count_weights(piece.layer)
                 flops = quantised_flops(piece.layer, math.prod(shape))
@@ -162,8 +187,10 @@ class _Place:
             # Whatever export cannot take is what the caller wants to keep by name, if it is not a layer that we know.
             op = op if attributes is None else "Dense"
             return self.drafts.add(node.name, op, sources, attributes, shape, weights, flops)
-        prefix = f"{node.name}_"
-        return add_program(self.drafts, program, sources, self.batch, self.forms, prefix)[0]
+        names = add_program(self.drafts, program, sources, self.batch, self.forms, f"{node.name}_")
+        if not names:
+            raise GraphError(f"{node.name} makes nothing that depends on its input")
+        return names[0]
 
 
 def _zeros_like(value: Tensor, device: torch.device) -> Tensor:

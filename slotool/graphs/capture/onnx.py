@@ -40,6 +40,7 @@ TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # They keep a constant's values in their order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
+TAKE_AXES = ("Unsqueeze", *(f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L2", "LogSumExp")))
 # Operators of ours whose constants of more than one number are inputs like any other.
 TAKES_CONSTANTS = ("Add", "Multiply", "Elementwise", "Where", "Concatenate", "MatMul", "Gather", "GatherElements")
 
@@ -173,6 +174,13 @@ class _Walk:
     def _values(self, node: Node) -> dict[int, Batched]:
         return {at: self.batched[name] for at, name in enumerate(node.inputs) if name in self.batched}
 
+    def _with_axes(self, node: Node) -> Node:
+        """With the axes of newer versions, an input, as the attribute that they were."""
+        constant = self.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if node.op not in TAKE_AXES or "axes" in node.attributes or constant is None or constant.values is None:
+            return node
+        return replace(node, attributes={**node.attributes, "axes": [int(axis) for axis in constant.values]})
+
     def _is_plain(self, node: Node) -> bool:
         """Whether the first axis of all that a node takes and makes is the batch and nothing else."""
         values = [*self._values(node).values(), self.batched[node.outputs[0]]]
@@ -200,18 +208,19 @@ class _Walk:
             return inputs[0] if self.drafts.shape(inputs[0]) == made.example else None
         sources = self._with_constants(node, made, call.constants) if chain[0][0] in TAKES_CONSTANTS else inputs
         shapes = [self.drafts.shape(source) for source in sources]
-        steps = []
+        steps, trained = [], 0
         for op, attributes in chain:
             try:
                 effect = resolve(op, attributes, shapes)[1]
             except GraphError:
                 return None
             steps.append((op, attributes, effect.shape))
+            trained = trained or len(steps) * (effect.weights > 0)
             shapes = [effect.shape]
         if shapes != [made.example]:
             return None
         weights = None if chain[0][0] in TAKES_CONSTANTS else weights_of(node, call.constants)
-        trained = 1 if node.op in RECURRENT else len(steps)
+        trained = trained or len(steps)
         for at, (op, attributes, shape) in enumerate(steps, start=1):
             name = node.name if at == len(steps) else f"{node.name}.{at}"
             sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == trained else None)]
@@ -344,9 +353,14 @@ class _Walk:
         turned before it."""
         data = [name for name in (*node.inputs, *node.captured) if name in self.names]
         last = [name for name in data if name in self.channels_last]
-        if last and len(last) == len(data) and node.op in ANY_LAYOUT:
+        if last and len(last) == len(data) and node.op in ANY_LAYOUT and not self._has_places(node):
             return [self.names[name] for name in data], True
         return [self._turned(name) if name in last else self.names[name] for name in data], False
+
+    def _has_places(self, node: Node) -> bool:
+        """Whether a constant has other axes than that of channels, which are last in it."""
+        shapes = [self.constants[name].shape for name in node.inputs if name in self.constants]
+        return node.op in ("Add", "Sub", "Mul", "Div") and any(math.prod(shape[:-1]) > 1 for shape in shapes)
 
     def _turned(self, value: str) -> str:
         if value not in self._turns:
@@ -372,7 +386,7 @@ class _Walk:
         if node is None or not values:
             made = Batched(whole) if whole[:1] == (batch,) else Batched(whole, None)
         else:
-            made = batch_of(node, values, whole, batch)
+            made = batch_of(self._with_axes(node), values, whole, batch)
         self.batched[value] = made
         shape = made.example
         return (shape[2], shape[0], shape[1]) if last and len(shape) == 3 else shape

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Constants this small may say how a layer works (sizes, axes, paddings, bounds); larger ones are weights.
 MAX_VALUES = 64
+# Sizes of so many axes are computed in floating point.
+MAX_FLOATS = 8
 KEEP_SHAPE = (
     "LayerNormalization",
     "SimplifiedLayerNormalization",
@@ -24,7 +26,7 @@ KEEP_SHAPE = (
     "Mish",
 )
 COMPUTED = {
-    *("Add", "Ceil", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "ReduceProd", "Sub", "Where"),
+    *("Add", "Ceil", "Clip", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "ReduceProd", "Sub", "Where"),
     *("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
     *("Constant", "ConstantOfShape", "Shape", "Size"),
 }
@@ -87,6 +89,7 @@ def _fold(model: onnx.ModelProto) -> bool:
     for tensor in graph.initializer:
         if math.prod(tensor.dims) <= MAX_VALUES and _has_integers(tensor):
             values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    values |= dict(_numbers(graph))
     shapes, left, folded = dict(known_shapes(graph)), [], False
     for node in graph.node:
         made = _computed(node, values, shapes, opsets)
@@ -100,6 +103,20 @@ def _fold(model: onnx.ModelProto) -> bool:
         del graph.node[:]
         graph.node.extend(left)
     return folded
+
+
+def _numbers(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
+    """Single numbers of floating point, through which exporters compute sizes."""
+    import onnx
+
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            tensors |= {name: entry.t for name in node.output for entry in node.attribute if entry.HasField("t")}
+    for name, tensor in tensors.items():
+        inside = tensor.data_location != tensor.EXTERNAL
+        if tensor.data_type == tensor.FLOAT and math.prod(tensor.dims) == 1 and inside:
+            yield name, onnx.numpy_helper.to_array(tensor)
 
 
 def _has_integers(tensor: onnx.TensorProto) -> bool:
@@ -129,7 +146,8 @@ def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape]
     except Exception:
         # A node that contradicts itself makes nothing that we could use; shape inference says what is wrong with it.
         return None
-    return made if made.size <= MAX_VALUES and made.dtype.kind in "ib" else None
+    few = made.size <= (MAX_VALUES if made.dtype.kind in "ib" else MAX_FLOATS)
+    return made if few and made.dtype.kind in "ibf" and (node.op_type != "Constant" or made.dtype.kind != "f") else None
 
 
 def _run(node: onnx.NodeProto, feeds: dict[str, Any], opsets: Sequence[onnx.OperatorSetIdProto]) -> Any:

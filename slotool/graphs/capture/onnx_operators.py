@@ -17,6 +17,8 @@ from slotool.graphs.capture.subscripts import axis_after
 from slotool.graphs.operators import DTYPES, Shape
 
 FAR = 1 << 31
+# The most axes of a convolution of ours.
+MAX_WINDOW_AXES = 3
 # As onnx.TensorProto numbers them.
 _DTYPES = {
     **{1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16"},
@@ -64,6 +66,15 @@ def _regrouped(_: Node, __: int, value: Batched, shape: Shape) -> int | None:
     return _folded(shape, before * value.windows, batch) if found is None else found
 
 
+def _with_axes(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
+    """Beside new axes of one, which alone could be taken for a batch of one."""
+    axes = node.attributes.get("axes")
+    if axes is None or value.axis is None:
+        return _regrouped(node, at, value, shape)
+    new = {int(axis) % len(shape) for axis in axes}
+    return [axis for axis in range(len(shape)) if axis not in new][value.axis]
+
+
 def _folded(shape: Shape, before: int, batch: int) -> int | None:
     """The axis of a shape that holds a batch behind ``before`` values, alone or folded with some of them."""
     for axis, size in enumerate(shape):
@@ -77,7 +88,7 @@ def _reduced(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
     assert value.axis is not None
     if len(shape) == len(value.shape):
         return value.axis
-    axes = node.attributes.get("axes") or [node.attributes["axis"]] if "axis" in node.attributes else None
+    axes = node.attributes.get("axes") or ([node.attributes["axis"]] if "axis" in node.attributes else None)
     if axes is None:
         return _regrouped(node, at, value, shape) if value.axis else 0
     rank, at_axis = len(value.shape), value.axis
@@ -101,13 +112,14 @@ def _as_it_was(_: Node, __: int, value: Batched, ___: Shape) -> int | None:
 
 _MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
     "Transpose": _moved,
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _regrouped),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze"), _regrouped),
+    "Unsqueeze": _with_axes,
     **dict.fromkeys([f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L2", "LogSumExp")], _reduced),
     **dict.fromkeys(("ArgMax", "ArgMin"), _reduced),
     "Gather": _looked_up,
     **dict.fromkeys(RECURRENT, recurrent_batch),
     "Einsum": lambda node, at, value, _: axis_after(node.attributes["equation"], at, value.axis or 0),
-    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm", "DFT"), _as_it_was),
+    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm", "DFT", "Col2Im"), _as_it_was),
 }
 
 
@@ -288,18 +300,31 @@ def _cast(call: Call) -> Chain:
 
 
 def _convolution(call: Call) -> Chain:
-    weight, rank = call.constants.get(1), len(call.first.example) - 1
+    windows = call.first.windows > 1
+    weight, rank = call.constants.get(1), len(call.first.example) - 1 - windows
     if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
         return None
     filters, _, *kernel = weight.shape
     padding = _window_padding(call, rank)
     if padding is None:
         return None
-    return [(f"Conv{rank}D", {
+    attributes = {
         "filters": filters, "kernel": kernel, "bias": call.has(2), "groups": call.attribute("group", 1),
         "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
         "padding": padding,
-    })]  # fmt: skip
+    }  # fmt: skip
+    return _over_windows(call.first, attributes) if windows else [(f"Conv{rank}D", attributes)]
+
+
+def _over_windows(value: Batched, attributes: dict[str, Any]) -> Chain:
+    """Over windows that are folded with the batch: as one more axis, along which nothing is summed."""
+    rank = len(value.example) - 1
+    if value.axis != 0 or rank > MAX_WINDOW_AXES or isinstance(attributes["padding"], str):
+        return None
+    more = {name: [1, *attributes[name]] for name in ("kernel", "stride", "dilation")}
+    given = {**attributes, **more, "padding": [0, *attributes["padding"]]}
+    turned = {"axes": (1, 0, *range(2, rank + 1))}
+    return [("Transpose", turned), (f"Conv{rank}D", given), ("Transpose", turned)]
 
 
 def _transposed(call: Call) -> Chain:
@@ -323,6 +348,19 @@ def _window_padding(call: Call, rank: int) -> Any:
     if way == "SAME_UPPER":
         return "same"
     return pads[:rank] if way in ("NOTSET", "VALID") and pads[:rank] == pads[rank:] else None
+
+
+def _fold(call: Call) -> Chain:
+    """Columns added up into images, whose size and windows are inputs."""
+    size, kernel, pads = call.numbers(1), call.numbers(2), call.attribute("pads", [0] * 4)
+    if size is None or kernel is None or [len(size), len(kernel), len(pads)] != [2, 2, 4]:
+        return None
+    if pads[:2] != pads[2:]:
+        return None
+    return [("Fold", {
+        "size": size, "kernel": kernel, "padding": pads[:2],
+        "stride": call.attribute("strides", [1, 1]), "dilation": call.attribute("dilations", [1, 1]),
+    })]  # fmt: skip
 
 
 def _pool(kind: str) -> Callable[[Call], Chain]:
@@ -435,6 +473,7 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     "AveragePool": _pool("Average"),
     "GlobalAveragePool": _global_pool("Mean"),
     "GlobalMaxPool": _global_pool("Max"),
+    "Col2Im": _fold,
     "Resize": _resize,
     "DepthToSpace": _depth_to_space,
     "PRelu": _prelu,

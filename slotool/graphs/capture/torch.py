@@ -109,6 +109,9 @@ def _added(
 
     try:
         program, examples = export_clearly(wrapped, examples)
+    except GraphError:
+        # Sizes that values decide.
+        raise
     except Exception as error:
         # Export reports what it cannot trace through dozens of classes; whatever it was, fx may manage.
         if len(sources) > 1 or drafts.layers[sources[0]].name != "input":

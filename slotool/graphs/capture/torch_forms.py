@@ -71,6 +71,15 @@ def dense_attributes(layer: nn.Module) -> dict[str, Any] | None:
     return {"units": int(weight.shape[0]), "bias": bool(bias)}
 
 
+def recurrent_layer(layer: nn.Module) -> tuple[str, dict[str, Any]] | None:
+    """Of a recurrent layer that was quantised dynamically, our operator and what it takes; None of any other layer."""
+    kind = type(layer).__name__
+    if not _is_quantised(layer) or kind not in ("LSTM", "GRU") or not hasattr(layer, "hidden_size"):
+        return None
+    more = {"layers": layer.num_layers, "bidirectional": layer.bidirectional, "bias": layer.bias}
+    return kind, {"units": layer.hidden_size, **more}
+
+
 def _is_quantised(part: nn.Module) -> bool:
     return ".quantized" in type(part).__module__
 

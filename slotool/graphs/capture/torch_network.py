@@ -15,6 +15,7 @@ from slotool.graphs.capture.aten import ACTIVATIONS, LAST_CALLS, AtenCall, Layou
 from slotool.graphs.capture.aten_arithmetic import ARITHMETIC
 from slotool.graphs.capture.aten_layers import LAYERS
 from slotool.graphs.capture.aten_moving import MOVING
+from slotool.graphs.capture.aten_recurrent import steps_over_examples
 from slotool.graphs.capture.batch_axis import share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
 from slotool.graphs.capture.torch_composed import block_of, parts_of
@@ -343,6 +344,7 @@ class NetworkWalk(Walk):
         weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
         flops = 0 if name == "getitem" else self._flops(node, share)
         self._note_forms(node, name, is_product=bool(flops))
+        self._forms.batch_lost |= steps_over_examples(name, node, self._batch)
         flops = flops or round(fourier_flops(node) / self._batch)
         sources = [self.names[value] for value in data if value in self.names]
         left = shape if share is None else share.shape

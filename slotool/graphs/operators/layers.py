@@ -83,9 +83,10 @@ CACHED_WEIGHTS = 2**22
 
 def _recurrent(gates: int, products: int, calls: int = 0) -> Infer:
     """A layer over (steps, features), or over (sequences, steps, features) of which each is one more example, that
-    keeps a state of ``units`` numbers, with so many gates. One layer of one direction may take the states that it
-    begins with as further inputs, of as many numbers as its output. ``projection``: of how many numbers its output is,
-    made of the state by one more product, where these are not the state itself (Sak, Senior and Beaufays 2014).
+    keeps a state of ``units`` numbers, with so many gates. It may take the states that it begins with as further
+    inputs, each of as many numbers as its output has, layer by layer, of each both directions. ``projection``: of how
+    many numbers its output is, made of the state by one more product, where these are not the state itself (Sak, Senior
+    and Beaufays 2014).
     ``biases``: how many each gate has, two as in torch, ONNX and Keras' GRU, or one as in Keras' other layers.
 
     Each step waits for the one before: it reads again what of the state's weights no cache holds, and takes ``calls``
@@ -100,8 +101,8 @@ def _recurrent(gates: int, products: int, calls: int = 0) -> Infer:
         bias = attributes.get("biases", 2) * gates * units if attributes.get("bias", True) else 0
         projection = attributes.get("projection", 0)
         answer = projection or units
-        single = directions == attributes.get("layers", 1) == 1 and not sequences
-        if inputs[1:] and (not single or {*map(math.prod, inputs[1:])} != {answer}):
+        states = directions * attributes.get("layers", 1) * answer
+        if inputs[1:] and (sequences or {*map(math.prod, inputs[1:])} != {states}):
             raise GraphError(f"a recurrent layer cannot begin with states of {list(map(list, inputs[1:]))}")
         # Of layers after the first each takes what all directions of the one before give.
         more = attributes.get("layers", 1) - 1

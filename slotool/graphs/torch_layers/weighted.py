@@ -74,8 +74,12 @@ class _Recurrent(nn.Module):
         return answer.reshape(*x.shape[:-1], answer.shape[-1])
 
     def _first(self, x: Tensor, states: Sequence[Tensor]) -> list[Any]:
-        """With an axis for the layers in front; an LSTM that is given one takes it for both."""
-        rows = [state.reshape(1, len(state), -1).expand(1, len(x), -1).contiguous() for state in states]
+        """With an axis for layers and directions in front; an LSTM that is given one takes it for both."""
+        layers = int(self.layer.num_layers) * (1 + bool(self.layer.bidirectional))  # type: ignore[arg-type]
+        rows = [
+            state.reshape(len(state), layers, -1).transpose(0, 1).expand(-1, len(x), -1).contiguous()
+            for state in states
+        ]
         if not rows or not isinstance(self.layer, nn.LSTM):
             return rows[:1]
         return [(rows[0], rows[-1])]

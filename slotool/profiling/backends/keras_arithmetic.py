@@ -232,7 +232,9 @@ def _recurrent(operator: Operator, inputs: Sequence[Shape], values: Sequence[Val
         raise GraphError(f"operator {operator.name!r}: an LSTM with a projection cannot be built in Keras")
     x = values[0].stated()
     # An LSTM that is given one state takes it for both.
-    states = [keras.ops.reshape(value.stated(), (-1, attributes["units"])) for value in values[1:]]
+    directions = 1 + attributes.get("bidirectional", False)
+    rows = directions * attributes.get("layers", 1)
+    states = [keras.ops.reshape(value.stated(), (-1, rows, attributes["units"])) for value in values[1:]]
     states = [*states, states[-1]][:2] if states and operator.op == "LSTM" else states
     for number in range(attributes.get("layers", 1)):
         layer = getattr(keras.layers, operator.op)(
@@ -244,7 +246,8 @@ def _recurrent(operator: Operator, inputs: Sequence[Shape], values: Sequence[Val
             name=f"{layer_name(operator)}_{number}",
         )
         layer = keras.layers.Bidirectional(layer) if attributes.get("bidirectional") else layer
-        x = layer(x, initial_state=states) if states else layer(x)
+        own = [state[:, number * directions + side] for side in range(directions) for state in states]
+        x = layer(x, initial_state=own) if own else layer(x)
     return Value.as_stated(x, 2)
 
 

@@ -84,18 +84,28 @@ def _recurrent(writer: Writer, operator: Operator, inputs: Sequence[Shape], valu
     x = writer.node("Reshape", values[0], writer.integers(-1, steps, features)) if sequences else values[0]
     x = writer.node("Transpose", x, perm=[1, 0, 2])
     # An LSTM that is given one state takes it for both.
-    states = [writer.node("Reshape", value, writer.integers(1, -1, units)) for value in values[1:]]
+    layers = attributes.get("layers", 1)
+    states = [_first_states(writer, value, layers * directions, units) for value in values[1:]]
     states = [*states, states[-1]][:2] if states and operator.op == "LSTM" else states
-    for _ in range(attributes.get("layers", 1)):
+    for layer in range(layers):
+        rows = (writer.integers(layer * directions), writer.integers((layer + 1) * directions), writer.integers(0))
+        own = [writer.node("Slice", state, *rows) for state in states] if layers > 1 else states
         sides = [_gates(writer, order, units, features, bias=attributes.get("bias", True)) for _ in range(directions)]
         joined = [writer.node("Concat", *parts, axis=0) for parts in zip(*sides, strict=True)]
         direction = "bidirectional" if directions == 2 else "forward"
-        given = [*joined, *[""] * (4 - len(joined)), *states] if states else joined
+        given = [*joined, *[""] * (4 - len(joined)), *own] if own else joined
         made = writer.node(op, x, *given, hidden_size=units, direction=direction, **options)
         features = directions * units
         x = writer.node("Reshape", writer.node("Transpose", made, perm=[0, 2, 1, 3]), writer.integers(0, 0, features))
     x = writer.node("Transpose", x, perm=[1, 0, 2])
     return writer.node("Reshape", x, writer.integers(-1, *sequences, steps, features)) if sequences else x
+
+
+def _first_states(writer: Writer, value: str, layers: int, units: int) -> str:
+    """With an axis for layers and directions in front."""
+    if layers == 1:
+        return writer.node("Reshape", value, writer.integers(1, -1, units))
+    return writer.node("Transpose", writer.node("Reshape", value, writer.integers(-1, layers, units)), perm=[1, 0, 2])
 
 
 def _gates(writer: Writer, order: Sequence[int], units: int, features: int, *, bias: bool) -> list[str]:
