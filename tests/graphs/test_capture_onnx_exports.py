@@ -187,7 +187,7 @@ def test_what_exporters_fold_into_the_batch_is_known(kind: str) -> None:
     assert backend.array(backend.prepare(graph, 2)()).shape == (2, *original.output_shape)
 
 
-class Begun(nn.Module):
+class WithFirstStates(nn.Module):
     """Layers that begin with states made of a second input."""
 
     def __init__(self, kind: str, layers: int, both: bool) -> None:
@@ -206,7 +206,7 @@ class Begun(nn.Module):
 def test_states_that_several_layers_or_directions_begin_with_are_followed(kind: str, layers: int, both: bool) -> None:
     from slotool.profiling.backends.onnx_model import onnx_model
 
-    module = Begun(kind, layers, both)
+    module = WithFirstStates(kind, layers, both)
     graph = capture_torch(module, {"x": (5, 6), "z": (3,)})
     assert not graph.unknown
     assert graph.weights == count(module)
