@@ -121,3 +121,33 @@ def test_lookups_of_computed_places_are_refused_by_name() -> None:
     builder.add("Gather", [data, places], axis=0)
     with pytest.raises(GraphError, match="cannot be built in Keras"):
         functional_model(builder.graph(), weights)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+def test_a_sequence_read_backwards_has_the_other_direction_of_it_read_forwards(kind: str) -> None:
+    """Both directions have the same weights here, as they have the same shapes."""
+    builder = GraphBuilder()
+    builder.add(kind, builder.add("InputLayer", shape=[7, 5]), units=6, bidirectional=True)
+    model = functional_model(builder.graph(), weights)
+    x = np.random.default_rng(1).standard_normal((2, 7, 5), dtype=np.float32)
+    forwards, backwards = (np.asarray(model(values)) for values in (x, x[:, ::-1]))
+    assert forwards.shape == (2, 7, 12)
+    np.testing.assert_allclose(forwards[:, ::-1, 6:], backwards[..., :6], rtol=1e-5)
+    assert np.abs(forwards[..., :6] - forwards[..., 6:]).max() > 1e-3
+
+
+def test_a_recurrent_layer_takes_a_first_state_for_each_layer_and_direction() -> None:
+    builder = GraphBuilder()
+    x, state = builder.add("InputLayer", shape=[7, 5]), builder.add("InputLayer", shape=[4, 6])
+    builder.add("GRU", [x, state], units=6, layers=2, bidirectional=True)
+    model = functional_model(builder.graph(), weights)
+    random = np.random.default_rng(2)
+    values, states = (random.standard_normal(shape, dtype=np.float32) for shape in ((2, 7, 5), (2, 4, 6)))
+    plain = np.asarray(model([values, states]))
+    for row in range(4):
+        other = states.copy()
+        other[:, row] += 1
+        changed = np.abs(np.asarray(model([values, other])) - plain).max(axis=(0, 1))
+        assert changed.max() > 1e-3
+        if row >= 2:  # of the last layer, whose directions do not see each other
+            assert (changed[:6].max() > 1e-3, changed[6:].max() > 1e-3) == (row == 2, row == 3)

@@ -237,18 +237,30 @@ def _recurrent(operator: Operator, inputs: Sequence[Shape], values: Sequence[Val
     states = [keras.ops.reshape(value.stated(), (-1, rows, attributes["units"])) for value in values[1:]]
     states = [*states, states[-1]][:2] if states and operator.op == "LSTM" else states
     for number in range(attributes.get("layers", 1)):
-        layer = getattr(keras.layers, operator.op)(
-            attributes["units"],
-            return_sequences=True,
-            use_bias=attributes.get("bias", True),
-            kernel_initializer=weights,
-            recurrent_initializer=weights,
-            name=f"{layer_name(operator)}_{number}",
-        )
-        layer = keras.layers.Bidirectional(layer) if attributes.get("bidirectional") else layer
-        own = [state[:, number * directions + side] for side in range(directions) for state in states]
-        x = layer(x, initial_state=own) if own else layer(x)
+        own = [[state[:, number * directions + side] for state in states] for side in range(directions)]
+        sides = [_one_way(operator, number, weights, side > 0, x, own[side]) for side in range(directions)]
+        x = sides[0] if directions == 1 else keras.ops.concatenate(sides, axis=-1)
     return Value.as_stated(x, 2)
+
+
+def _one_way(
+    operator: Operator, number: int, weights: Initializer, backwards: bool, x: Any, states: Sequence[Any]
+) -> Any:
+    """One direction of a recurrent layer. ``keras.layers.Bidirectional`` copies its layer by what can be written to a
+    file, as our weights cannot."""
+    import keras
+
+    layer = getattr(keras.layers, operator.op)(
+        operator.attributes["units"],
+        return_sequences=True,
+        go_backwards=backwards,
+        use_bias=operator.attributes.get("bias", True),
+        kernel_initializer=weights,
+        recurrent_initializer=weights,
+        name=f"{layer_name(operator)}_{number}{'_backwards' if backwards else ''}",
+    )
+    steps = layer(x, initial_state=list(states)) if states else layer(x)
+    return keras.ops.flip(steps, axis=1) if backwards else steps
 
 
 ARITHMETIC: dict[str, Function] = {
