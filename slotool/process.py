@@ -25,6 +25,8 @@ _THREAD_VARIABLES = (
 )
 _PR_SET_PDEATHSIG = 1
 _RESERVED_FILES = 256
+# The Python of processes that run modules of slotool.
+INTERPRETER = sys.executable
 # Numbers of glibc's mallopt, and more bytes than a call of a network allocates at once.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 
@@ -60,7 +62,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
     ``python -m`` looks in the current directory first, where a folder named as a package can hide the installed one.
     """
     code = f"import runpy, sys; sys.path[:] = {sys.path!r}; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
-    return [sys.executable, "-P", "-c", code, module, *arguments]
+    return [INTERPRETER, "-P", "-c", code, module, *arguments]
 
 
 def cores_by_preference(topology: str = "/sys/devices/system/cpu") -> list[int]:

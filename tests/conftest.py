@@ -94,10 +94,18 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         _freeze()
 
 
-@pytest.fixture(autouse=True)
-def captures_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes in which models are captured have torch already; tests of those processes override this."""
-    monkeypatch.setattr("slotool.graphs.capture.apart.INTERPRETER", str(launchers() / "python"))
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> Iterator[None]:
+    """Processes that capture, measure, answer or send have torch already; modules that test those override this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("slotool.process.INTERPRETER", str(launchers() / "python"))
+        yield
+
+
+@pytest.fixture
+def real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one test of processes as users have them: each has its own number, and can be stopped by a signal."""
+    monkeypatch.setattr("slotool.process.INTERPRETER", sys.executable)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from torch import nn
 
 import slotool
+import slotool.process
 from slotool.api import capture_sweep
 from slotool.api.progress import Quiet
 from slotool.errors import (
@@ -152,7 +153,7 @@ def create_model(name, pretrained):
 def test_a_killed_sweep_whose_last_line_is_torn_loses_and_doubles_nothing(tmp_path: Path) -> None:
     (tmp_path / "timm.py").write_text(MANY)
     out, journal = tmp_path / "zoo.jsonl", tmp_path / "zoo.jsonl.journal"
-    command = [sys.executable, "-m", "slotool", "capture", "--timm", "all", "-o", str(out), "--processes", "1"]
+    command = [slotool.process.INTERPRETER, "-m", "slotool", "capture", "--timm", "all", "-o", out, "--processes", "1"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(slotool.__file__).parents[1]}"}
     built = {run: tmp_path / f"built-{run}.txt" for run in ("first", "second")}
     given = {run: {**environment, "BUILT": str(path)} for run, path in built.items()}

@@ -35,6 +35,7 @@ with socket.socket(socket.AF_UNIX) as server:
         signal.signal(number, lambda number, frame: os.kill(child, number))
     ended = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "big", signed=True)
 if ended < 0:
-    signal.signal(-ended, signal.SIG_DFL)
+    if ended != -signal.SIGKILL:
+        signal.signal(-ended, signal.SIG_DFL)
     os.kill(os.getpid(), -ended)
 sys.exit(ended)

@@ -189,6 +189,8 @@ def _end(code: int) -> NoReturn:
 
 def _run(request: dict[str, Any], python: str) -> None:
     """The script, or the code behind ``-c``, as the interpreter would run it; what it starts is run by ``python``."""
+    # The shell that started the process in the background had it ignore this one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
     os.sched_setaffinity(0, request["cores"])
     os.environ.clear()

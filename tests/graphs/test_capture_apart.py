@@ -34,8 +34,8 @@ def large():
 }
 
 
-@pytest.fixture(autouse=True)
-def captures_in_forks() -> None:
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> None:
     """Not here: the processes are as users have them."""
 
 

@@ -15,6 +15,7 @@ from slotool.predictors.registry import names_of
 from slotool.predictors.scoring import PredictionsTable
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
+from tests.docs.preloaded import launchers
 
 MLPS, CNNS = random_networks(200, seed=0), random_networks(60, seed=0, kind="cnn")
 TORCH_FACTORY = """
@@ -45,22 +46,11 @@ def measured(tmp_path_factory) -> Path:
 def predictor(measured: Path, tmp_path_factory) -> Path:
     """A trained predictor, by the command itself."""
     import subprocess
-    import sys
 
     out = tmp_path_factory.mktemp("predictor") / "p"
     inputs = [measured / "latency.parquet", "--graphs", measured / "mlps.parquet", "--graphs", measured / "cnns.jsonl"]
-    command = [
-        sys.executable,
-        "-m",
-        "slotool",
-        "train-predictor",
-        *inputs,
-        "--model",
-        "linear",
-        "--out",
-        out,
-    ]
-    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    command = [launchers() / "slotool", "train-predictor", *inputs, "--model", "linear", "--out", out]
+    subprocess.run(command, check=True, capture_output=True)
     return out
 
 

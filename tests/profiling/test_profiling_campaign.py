@@ -37,6 +37,7 @@ def start(**options: Any) -> WorkerProcess:
     )
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_a_worker_has_the_threads_and_cores_it_was_given_and_no_more() -> None:
     core = max(os.sched_getaffinity(0))
     with start(affinity=[core]) as worker:

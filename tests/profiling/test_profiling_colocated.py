@@ -31,6 +31,11 @@ SETTINGS = Settings(
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process is given one core only")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> None:
+    """Not here: the processes are as users have them, whose times are compared."""
+
+
 @st.composite
 def one_member(draw: st.DrawFn) -> np.ndarray:
     """Begin and end of samples, one after the other with pauses between."""

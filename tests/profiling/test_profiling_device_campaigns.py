@@ -28,6 +28,11 @@ MEGABYTE = 10**6
 MEMORY_BYTES = 10 * MEGABYTE
 
 
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> None:
+    """Not here: memory of the device is free as soon as the process that had it has ended."""
+
+
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeviceState:
     """Of the device that the workers are on."""

@@ -27,6 +27,11 @@ needs_schedstat = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> None:
+    """Not here: the processes are as users have them, whose times are compared."""
+
+
 @contextmanager
 def on_one_core() -> Iterator[int]:
     before = os.sched_getaffinity(0)

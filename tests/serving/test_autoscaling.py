@@ -129,6 +129,7 @@ def test_workers_are_added_and_removed_under_load_and_no_request_is_lost() -> No
         InlineInferenceEngine().scale_to(2)
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_a_worker_that_is_busy_with_the_models_before_is_not_kept(tmp_path: Path) -> None:
     """It was not needed any more when other models came, and is needed again before its call has ended."""
     old, new = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,11 @@ from slotool.serving.request_options import RequestOptions
 
 HERE = lambda: False  # noqa: E731
 X = np.random.default_rng(0).random((64, 1, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> None:
+    """Not here: the processes are as users have them."""
 
 
 def family() -> ServedModel:
@@ -75,7 +79,7 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
         await asyncio.sleep(0.1)  # both are at work now, as far as the router knows
         assert router.worker_states() == [{"state": "busy", "model": "family", "device": "cpu"}] * 2
         # At first no process can be started in its place.
-        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        monkeypatch.setattr("slotool.process.INTERPRETER", "/nowhere/python")
         os.kill(stopped[0], signal.SIGKILL)
         await asyncio.sleep(0.3)
         assert engine.pid(0) == stopped[0]

@@ -25,6 +25,11 @@ CORES = len(os.sched_getaffinity(0))
 WORKER = "slotool.serving.engines.worker"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> None:
+    """Not here: the workers are counted among the children of the server."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     constant(tmp_path / "net", 0)

@@ -23,6 +23,7 @@ import pytest
 import torch
 import tritonclient.grpc as triton
 
+import slotool.process
 from slotool.data import load_dataset
 from slotool.elastic.family import Family, Version
 from slotool.elastic.training import family_graphs
@@ -65,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """The real process, once it has said that it is ready, and the document it printed."""
-    command = [sys.executable, "-m", "slotool", "serve", *arguments, "--port", "0", "--json"]
+    command = [slotool.process.INTERPRETER, "-m", "slotool", "serve", *arguments, "--port", "0", "--json"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

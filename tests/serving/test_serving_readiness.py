@@ -36,6 +36,11 @@ X = np.zeros((1, 1, 8, 8), dtype=np.float32)
 HERE: Callable[[], bool] = lambda: False  # noqa: E731
 
 
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> None:
+    """Not here: a worker is stopped by a signal, which a fork's stand-in cannot pass on."""
+
+
 class Puppet(InferenceEngine):
     """Workers that do nothing until the test says so. ``calls``: who is at work, and whom to tell."""
 

@@ -39,6 +39,11 @@ Slotool = Callable[..., Any]
 pytestmark = pytest.mark.skipif(CORES < 2, reason="two workers need two cores")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def workers_in_forks() -> None:
+    """Not here: the workers are counted among the children of the server."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The shipped family as it is served, with tables as if it had been measured."""

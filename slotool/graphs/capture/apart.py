@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import slotool
 import slotool.errors
+import slotool.process
 from slotool import strict_json
 from slotool.errors import RunError, SlotoolError, TimedOut, WorkerError
 from slotool.graphs.capture.sources import Source
@@ -28,7 +28,6 @@ from slotool.machine import machine_facts
 DEFAULT_TIMEOUT_S = 600.0
 # Of the memory available at the start, what a capture may take.
 MEMORY_SHARE = 0.9
-INTERPRETER = sys.executable
 _TICK_S = 0.2
 _CODE = "import sys; sys.path.append({root!r}); from slotool.graphs.capture.worker import main; main()"
 
@@ -86,7 +85,7 @@ def _worker(sources: Sequence[Source]) -> Iterator[_Worker]:
     code = _CODE.format(root=str(Path(slotool.__file__).parents[1]))
     # Its own session, so that Ctrl-C in the terminal reaches the parent alone, which ends all that the model started.
     process = subprocess.Popen(
-        [INTERPRETER, "-P", "-c", code, json.dumps(options)],
+        [slotool.process.INTERPRETER, "-P", "-c", code, json.dumps(options)],
         stdin=subprocess.DEVNULL,
         stdout=2,
         pass_fds=(writing,),
