@@ -9,7 +9,7 @@ INPUTS := pyproject.toml constraints.txt
 # What compares times is alone on the machine, whatever make is asked for.
 .NOTPARALLEL:
 
-.PHONY: demo test test-shared test-alone hostile check style types format test-minimum test-newest bench bench-record bench-peers predictors gpu reproduce docs docs-outputs clean
+.PHONY: demo test test-shared test-alone test-long hostile check style types format test-minimum test-newest bench bench-record bench-peers predictors gpu reproduce docs docs-outputs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
@@ -25,7 +25,12 @@ test: test-shared test-alone
 # Several workers share the cores, so threads of OpenMP that wait for each other sleep: spinning, they would keep those off
 # whom they wait for.
 test-shared: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(AGAIN) -n 3 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(AGAIN) -m "not long" -n 3 --dist loadfile --no-loadscope-reorder \
+	  tests $(ALONE:%=--ignore=%)
+
+# Campaigns of minutes, and clusters that lose nodes. `make test` has a smaller one of each.
+test-long: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(AGAIN) -m long -n 2 --dist loadfile tests
 
 test-alone: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(AGAIN) $(ALONE)

@@ -67,6 +67,7 @@ def run(items: list[Item], out: Path, engine: RayEngine) -> LatencyTable:
         return campaign.run()
 
 
+@pytest.mark.long
 def test_an_item_that_kills_whoever_measures_it_fails_alone(two_nodes: Nodes, out: Path, subject: MakeSubject) -> None:
     subjects = [subject("fatal", "parricide"), subject("unlucky", "parricide-once"), subject("s0"), subject("s1")]
     rows = run(solo_items(subjects, SETTINGS), out, RayEngine(SETTINGS)).rows.set_index("subject")
@@ -94,6 +95,7 @@ def graphs(tmp_path: Path) -> Path:
     return tmp_path / "graphs.parquet"
 
 
+@pytest.mark.long
 def test_the_command_is_interrupted_and_resumed_without_a_word_of_ray(
     two_nodes: Nodes, graphs: Path, out: Path
 ) -> None:
@@ -140,6 +142,7 @@ def endless(engine: RayEngine, drawn: list[Item], noticed: str) -> Iterator[Item
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores to have a node with fewer")
+@pytest.mark.long
 def test_nodes_of_another_kind_are_left_out_and_those_that_die_lose_nothing(two_nodes: Nodes) -> None:
     first, second = two_nodes.measuring
     smaller, told, drawn = add_a_smaller_one(two_nodes), [], []

@@ -13,12 +13,12 @@ from slotool.atomic import alone
 from slotool.errors import InputError
 from tests.docs.preloaded import launchers
 
-# The one of each paper that takes the fewest seconds.
+# The one of each paper that takes the fewest seconds. Model switching trains the models that the demo trains too.
 ONE_OF_EACH = (
     "inference-latency-prediction:3",
     "slo-aware-neural-networks:1",
     "tolerance-tiers:2",
-    "model-switching:1",
+    pytest.param("model-switching:1", marks=pytest.mark.long),
     "superserve:11a",
 )
 

@@ -71,6 +71,7 @@ def test_a_worker_that_ray_does_not_reach_for_a_moment_is_not_given_up(
     assert not answers
 
 
+@pytest.mark.long
 def test_workers_are_changed_under_load_and_no_request_is_lost(nodes: Nodes, tmp_path: Path) -> None:
     """Three nodes of one CPU each: new workers load on two of them, while the old one serves on the third."""
     with Service.on(RayInferenceEngine(1, address=nodes.address), tmp_path) as service:
@@ -102,6 +103,7 @@ def test_workers_are_changed_under_load_and_no_request_is_lost(nodes: Nodes, tmp
         assert min(service.run(change())) > 5
 
 
+@pytest.mark.long
 def test_workers_come_with_the_load_as_far_as_there_are_cpus_and_no_request_is_lost(
     nodes: Nodes, tmp_path: Path
 ) -> None:

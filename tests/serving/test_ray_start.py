@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 
 import httpx
+import pytest
 
 from slotool.testing.serving import NAME, X, two_versions
 from tests.started_ray import LISTENS, environment, kill, process, started_cluster
@@ -24,6 +25,7 @@ def test_the_how_to_starts_no_node_that_strangers_can_use() -> None:
     assert all(line.startswith("RAY_AUTH_MODE=token ") for line in starts)
 
 
+@pytest.mark.long
 def test_a_cluster_that_asks_for_a_token_serves_while_a_node_is_lost(tmp_path: Path) -> None:
     served = two_versions(tmp_path)
     stranger = tmp_path / "stranger"
