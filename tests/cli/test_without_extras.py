@@ -42,18 +42,33 @@ def run(folder: Path, environment: dict[str, str], command: str) -> subprocess.C
     return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "generate mlp -o mlps.parquet --count 3 --units 0:4",
-        "train mlp -o mlp --data digits --epochs 1 --hidden 8",
-        "capture --torch torch.nn:ReLU --input-shape 8 -o graph.jsonl",
-        "predict --torch torch.nn:ReLU --input-shape 8 --backend torch",
-    ],
+NEED_NONE = (
+    "generate mlp -o mlps.parquet --count 3 --units 0:4",
+    "train mlp -o mlp --data digits --epochs 1 --hidden 8",
+    "capture --torch torch.nn:ReLU --input-shape 8 -o graph.jsonl",
+    "predict --torch torch.nn:ReLU --input-shape 8 --backend torch",
 )
-def test_a_command_that_needs_none_works(tmp_path: Path, environment: dict[str, str], command: str) -> None:
-    finished = run(tmp_path, environment, command)
+# In one process, which imports torch once.
+IN_TURN = """
+import sys
+from slotool.cli import main
+
+for command in sys.argv[1:]:
+    sys.argv = ["slotool", *command.split()]
+    try:
+        main()
+    except SystemExit as end:
+        print(command, "ended with", end.code, flush=True)
+"""
+
+
+def test_commands_that_need_none_work(tmp_path: Path, environment: dict[str, str]) -> None:
+    arguments = [sys.executable, "-c", IN_TURN, *NEED_NONE]
+    finished = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
+    ended = [line for line in finished.stdout.splitlines() if " ended with " in line]
+    assert ended == [f"{command} ended with 0" for command in NEED_NONE], finished.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"mlps.parquet", "mlp", "graph.jsonl"}
 
 
 def test_doctor_lists_extras_that_are_not_installed(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -152,9 +152,10 @@ def test_a_search_finds_the_front_and_its_ends() -> None:
 
 def test_train_supernet_end_to_end(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "SCORED", 8)
-    out = tmp_path / "supernet"
-    command = ["train", "supernet", "-o", out, "--data", "digits", "--epochs", 1, "--expand", "0.5,1", "--width", "1"]
-    done = slotool(*command, "--points", 4, "--threads", 1, "--json")
+    out, few = tmp_path / "supernet", load_dataset("digits").train
+    np.savez(tmp_path / "few.npz", x=few.x[:300], y=few.y[:300])
+    command = ["train", "supernet", "-o", out, "--data", tmp_path / "few.npz", "--epochs", 1, "--expand", "0.5,1"]
+    done = slotool(*command, "--width", 1, "--points", 3, "--threads", 1, "--json")
     assert done.exit_code == 0, done.stderr
     rows = done.document["points"]
     assert rows[-1]["point"] == "full"
@@ -167,10 +168,10 @@ def test_train_supernet_end_to_end(slotool: Slotool, tmp_path: Path, monkeypatch
     assert "exists already" in again.stderr
 
     outcomes, latency = tmp_path / "outcomes.parquet", tmp_path / "latency.parquet"
-    evaluated = slotool("evaluate", out, "-o", outcomes, "--repeats", 1, "--limit", 40, "--json")
+    evaluated = slotool("evaluate", out, "-o", outcomes, "--repeats", 1, "--limit", 20, "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
     assert [row["version"] for row in evaluated.document["points"]] == [row["point"] for row in rows]
-    arguments = ["--co-runners", 0, "--batch-size", "1,4", "--threads", 1, "--runs", 5]
+    arguments = ["--co-runners", 0, "--batch-size", "1,4", "--threads", 1, "--runs", 5, "--rounds", 1]
     profiled = slotool("profile", "points", out, "-o", latency, *arguments)
     assert profiled.exit_code == 0, profiled.stderr
     assert_served(model, LatencyTable.load(latency), OutcomeTable.load(outcomes))

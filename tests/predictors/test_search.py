@@ -29,7 +29,7 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
 
 
 def searched(**options: object) -> DnnPredictor:
-    predictor = DnnPredictor([1, 2, 3], **options)
+    predictor = DnnPredictor([1, 2], **options)
     predictor.fit(Examples(GRAPHS[:40], SECONDS[:40]), Examples(GRAPHS[40:], SECONDS[40:]), seed=5)
     return predictor
 

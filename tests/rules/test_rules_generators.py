@@ -196,7 +196,7 @@ def _breaks_a_bound(rules: RuleSet, truth: OutcomeTable) -> bool:
 @pytest.mark.parametrize("population", list(POPULATIONS.values()), ids=list(POPULATIONS))
 @pytest.mark.parametrize("kind", ["relative", "absolute"])
 def test_no_tier_exceeds_its_bound_more_often_than_promised(population: Population, kind: str) -> None:
-    delta, draws, draw = 0.05, 40, np.random.default_rng(7)
+    delta, draws, draw = 0.05, 25, np.random.default_rng(7)
     truth = population_outcomes(*population(np.random.default_rng(1), 20_000))
     broken, certified = 0, 0
     for seed in range(draws):
