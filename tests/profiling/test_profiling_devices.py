@@ -118,8 +118,7 @@ def test_on_the_fake_device_the_events_leave_out_what_the_host_takes(state: Devi
     state.wake_us = 20_000
     found = ask(FakeDeviceBackend(DEVICE))
     assert found["status"] == "ok", found
-    assert np.median(found["device_samples_s"]) < 0.01
-    assert np.median(found["samples_s"]) > 0.02
+    assert np.median(np.subtract(found["samples_s"], found["device_samples_s"])) > 0.019
 
 
 @pytest.mark.parametrize("way", ["run", "keep_busy"])

@@ -76,7 +76,8 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
             asyncio.ensure_future(router.answer("family", X[i : i + 1], RequestOptions(60e6), router.now_us(), HERE))
             for i in range(40)
         ]
-        await asyncio.sleep(0.1)  # both are at work now, as far as the router knows
+        while router.busy() < 2:  # both are at work then, as far as the router knows
+            await asyncio.sleep(0.01)
         assert router.worker_states() == [{"state": "busy", "model": "family", "device": "cpu"}] * 2
         # At first no process can be started in its place.
         monkeypatch.setattr("slotool.process.INTERPRETER", "/nowhere/python")
@@ -121,7 +122,8 @@ def test_those_who_wait_are_reported_when_their_deadline_comes_though_every_work
                         router.answer("family", X[:1], RequestOptions(ms * 1e3), router.now_us(), HERE)
                     )
                 )
-                await asyncio.sleep(0.02)  # so that each of the first two has a worker of its own
+                while router.busy() < min(2, len(asked)):  # each of the first two has a worker of its own
+                    await asyncio.sleep(0.01)
             await asyncio.wait(asked[2:])
             assert not any(task.done() for task in asked[:2])
         finally:

@@ -324,9 +324,10 @@ def test_open_loop_a_stall_delays_no_later_request(server: Any) -> None:
     first_s, last_s = log.rows["sent_s"][stalled].min(), log.rows["done_s"][stalled].max()
     during = log.rows["sent_s"].between(first_s, last_s) & ~stalled
     assert during.sum() > 20, "requests kept leaving while the stalled ones were outstanding"
-    assert np.median(log.send_delay_s) < 0.02
-    gaps_s = np.diff(np.sort(np.array(server.arrived_s[WARM_UP:])))
-    assert np.median(np.abs(gaps_s - np.diff(plan.times_s))) < 0.02, "they also arrive as they were drawn"
+    # A client that waits for answers would send most of them by the stall, or half of it, too late.
+    assert np.median(log.send_delay_s) < server.stall_s / 4
+    lag_s = np.sort(np.array(server.arrived_s[WARM_UP:])) - plan.times_s
+    assert np.median(np.abs(lag_s - np.median(lag_s))) < server.stall_s / 4, "they also arrive as they were drawn"
 
 
 def test_a_late_client_is_charged_for_its_send_delay(server: Any) -> None:
