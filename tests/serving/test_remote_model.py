@@ -201,7 +201,7 @@ def test_an_answer_that_drips_ends_too(endpoint: Endpoint) -> None:
 def test_one_whose_signature_is_known_is_not_asked_before_its_first_call(endpoint: Endpoint) -> None:
     for url in ("http://127.0.0.1:9/v2/models/m", "grpc://127.0.0.1:9/m"):
         with open_remote(url, signature=Endpoint.signature) as model, pytest.raises(RemoteUnavailable):
-            model.run_within({"x": np.ones(1, dtype=np.float32)}, 0.1)
+            model.run_within({"x": np.ones(1, dtype=np.float32)}, 30.0)
     endpoint.answers = [(200, RIGHT)]
     with open_remote(endpoint.url, signature=Endpoint.signature) as model:
         assert model([1.0])["y"].tolist() == [2.5]
