@@ -38,7 +38,7 @@ def capture(
 ) -> Capture:
     """Read Keras, PyTorch or ONNX models as operator graphs; of several those that cannot be captured are left out.
 
-    Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Models given by name are
+    Shapes found have their channels first; FLOPs are per example, a multiply-add counting two. Models given by name are
     captured in a process of their own, model objects in this one.
 
     Args:
@@ -46,10 +46,11 @@ def capture(
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
             or a graph file.
         out: Graph file to write: .jsonl or .parquet.
-        input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
-            all, or one for each; a mapping of shapes by name for several inputs.
-        input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
-            of its weights, int64 where only that runs.
+        input_shape: Shape of one example without the batch, in the model's own order of axes: for torch modules, free
+            axes of ONNX and Keras, and Keras models that are not built, which this builds; one for all, or one for
+            each; a mapping of shapes by name for several inputs.
+        input_dtype: Element type of the inputs of a torch module, or of a Keras model with a ``call`` of its own; a
+            mapping by name for several; None: that of the weights, whole numbers where only these run.
         timeout_s: Seconds after which the capture of one model has hung.
         max_memory_gb: What the capture of a model may take; None: 90 % of what is free.
         force: Replace ``out`` if it exists.

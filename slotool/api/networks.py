@@ -29,7 +29,7 @@ Network = Any
 @dataclass(frozen=True)
 class InMemory:
     """A model object: ``framework`` is torch or keras, ``input_shape`` of one example, for torch and
-    for free axes of Keras."""
+    for free axes and models of Keras that are not built."""
 
     framework: str
     model: Any
@@ -45,7 +45,7 @@ class InMemory:
             return replace(capture_torch(self.model, self.input_shape, self.input_dtype), name=name)
         from slotool.graphs.capture import capture_keras
 
-        graph = capture_keras(self.model, self.input_shape)
+        graph = capture_keras(self.model, self.input_shape, self.input_dtype)
         return replace(graph, name=graph.name or name)
 
 
@@ -96,8 +96,8 @@ class Networks:
         takes = _needs_shape if any(map(_needs_shape, given)) else _may_take_shape
         modules = sum(map(_needs_shape, given))
         shapes = _shapes(input_shape, modules, sum(map(takes, given)))
-        if input_dtype is not None and not modules:
-            raise ArgumentError("input_dtype", "it belongs to torch modules, and none is given")
+        if input_dtype is not None and not any(map(_may_take_dtype, given)):
+            raise ArgumentError("input_dtype", "it belongs to torch modules and Keras models, and none is given")
         each = iter(shapes)
         parts = [_part(one, next(each, ()) if takes(one) else (), input_dtype, argument) for one in given]
         if called and any(isinstance(part, Path) for part in parts):
@@ -237,7 +237,7 @@ def _part(
     if _is_instance(one, "torch", "nn", "Module"):
         return InMemory("torch", one, shape, dtype)
     if _is_instance(one, "keras", "Model"):
-        return InMemory("keras", one, shape, None)
+        return InMemory("keras", one, shape, dtype)
     raise ArgumentError(
         argument,
         f"{with_article(type(one).__name__)} is neither a network, nor the name or file of one: see slotool.predict",
@@ -255,6 +255,10 @@ def _needs_shape(one: Network) -> bool:
     if isinstance(one, str):
         return ":" in one and Path(one).suffix not in (*GRAPH_SUFFIXES, ".onnx", ".keras")
     return _is_instance(one, "torch", "nn", "Module")
+
+
+def _may_take_dtype(one: Network) -> bool:
+    return _needs_shape(one) or _is_instance(one, "keras", "Model")
 
 
 def _may_take_shape(one: Network) -> bool:

@@ -33,15 +33,15 @@ InputShape = Annotated[
     list[str] | None,
     typer.Option(
         "--input-shape",
-        help="One example's, for --torch and free axes of --onnx and .keras: 3,32,32, or 'tokens=128;mask=128'; one "
-        "for all or each.",
+        help="One example's, for --torch, and for free axes of --onnx and --keras: 3,32,32, or 'tokens=128;mask=128'; "
+        "one for all or each. Keras has channels last.",
     ),
 ]
 InputDtype = Annotated[
     str | None,
     typer.Option(
         "--input-dtype",
-        help="Of --torch's inputs: int64, or 'ids=int64;x=float32'.",
+        help="Of inputs of --torch, or of --keras not built: int64, or 'ids=int64;x=float32'.",
         show_default="that of the weights, or int64",
     ),
 ]
@@ -55,8 +55,11 @@ MaxMemory = Annotated[
 
 def capture(
     keras: Annotated[
-        str | None,
-        typer.Option("--keras", help="Names in keras.applications with commas, all, or a .keras file."),
+        list[str] | None,
+        typer.Option(
+            "--keras",
+            help="all, or names in keras.applications with commas; a .keras file; as --torch; repeatable.",
+        ),
     ] = None,
     torch: Torch = None,
     onnx: Onnx = None,
@@ -69,7 +72,7 @@ def capture(
         list[str] | None,
         typer.Option(
             "--factory-arguments",
-            help="For --torch's function: 'depth=12,width=64'; repeatable.",
+            help="For a factory's function: 'depth=12,width=64'; repeatable.",
         ),
     ] = None,
     processes: Annotated[
@@ -129,9 +132,9 @@ def capture(
             )
     else:
         refuse_without_effect(("processes",), "without --torchvision, --timm or --transformers")
-        if keras is not None and (keras == "all" or "," in keras):
+        if keras and len(keras) == 1 and (keras[0] == "all" or "," in keras[0]):
             refuse_without_effect(("timeout", "max_memory_gb"), "for several networks of keras.applications")
-            found = slotool.capture_applications(keras, out, force=force, progress=output)
+            found = slotool.capture_applications(keras[0], out, force=force, progress=output)
         else:
             found = slotool.capture(sources, out, max_memory_gb=max_memory_gb, force=force, progress=output, **limits)
     output.show(found)
@@ -139,7 +142,7 @@ def capture(
 
 
 def sources_of(
-    keras: str | None = None,
+    keras: Sequence[str] | None = None,
     torch: Sequence[str] | None = None,
     onnx: Sequence[Path] | None = None,
     input_shape: Sequence[str] | None = None,
@@ -148,7 +151,7 @@ def sources_of(
 ) -> list[Source]:
     """What these options name, in order. A usage error when shapes do not belong to ``--torch`` one for one."""
     from slotool.errors import GraphError
-    from slotool.factories import arguments_of
+    from slotool.factories import arguments_of, is_factory
     from slotool.graphs.capture.sources import Source
 
     if torch and not input_shape:
@@ -156,36 +159,35 @@ def sources_of(
             "--torch needs the shape of one example, without the batch: --input-shape 3,32,32",
             param_hint="--input-shape",
         )
-    if input_shape and not (torch or onnx or (keras or "").endswith(".keras")):
+    own = torch or [name for name in keras or () if is_factory(name)]
+    if input_shape and not (own or onnx) and all(map(str.isidentifier, keras or ())):
         raise typer.BadParameter(
-            "it belongs to --torch, and to free axes of --onnx and .keras files", param_hint="--input-shape"
+            "it belongs to --torch, to models of your own and to free axes of --onnx and .keras files",
+            param_hint="--input-shape",
         )
-    if input_dtype is not None and not torch:
-        raise typer.BadParameter("it belongs to --torch; give both or neither", param_hint="--input-dtype")
-    if factory_arguments and not torch:
-        raise typer.BadParameter("it belongs to --torch; give both or neither", param_hint="--factory-arguments")
+    for flag, given in (("--input-dtype", input_dtype), ("--factory-arguments", factory_arguments)):
+        if given and not own:
+            raise typer.BadParameter("it belongs to --torch, or --keras module:factory", param_hint=flag)
+    shapes = [_shape(text) for text in input_shape or ()] or [()]
     if onnx:
-        found = [_shape(text) for text in input_shape or ()] or [()]
-        pairs = zip(onnx, _one_each(found, len(onnx), "shapes", "--input-shape", "--onnx"), strict=True)
+        pairs = zip(onnx, _one_each(shapes, len(onnx), "shapes", "--input-shape", "--onnx"), strict=True)
         return [Source("onnx", str(path), shape) for path, shape in pairs]
-    if not torch:
-        shapes = [_shape(text) for text in input_shape or ()] or [()]
-        return [Source("keras", keras or "", *_one_each(shapes, 1, "shapes", "--input-shape", "--keras"))]
+    framework, names = ("torch", list(torch)) if torch else ("keras", list(keras or ()))
     arguments = [arguments_of(text, GraphError) for text in factory_arguments or ()] or [{}]
-    if len(torch) == 1 < len(arguments):
-        torch = list(torch) * len(arguments)
-    shapes = [_shape(text) for text in input_shape or ()]
+    if len(names) == 1 < len(arguments):
+        names = names * len(arguments)
     dtype = _named(input_dtype) if input_dtype and "=" in input_dtype else input_dtype
+    flag = f"--{framework}"
     each = zip(
-        torch,
-        _one_each(shapes, len(torch), "shapes", "--input-shape"),
-        _one_each(arguments, len(torch), "lists of arguments", "--factory-arguments"),
+        names,
+        _one_each(shapes, len(names), "shapes", "--input-shape", flag),
+        _one_each(arguments, len(names), "lists of arguments", "--factory-arguments", flag),
         strict=True,
     )
-    return [Source("torch", name, shape, dtype, given) for name, shape, given in each]
+    return [Source(framework, name, shape, dtype, given) for name, shape, given in each]
 
 
-def _one_each(given: list[Any], networks: int, what: str, option: str, of: str = "--torch") -> list[Any]:
+def _one_each(given: list[Any], networks: int, what: str, option: str, of: str) -> list[Any]:
     """What is given, of one for all so often. A usage error for another number."""
     if len(given) not in (1, networks):
         raise typer.BadParameter(

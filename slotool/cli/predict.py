@@ -31,7 +31,8 @@ def predict(
         list[Path] | None, typer.Option("--graph", help="Graph file (.parquet or .jsonl); repeatable.")
     ] = None,
     keras: Annotated[
-        list[str] | None, typer.Option("--keras", help="Keras application or .keras file; repeatable.")
+        list[str] | None,
+        typer.Option("--keras", help="Keras application, .keras file, or as --torch; repeatable."),
     ] = None,
     torch: Torch = None,
     onnx: Onnx = None,
@@ -133,5 +134,4 @@ def _networks(
         for path in graph:
             require_graph_suffix(path)
         return graph
-    names: list[str | None] = [*keras] if keras else [None]
-    return [source for name in names for source in sources_of(name, torch, onnx, input_shape, input_dtype)]
+    return sources_of(keras, torch, onnx, input_shape, input_dtype)

@@ -222,10 +222,10 @@ def test_models_that_have_no_graph_are_explained(keras: Any) -> None:
     numeric = Subclassed()
     numeric.build((None, 3))
     for model, sentence in (
-        (Subclassed(), r"a call of its own and is not built: call it once .* keras\.Model\(x, model\.call\(x\)\)"),
-        (OfTwo(), r"capture keras\.Model\(\[x, y\], model\.call\(x, y\)\), where x and y are keras\.Input"),
-        (numeric, r"a call of its own that takes no symbolic input \(.*write it with Keras layers and keras\.ops"),
-        (keras.Sequential([keras.layers.Dense(3)]), r"is not built: say the shape of its input, as model\.build"),
+        (Subclassed(), r"is not built, .*: say that of one example, as --input-shape 28,28,1"),
+        (OfTwo(), r"several inputs, .*: say each by its name, as --input-shape 'x=28;y=28'"),
+        (numeric, r"does not run on inputs of \[3\] and float32; .* as --input-dtype int32"),
+        (keras.Sequential([keras.layers.Dense(3)]), r"is not built, .*: say that of one example"),
     ):
         with pytest.raises(GraphError, match=sentence):
             capture_keras(model)

@@ -212,7 +212,7 @@ def test_capture_fails_when_all_of_what_was_asked_for_does(slotool, tmp_path: Pa
         (["--torch", "a:b"], "--torch needs the shape of one example"),
         (
             ["--keras", "ResNet50", "--input-shape", "3"],
-            "to --torch, and to free axes of --onnx and .keras",
+            "to --torch, to models of your own and to free axes of --onnx and .keras",
         ),
         (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),
         (["--torch", "no_such_nets:b", "--input-shape", "8"], "no module no_such_nets"),

@@ -15,13 +15,13 @@ from slotool.graphs.capture.keras_layers import steps_of
 from slotool.graphs.capture.keras_models import (
     InputShape,
     folds_batch,
-    functional_of,
     layers_inside,
     sized,
     unmasked,
     with_sizes,
     written_as_functional,
 )
+from slotool.graphs.capture.keras_subclassed import InputType, functional_of
 from slotool.graphs.capture.keras_traced import Notes, add_traced, taken_since, whole_of
 from slotool.graphs.capture.keras_unrolled import unrolled
 from slotool.graphs.capture.keras_walk import OperationWalk
@@ -37,20 +37,24 @@ if TYPE_CHECKING:
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")
 
 
-def capture_keras(model: keras.Model, input_shape: InputShape = ()) -> OperatorGraph:
+def capture_keras(
+    model: keras.Model, input_shape: InputShape = (), input_dtype: InputType | None = None
+) -> OperatorGraph:
     """The graph of a model: Sequential, functional, or with a ``call`` of its own, with the shapes it was built with.
 
-    ``input_shape``: sizes of one example, as Keras has them, for free axes of one input, or by the inputs' names.
+    ``input_shape``: sizes of one example, as Keras has them, for free axes and for a model that is not built, which is
+    built then; of several inputs by their names. ``input_dtype``: element types of the inputs of a model with a
+    ``call`` of its own, one or by their names; by default whole numbers where embeddings alone take them, else float32.
     Inputs are in the order of ``model.inputs``; Keras sorts those of a dictionary by their names. Weights are counted
     as ``model.count_params()`` counts them, those of a layer called twice once (``OperatorGraph.shared_weights``). A
     layer that slotool does not know, also one of the user's own, is what its ``call`` is made of: of ``keras.ops`` and
     layers, or else of TensorFlow's operations, as that traces it. Windows folded into the axis of the batch are
     found that way. A layer that neither follows is kept as ``keras.<class>`` with its shape and weights and 0 FLOPs
     (see ``OperatorGraph.unknown``), so its share of the operators alone says what is left out.
-    Raises ``GraphError`` for a model that is not built, whose ``call`` takes no symbolic inputs, that has a free axis
+    Raises ``GraphError`` for a model whose shape is not known, whose ``call`` does not run on it, that has a free axis
     besides the batch of which no size is said, or other sizes than those said.
     """
-    functional = functional_of(model)
+    functional = functional_of(model, input_shape, input_dtype)
     if input_shape:
         functional = with_sizes(functional, model.name, input_shape)
     with warnings.catch_warnings():
@@ -305,7 +309,7 @@ class _Walk:
         if any(size is None for size in shape):
             raise GraphError(
                 f"layer {label!r} has a free axis in its shape {list(shape)}; say the sizes of one example, as "
-                "--input-shape 128 or input_shape=(128,) of a text model"
+                "--input-shape 128 of a text model or 224,224,3 of images"
             )
         return (shape[2], shape[0], shape[1]) if len(shape) == 3 and self._channels_last else shape
 

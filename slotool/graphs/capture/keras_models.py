@@ -3,63 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import batch_size
 from slotool.graphs.capture.keras_call import is_operation
 from slotool.printable import reason
 
-if TYPE_CHECKING:
-    import keras
-
 InputShape = tuple[int, ...] | Mapping[str, tuple[int, ...]]
-# Arguments of a ``call`` that are no inputs.
-_NO_INPUTS = ("training", "mask")
-
-
-def functional_of(model: keras.Model) -> Any:
-    """The functional model that computes what ``model`` does: itself, that of a Sequential, or what a ``call`` of its
-    own makes of symbolic inputs of the shapes that it was built with.
-
-    Raises ``GraphError`` for a model that is not built, and for a ``call`` that takes no symbolic inputs.
-    """
-    import keras
-
-    found = written_as_functional(model)
-    if found is not None:
-        return found
-    if isinstance(model, keras.Sequential):
-        raise GraphError(
-            f"{model.name} is a Sequential that is not built: say the shape of its input, as "
-            "model.build((None, 28, 28, 1))"
-        )
-    by_hand = "capture keras.Model({x}, model.call({x})), where {are} keras.Input(shape of one example)"
-    parameters = inspect.signature(model.call).parameters.values()
-    if len([each for each in parameters if each.default is each.empty and each.name not in _NO_INPUTS]) > 1:
-        raise GraphError(
-            f"{model.name} has a call of its own with several inputs, and Keras keeps the shape of the first only: "
-            + by_hand.format(x="[x, y]", are="x and y are").replace("call([x, y])", "call(x, y)")
-        )
-    # By the name that the model's own ``build`` has for it.
-    shapes = next(iter((getattr(model, "_build_shapes_dict", None) or {}).values()), None)
-    if shapes is None:
-        raise GraphError(
-            f"{model.name} has a call of its own and is not built: call it once on a batch of its input, then capture "
-            f"it; or {by_hand.format(x='x', are='x =')}"
-        )
-    try:
-        batch = batch_size(_sizes(shapes))
-        traced = _traced(model, [_inputs(shapes, "input", batch)], {})
-        whole = _taken_by_embeddings(traced)
-        return _traced(model, [_inputs(shapes, "input", batch, whole)], {}) if whole else traced
-    except Exception as error:
-        # A call of a user's own raises what it likes.
-        raise GraphError(
-            f"{model.name} has a call of its own that takes no symbolic input ({reason(error)}): write it with Keras "
-            "layers and keras.ops, or capture the network from torch or ONNX"
-        ) from error
 
 
 def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
@@ -76,9 +28,10 @@ def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
             raise GraphError(f"{name} takes no input {label!r}, but {', '.join(own)}")
         has = tuple(own[label].shape)[1:]
         if len(has) != len(sizes) or any(a not in (None, b) for a, b in zip(has, sizes, strict=True)):
-            shape = ", ".join("?" if size is None else str(size) for size in has)
-            raise GraphError(f"{name}: one example of its input {label!r} is [{shape}], not {list(sizes)}")
+            raise GraphError(f"{name}: one example of its input {label!r} is {_otherwise(has, sizes)}")
     shapes = [tuple(given.get(label, tuple(tensor.shape)[1:])) for label, tensor in own.items()]
+    if shapes == [tuple(tensor.shape)[1:] for tensor in own.values()]:
+        return functional
     inputs = [
         keras.Input(shape, name=label, dtype=tensor.dtype)
         for shape, (label, tensor) in zip(shapes, own.items(), strict=True)
@@ -89,6 +42,15 @@ def with_sizes(functional: Any, name: str, input_shape: InputShape) -> Any:
     except Exception as error:
         # What a layer says of sizes that do not fit it.
         raise GraphError(f"{name} cannot run on inputs of {list(map(list, shapes))} ({reason(error)})") from error
+
+
+def _otherwise(has: Sequence[int | None], sizes: Sequence[int]) -> str:
+    """That a shape is another; of an image whose channels are said first, how it is said in Keras' order."""
+    shown = ", ".join("?" if size is None else str(size) for size in has)
+    turned = (*sizes[1:], *sizes[:1])
+    fits = len(has) == len(sizes) > 1 and all(a in (None, b) for a, b in zip(has, turned, strict=True))
+    hint = f"; sizes are in the order that Keras has them, as {','.join(map(str, turned))}" if fits else ""
+    return f"[{shown}], not {list(sizes)}{hint}"
 
 
 def sized(functional: Any, given: Sequence[Any]) -> Any:
@@ -154,7 +116,7 @@ def layers_inside(node: Any) -> Any:
     import keras
 
     layer = node.operation
-    batch = batch_size(_sizes([each.shape for each in node.input_tensors]))
+    batch = batch_size([_known(each.shape) for each in node.input_tensors])
     sizes = {id(each): tuple(each.shape) for each in node.input_tensors}
     if () in sizes.values():
         # A number that is the same for every example has no batch.
@@ -165,10 +127,15 @@ def layers_inside(node: Any) -> Any:
     }
     try:
         args, kwargs = node.arguments.fill_in(inputs)
-        return _traced(layer, args, kwargs, [inputs[id(each)] for each in node.input_tensors])
+        return traced_call(layer, args, kwargs, [inputs[id(each)] for each in node.input_tensors])
     except Exception:
         # Then it is kept as one operator, by its name.
         return None
+
+
+def _known(shape: Sequence[int | None]) -> tuple[int, ...]:
+    """Sizes of one example that are no free axes."""
+    return tuple(size for size in shape[1:] if size)
 
 
 def unmasked(node: Any) -> list[Any]:
@@ -181,7 +148,7 @@ def unmasked(node: Any) -> list[Any]:
     return [tensor for tensor in node.input_tensors if id(tensor) not in masks]
 
 
-def _traced(layer: Any, args: Any, kwargs: Any, inputs: Any = None) -> Any:
+def traced_call(layer: Any, args: Any, kwargs: Any, inputs: Any = None) -> Any:
     """What a ``call`` makes of symbolic ``inputs``, by default all that it is given."""
     import keras
 
@@ -190,41 +157,3 @@ def _traced(layer: Any, args: Any, kwargs: Any, inputs: Any = None) -> Any:
         kwargs = {**kwargs, "training": False}
     outputs = layer.call(*args, **kwargs)
     return keras.Model(keras.tree.flatten(args) if inputs is None else inputs, keras.tree.flatten(outputs))
-
-
-def _inputs(shapes: Any, name: str, batch: int, whole: Collection[str] = ()) -> Any:
-    """Symbolic inputs of so many examples for shapes with the batch, one or lists or dictionaries of them; those named
-    in ``whole`` are whole numbers. A batch whose size is known lets a ``call`` read it, as ``ops.shape(x)[0]``."""
-    import keras
-
-    if isinstance(shapes, dict):
-        return {key: _inputs(each, str(key), batch, whole) for key, each in shapes.items()}
-    if _is_shape(shapes):
-        given = {"dtype": "int32"} if name in whole else {}
-        return keras.Input(tuple(shapes)[1:], batch_size=batch, name=name, **given)
-    return [_inputs(each, f"{name}_{at}", batch, whole) for at, each in enumerate(shapes)]
-
-
-def _is_shape(shapes: Any) -> bool:
-    return all(isinstance(size, int | None) for size in shapes)
-
-
-def _sizes(shapes: Any) -> list[tuple[int, ...]]:
-    """Of all inputs, without the batch."""
-    if isinstance(shapes, dict):
-        shapes = list(shapes.values())
-    if _is_shape(shapes):
-        return [tuple(size for size in tuple(shapes)[1:] if size)]
-    return [sizes for each in shapes for sizes in _sizes(each)]
-
-
-def _taken_by_embeddings(functional: Any) -> set[str]:
-    """The inputs that embeddings alone take: of these Keras keeps no element type that says so."""
-    import keras
-
-    takers: dict[int, set[bool]] = {}
-    for nodes in functional._nodes_by_depth.values():
-        for node in nodes:
-            for tensor in node.input_tensors:
-                takers.setdefault(id(tensor), set()).add(isinstance(node.operation, keras.layers.Embedding))
-    return {tensor.name for tensor in functional.inputs if takers.get(id(tensor)) == {True}}

@@ -1,4 +1,4 @@
-"""Find the model that a person names: ``module:factory`` for torch, an application's name or a file for Keras."""
+"""Find the model that a person names: ``module:factory``, or for Keras an application's name or a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def load_torch(name: str, arguments: Mapping[str, Any] | None = None) -> nn.Modu
     from torch import nn
 
     if not isinstance(made, nn.Module):
-        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(made).__name__}")
+        hint = f": a Keras model is captured by --keras {name}" if _is_keras_model(made) else ""
+        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(made).__name__}{hint}")
     return made
 
 
@@ -45,24 +46,47 @@ def _is_module(value: Any) -> bool:
     return isinstance(value, nn.Module)
 
 
-def load_keras(name: str) -> keras.Model:
-    """A network of ``keras.applications`` by its name, weights random (nothing is downloaded) on its
-    usual input, or a ``.keras`` file.
+def _is_keras_model(value: Any) -> bool:
+    """Without importing Keras, which a value of it has done."""
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(value, keras.Model)
 
-    Files are read in Keras' safe mode, which runs no code of theirs. Raises ``GraphError`` for an unknown name or a
-    file that cannot be read, ``MissingPackageError`` without Keras or TensorFlow.
+
+def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.Model:
+    """A network of ``keras.applications`` by its name, weights random (nothing is downloaded) on its usual input, a
+    ``.keras`` file, or ``module:factory``, a model or what makes one when called with these ``arguments``.
+
+    Files are read in Keras' safe mode, which runs no code of theirs; that of a factory is run. Raises ``GraphError``
+    for an unknown name, a file that cannot be read and a factory that fails, ``MissingPackageError`` without Keras or
+    TensorFlow.
     """
+    if factories.is_factory(name):
+        return _made(name, arguments)
     path = Path(name)
     is_file = path.suffix in (".keras", ".h5", ".hdf5") or path.exists() or os.sep in name
     if is_file and not path.is_file():
         raise GraphError(f"{path}: no such file")
     if is_file and path.suffix != ".keras":
-        raise GraphError(f"{path}: only .keras files are read; save the model again with model.save('name.keras')")
+        raise GraphError(
+            f"{path}: only .keras files are read; save the model again with model.save('name.keras'), or give a "
+            "function that loads it, as --keras nets:load"
+        )
     if is_file and not zipfile.is_zipfile(path):
         raise GraphError(f"{path}: not a model saved by Keras, or a torn one")
     with _muted():
         keras = _keras()
         return _saved(keras, path) if is_file else _application(keras, name)
+
+
+def _made(name: str, arguments: Mapping[str, Any] | None) -> keras.Model:
+    with _muted():
+        keras = _keras()
+    made = factories.make(name, is_made=_is_keras_model, what="a keras.Model", error=GraphError, arguments=arguments)
+    if not isinstance(made, keras.Model):
+        torch = sys.modules.get("torch")
+        hint = f": give it by --torch {name}" if torch is not None and isinstance(made, torch.nn.Module) else ""
+        raise GraphError(f"{name} makes no keras.Model, but something of type {type(made).__name__}{hint}")
+    return made
 
 
 def application_names() -> list[str]:
@@ -120,13 +144,13 @@ def _saved(keras: Any, path: Path) -> keras.Model:
         # Keras raises whatever its layers do on a file that is torn, foreign or unsafe.
         if "`Lambda` layer" in str(error):
             raise GraphError(
-                f"{path}: it has a Lambda layer, whose code is not run from a file: load the model in Python, with "
-                "safe_mode=False if you trust it, and give it to slotool.capture or slotool.predict"
+                f"{path}: it has a Lambda layer, whose code is not run from a file: if you trust it, give a function "
+                "that loads it with safe_mode=False, as --keras nets:load, or the model itself to slotool.capture"
             ) from error
         if "Could not locate class" in str(error):
             raise GraphError(
-                f"{path}: it has layers of a class of your own, whose code is not in the file: capture the model in "
-                "Python, as slotool.capture(model), or give it to slotool.predict"
+                f"{path}: it has layers of a class of your own, whose code is not in the file: give a function that "
+                "makes or loads the model, as --keras nets:make, or the model itself to slotool.capture"
             ) from error
         raise GraphError(f"{path}: Keras cannot read it ({reason(error)})") from error
     if not isinstance(model, keras.Model):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from slotool.factories import is_factory
 from slotool.graphs.capture.zoo import PACKAGES, capture_network
 from slotool.graphs.graph import OperatorGraph
 
@@ -15,8 +16,9 @@ from slotool.graphs.graph import OperatorGraph
 class Source:
     """A model by what loads it: ``framework`` is torch, keras or onnx, or a package of ``zoo.PACKAGES``; ``name`` what
     ``load_torch`` or ``load_keras`` takes, an .onnx file, or a network of the package. ``input_shape`` (without the
-    batch) and ``input_dtype`` (None: found out) are for torch, the first also for free axes of an .onnx or a .keras
-    file; of several inputs they are by the names of these. ``arguments`` are given to torch's factory."""
+    batch) and ``input_dtype`` (None: found out) are for torch and Keras models that are not built, the first also for
+    free axes of ONNX and Keras; of several inputs they are by the names of these. ``arguments`` are given to the
+    factory."""
 
     framework: str
     name: str
@@ -42,7 +44,7 @@ class Source:
 
 
 def capture_source(source: Source) -> OperatorGraph:
-    """Its graph, called as it is; torch factories are run. Raises what loading and capturing raise."""
+    """Its graph, called as it is; factories are run. Raises what loading and capturing raise."""
     if source.framework == "torch":
         from slotool.graphs.capture.loading import load_torch
         from slotool.graphs.capture.torch import capture_torch
@@ -60,5 +62,7 @@ def capture_source(source: Source) -> OperatorGraph:
         from slotool.graphs.capture.keras import capture_keras
         from slotool.graphs.capture.loading import load_keras
 
-        graph = capture_keras(load_keras(source.name), source.input_shape)
+        graph = capture_keras(load_keras(source.name, source.arguments), source.input_shape, source.input_dtype)
+        if is_factory(source.name):
+            return replace(graph, name=source.called)
     return replace(graph, name=Path(source.name).stem)
