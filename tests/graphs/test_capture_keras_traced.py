@@ -77,6 +77,32 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         (ROWS,),
     ),
     "groups": (lambda tf, a: tf.math.unsorted_segment_sum(a, [0, 1, 0, 2, 1], 3), (ROWS,)),
+    "the greatest of groups": (
+        lambda tf, a: (
+            tf.math.unsorted_segment_max(a, [0, 1, 0, 2, 1], 3) - tf.math.unsorted_segment_min(a, [0, 0, 1, 1, 2], 3)
+        ),
+        (ROWS,),
+    ),
+    "groups of each example": (
+        lambda tf, a: tf.map_fn(
+            lambda row: tf.math.unsorted_segment_sum(row[0], tf.cast(tf.abs(row[1][:, 0]), "int32"), 9),
+            (a, a),
+            fn_output_signature="float32",
+        ),
+        (ROWS,),
+    ),
+    "what one example hands to the next": (
+        lambda tf, a: tf.scan(lambda before, row: before * 0.5 + row, a),
+        (ROWS,),
+    ),
+    "products of each example": (
+        lambda tf, a: tf.map_fn(lambda row: tf.matmul(row, row, transpose_b=True), a),
+        (ROWS,),
+    ),
+    "one of several branches": (
+        lambda tf, a: tf.switch_case(tf.constant(1), [lambda: a, lambda: a * 3, lambda: a - 1]),
+        (ROWS,),
+    ),
     "a Fourier transform": (lambda tf, a: tf.abs(tf.signal.rfft(a)), (ROWS,)),
     "a loop": (
         lambda tf, a: tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x * 2 + 1), (tf.constant(0), a))[1],
@@ -209,6 +235,58 @@ def test_of_a_branch_by_values_the_costlier_is_counted(keras: Any) -> None:
     inputs = keras.Input((4, 6))
     (graph,) = slotool.capture(keras.Model(inputs, Choice()(inputs)), progress=None).graphs
     assert graph.matrix_flops == 2 * 2 * 4 * 4 * 6
+
+
+def test_of_several_branches_by_values_the_costliest_is_counted(keras: Any) -> None:
+    import tensorflow as tf
+
+    class Switch(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            which = tf.cast(tf.reduce_sum(x), "int32") % 3
+            product = lambda: tf.matmul(x, tf.matmul(x, x, transpose_a=True))  # noqa: E731
+            return tf.switch_case(which, [lambda: x, product, lambda: x * 2])
+
+    inputs = keras.Input((4, 6))
+    (graph,) = slotool.capture(keras.Model(inputs, Switch()(inputs)), progress=None).graphs
+    assert graph.matrix_flops == 2 * 2 * 4 * 6 * 6
+
+
+def test_a_loop_over_the_examples_is_what_it_does_to_one(keras: Any) -> None:
+    import tensorflow as tf
+
+    class Messages(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(16)
+
+        def call(self, nodes: Any, edges: Any) -> Any:
+            sent = tf.gather(self.dense(nodes), edges[..., 0], batch_dims=1)
+            summed = lambda each: tf.math.unsorted_segment_sum(each[0], each[1], 30)  # noqa: E731
+            return tf.map_fn(summed, (sent, edges[..., 1]), fn_output_signature="float32")
+
+    nodes, edges = keras.Input((30, 8)), keras.Input((60, 2), dtype="int32")
+    graph = graph_of(keras.Model([nodes, edges], keras.layers.Dense(3)(Messages()(nodes, edges))))
+    assert graph.matrix_flops == 2 * 30 * (8 * 16 + 16 * 3)
+    assert [each.op for each in graph.operators].count("Scatter") == 1
+
+
+def test_columns_of_texts_are_known(keras: Any) -> None:
+    layers = keras.layers
+    city, shop, age = keras.Input((1,), dtype="string"), keras.Input((1,), dtype="string"), keras.Input((1,))
+    looked_up = layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")(city)
+    crossed = layers.HashedCrossing(50, output_mode="one_hot")([city, shop])
+    hashed = layers.Embedding(20, 8)(layers.Hashing(20)(shop))
+    joined = layers.Concatenate()([looked_up, crossed, layers.Flatten()(hashed), age])
+    graph = graph_of(keras.Model([city, shop, age], layers.Dense(4)(joined)))
+    assert graph.matrix_flops == 2 * (3 + 50 + 8 + 1) * 4
+
+
+def test_low_rank_matrices_are_multiplied_in_every_call(keras: Any) -> None:
+    inputs, dense = keras.Input((20,)), keras.layers.Dense(64)
+    model = keras.Model(inputs, keras.layers.Dense(3)(dense(inputs)))
+    dense.enable_lora(4)
+    (graph,) = slotool.capture(model, progress=None).graphs
+    assert graph.matrix_flops == 2 * (20 * 64 + 64 * 3) + 2 * 20 * 4 * 64
 
 
 def test_a_model_within_another_takes_the_sizes_of_its_call(keras: Any) -> None:

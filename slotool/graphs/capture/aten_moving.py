@@ -300,11 +300,11 @@ def scatter(call: Call) -> Names:
     """Values written or added at places."""
     value = call.value("self")
     like = call.out
-    parts = [each for each in (call["index"], call["src"], call["values"], call["source"]) if isinstance(each, Value)]
-    for each in _list(call["indices"]):
-        if isinstance(each, Value):
-            parts.insert(0, each)
-    names = [call.source(each) for each in parts][:2]
+    indices = [each for each in (call["index"], *_list(call["indices"])) if isinstance(each, Value)]
+    # Of one for each axis the longest: the places are as many, and a position of each example is none of its own.
+    places = [max(indices, key=lambda each: math.prod(each.whole))] if indices else []
+    values = [each for each in (call["src"], call["values"], call["source"]) if isinstance(each, Value)]
+    names = [call.source(each) for each in (*places, *values)][:2]
     return [call.emit.add("Scatter", [call.stretched(value, like), *names])]
 
 
@@ -353,8 +353,11 @@ _CALLS: tuple[tuple[Callable[[Call], Names], str], ...] = (
     (concatenate, "cat concat concatenate"),
     (repeat, "repeat tile"),
     (pad, " ".join(("pad constant_pad_nd", *_PAD_MODES))),
-    (scatter, "scatter scatter_add scatter_reduce index_put index_add index_copy index_fill masked_scatter"),
-    (scatter, "select_scatter slice_scatter"),
+    (
+        scatter,
+        "scatter scatter_add scatter_reduce index_put index_add index_reduce index_copy index_fill masked_scatter",
+    ),
+    (scatter, "masked_scatter select_scatter slice_scatter"),
     (gather, "gather take_along_dim"),
     (pixel_shuffle, "pixel_shuffle pixel_unshuffle"),
     (channel_shuffle, "channel_shuffle native_channel_shuffle"),

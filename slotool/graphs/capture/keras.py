@@ -165,7 +165,7 @@ class _Walk:
         layer = node.operation
         if is_operation(layer):
             return self._layout.operation(node, label, names)
-        if not type(layer).__module__.startswith("keras."):
+        if not type(layer).__module__.startswith("keras.") or _is_adapted(layer):
             return []
         inputs = self._images(node, names)
         return self._stepwise(node, layer, label, inputs) or self._added(node, layer, label, inputs)
@@ -174,7 +174,8 @@ class _Walk:
         """The outputs of a layer that is what its ``call`` is made of: of symbols where these follow it and slotool
         knows all of it, else as TensorFlow traces it."""
         before = self._layout.mark()
-        inner = None if is_operation(node.operation) else unrolled(node) or layers_inside(node)
+        closed = is_operation(node.operation) or _is_adapted(node.operation)
+        inner = None if closed else unrolled(node) or layers_inside(node)
         made = [] if inner is None else self._inside(inner, node, label, inputs)
         if made and not folds_batch(inner) and not self._layout.unknown_since(before):
             return made
@@ -333,6 +334,11 @@ def _layers(functional: Any) -> list[Any]:
         inner = written_as_functional(layer)
         found += [layer, *getattr(layer, "_layers", ())] if inner is None else _layers(inner)
     return found
+
+
+def _is_adapted(layer: Any) -> bool:
+    """Whether a layer computes with low-rank matrices beside its own (LoRA), so that it is not the one operator."""
+    return bool(getattr(layer, "lora_enabled", False))
 
 
 def _element_type(layers: Sequence[Any]) -> str:

@@ -111,6 +111,7 @@ def _program(part: Part) -> tuple[ExportedProgram, list[Tensor]]:
     import torch
 
     from slotool.graphs.capture.tensorflow_graph import TensorFlowModule
+    from slotool.graphs.capture.tensorflow_values import named_dtype
     from slotool.graphs.capture.torch import export_clearly, quiet
     from slotool.graphs.capture.torch_flops import without_fast_paths
     from slotool.graphs.capture.torch_program import lazy_zeros
@@ -119,8 +120,7 @@ def _program(part: Part) -> tuple[ExportedProgram, list[Tensor]]:
     with quiet(), without_fast_paths(), torch.no_grad():
         module = TensorFlowModule(part.call, part.types, part.weights).eval()
         examples = [
-            lazy_zeros((batch, *shape), getattr(torch, kind))
-            for shape, kind in zip(part.shapes, part.types, strict=True)
+            lazy_zeros((batch, *shape), named_dtype(kind)) for shape, kind in zip(part.shapes, part.types, strict=True)
         ]
         return export_clearly(module, examples)
 

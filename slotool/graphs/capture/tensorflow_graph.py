@@ -40,6 +40,7 @@ class TensorFlowModule(nn.Module):
         self._call, self._types = call, list(types)
         # What was run so far costs, to compare branches by.
         self.cost = 0
+        self.batch = 0
         self._names: dict[str, str] = {}
         for at, weight in enumerate(weights):
             if not str(weight.dtype).startswith(("float", "bfloat")):
@@ -51,6 +52,7 @@ class TensorFlowModule(nn.Module):
             self._names[_key(holder.handle)] = f"weight_{at}"
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        self.batch = len(tensors[0])
         graph = self._traced([tuple(each.shape) for each in tensors])
         run = GraphRun(self, graph)
         inputs = [each for each in graph.inputs if each.dtype != _resource() and not _is_captured(graph, each)]

@@ -7,6 +7,7 @@ of torch's, which the walk over an exported program knows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from slotool.errors import GraphError
 from slotool.graphs.capture.tensorflow_places import PLACES
 from slotool.graphs.capture.tensorflow_values import axes_of, dtype_of, tensor
 from slotool.graphs.capture.tensorflow_windows import WINDOWS
@@ -109,6 +111,27 @@ def _drawn(op: Any, sizes: Any, *_: Any) -> Tensor:
 def _hashed(op: Any, value: Any, *_: Any) -> Tensor:
     """A number of its own for each value: what is read and written is what it costs."""
     return torch.remainder(tensor(value), op.get_attr("num_buckets")).long()
+
+
+def _crossed_columns(op: Any, *columns: Any) -> tuple[Any, ...]:
+    """The numbers of the crosses of columns, as ``_hashed``; their places and how many there are, which are the same
+    whatever the input."""
+    crossed = tensor(columns[0]).long()
+    for each in columns[1:]:
+        crossed = (crossed.unsqueeze(-1) * tensor(each).long().unsqueeze(-2)).flatten(1)
+    rows, count = crossed.shape
+    places = np.stack(np.meshgrid(np.arange(rows), np.arange(count), indexing="ij"), -1).reshape(-1, 2)
+    numbers = torch.remainder(crossed, max(op.get_attr("num_buckets"), 1))
+    return torch.from_numpy(places), numbers.reshape(-1), np.array([rows, count])
+
+
+def _in_places(op: Any, places: Any, shape: Any, values: Any, default: Any) -> Tensor:
+    """A tensor of values that stand in it in order, with one at each place."""
+    values, sizes = tensor(values), axes_of(shape)
+    if values.numel() != math.prod(sizes):
+        raise GraphError("a sparse tensor of which some places are empty")
+    found: Tensor = values.reshape(sizes)
+    return found
 
 
 def _looked_up(op: Any, table: Any, keys: Any, default: Any) -> Tensor:
@@ -343,9 +366,11 @@ OPERATIONS: dict[str, Function] = {
     "LowerBound": lambda op, bounds, value: _among(op, value, bounds, right=False),
     "UpperBound": lambda op, bounds, value: _among(op, value, bounds, right=True),
     "AsString": lambda op, value: tensor(value),
-    **dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong"), _hashed),
+    **dict.fromkeys(("StringToHashBucketFast", "StringToHashBucketStrong", "StringToHashBucket"), _hashed),
+    **dict.fromkeys(("StringLower", "StringUpper", "StringStrip"), lambda op, value: torch.abs(tensor(value))),
     "LookupTableFindV2": _looked_up,
     "Cross": _crossed,
+    **{"SparseCross": _crossed_columns, "SparseToDense": _in_places},
     "DenseBincount": _counted,
     **{"MatrixDeterminant": _linear_algebra(torch.linalg.det), "MatrixInverse": _linear_algebra(torch.linalg.inv)},
     **{"Cholesky": _linear_algebra(torch.linalg.cholesky), "MatrixSolve": _linear_algebra(torch.linalg.solve)},

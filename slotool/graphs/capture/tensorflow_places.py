@@ -61,10 +61,20 @@ def _put_at(op: Any, value: Any, places: Any, updates: Any) -> Tensor:
     return tensor(value).index_put(tuple(places[..., at] for at in range(places.shape[-1])), tensor(updates))
 
 
-def _summed_by_group(op: Any, value: Any, groups: Any, count: Any) -> Tensor:
-    value, groups = tensor(value), tensor(groups)
-    whole = torch.zeros(int(count), *value.shape[groups.ndim :], dtype=value.dtype)
-    return whole.index_add(0, groups.reshape(-1).long(), value.reshape(-1, *whole.shape[1:]))
+def _by_group(kind: str) -> Callable[..., Tensor]:
+    """The sum, the greatest … of the rows of every group."""
+
+    def reduced(op: Any, value: Any, groups: Any, count: Any) -> Tensor:
+        value, groups = tensor(value), tensor(groups)
+        rows = value.reshape(-1, *value.shape[groups.ndim :])
+        whole = torch.zeros(int(count), *rows.shape[1:], dtype=value.dtype)
+        places = groups.reshape(-1, *(1,) * (rows.ndim - 1)).long().expand(rows.shape)
+        # Not index_add and index_put, of which torch maps no groups that differ by example.
+        if kind == "sum":
+            return whole.scatter_add(0, places, rows)
+        return whole.scatter_reduce(0, places, rows, kind, include_self=False)
+
+    return reduced
 
 
 def _written(op: Any, value: Any, update: Any, start: Any) -> Any:
@@ -84,6 +94,10 @@ PLACES: dict[str, Callable[..., Any]] = {
     "ScatterNd": _scattered,
     "TensorScatterAdd": lambda op, value, places, updates: _summed_at(tensor(value), places, updates),
     "TensorScatterUpdate": _put_at,
-    **dict.fromkeys(("SegmentSumV2", "UnsortedSegmentSum"), _summed_by_group),
+    **{
+        name.format(kind): _by_group(torchs)
+        for name in ("UnsortedSegment{}", "Segment{}V2")
+        for kind, torchs in (("Sum", "sum"), ("Max", "amax"), ("Min", "amin"), ("Prod", "prod"))
+    },
     "XlaDynamicUpdateSlice": _written,
 }
