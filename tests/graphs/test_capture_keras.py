@@ -93,11 +93,11 @@ def test_branches_nested_models_and_shared_activations(keras: Any) -> None:
 
 def test_unknown_layers_are_kept_by_name(keras: Any) -> None:
     layers = keras.layers
-    x = keras.Input((1,), dtype="int32")
-    crossed = layers.HashedCrossing(10)((x, x))
-    model = keras.Model(x, layers.Dense(3)(layers.Flatten()(layers.Embedding(10, 4)(crossed))))
+    x = keras.Input((1,), dtype="string")
+    words = layers.TextVectorization(vocabulary=["a", "b"], output_sequence_length=5)(x)
+    model = keras.Model(x, layers.Dense(3)(layers.Flatten()(layers.Embedding(10, 4)(words))))
     graph = capture_keras(model)
-    assert [(o.op, o.shape) for o in graph.unknown] == [("keras.HashedCrossing", (1,))]
+    assert [(o.op, o.shape) for o in graph.unknown] == [("keras.TextVectorization", (5,))]
     assert graph.weights == model.count_params()
 
 

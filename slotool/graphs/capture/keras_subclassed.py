@@ -77,6 +77,7 @@ def _of_call(error: Exception) -> str:
     for before, after in (("Exception encountered: ''", "''"), ("\x1b[1m", "\x1b[0m")):
         if before in text:
             text = text.partition(before)[2].rpartition(after)[0] or text
+    text = text.rpartition("Error encountered:")[2].strip() or text
     return reason(RuntimeError(text or type(error).__name__))
 
 
