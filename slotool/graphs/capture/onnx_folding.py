@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotool.graphs.operators import Shape
@@ -81,7 +81,8 @@ def empty_slices(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _fold(model: onnx.ModelProto) -> bool:
-    """Replace nodes by the integers they make; whether there were any."""
+    """Replace nodes by the integers they make, and the floats through which sizes are computed; whether there were
+    any."""
     import onnx
 
     graph, opsets = model.graph, model.opset_import
@@ -89,11 +90,12 @@ def _fold(model: onnx.ModelProto) -> bool:
     for tensor in graph.initializer:
         if math.prod(tensor.dims) <= MAX_VALUES and _has_integers(tensor):
             values[tensor.name] = onnx.numpy_helper.to_array(tensor)
-    values |= dict(_numbers(graph))
+    numbers = dict(_numbers(graph))
+    values |= numbers
     shapes, left, folded = dict(known_shapes(graph)), [], False
     for node in graph.node:
         made = _computed(node, values, shapes, opsets)
-        if made is None:
+        if made is None or (made.dtype.kind == "f" and not _is_size(node, values, numbers)):
             left.append(node)
             continue
         folded = True
@@ -117,6 +119,13 @@ def _numbers(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
         inside = tensor.data_location != tensor.EXTERNAL
         if tensor.data_type == tensor.FLOAT and math.prod(tensor.dims) == 1 and inside:
             yield name, onnx.numpy_helper.to_array(tensor)
+
+
+def _is_size(node: Any, values: dict[str, np.ndarray], numbers: Container[str]) -> bool:
+    """Whether floats that a node makes go back to integers. Those of a file's own numbers alone may be weights."""
+    if node.op_type == "Cast":
+        return values[node.input[0]].dtype.kind != "f"
+    return any(name in values and name not in numbers and values[name].dtype.kind == "f" for name in node.input)
 
 
 def _has_integers(tensor: onnx.TensorProto) -> bool:
@@ -147,7 +156,7 @@ def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape]
         # A node that contradicts itself makes nothing that we could use; shape inference says what is wrong with it.
         return None
     few = made.size <= (MAX_VALUES if made.dtype.kind in "ib" else MAX_FLOATS)
-    return made if few and made.dtype.kind in "ibf" and (node.op_type != "Constant" or made.dtype.kind != "f") else None
+    return made if few and made.dtype.kind in "ibf" else None
 
 
 def _run(node: onnx.NodeProto, feeds: dict[str, Any], opsets: Sequence[onnx.OperatorSetIdProto]) -> Any:
