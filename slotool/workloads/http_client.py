@@ -129,10 +129,11 @@ class _Connection(asyncio.Protocol):
         # A response without a length ends with its connection.
         if error is None and self._headers_end and "content-length" not in self._headers:
             self.on_message_complete()
-        self._fail(error if isinstance(error, OSError) else ConnectionResetError(self._closed()))
+        is_reset = error is None or isinstance(error, ConnectionResetError)
+        self._fail(error if isinstance(error, OSError) and not is_reset else ConnectionResetError(self._closed()))
 
     def _closed(self) -> str:
-        """What to say of a server that has closed the connection: over TLS it gives no reason."""
+        """What to say of a server that has closed the connection, orderly or not: over TLS it gives no reason."""
         asks = self._transport.get_extra_info("sslcontext") is not None and not os.environ.get(CERTIFICATE_VARIABLE)
         may_want = f"; it may want a client's certificate: set {CERTIFICATE_VARIABLE}"
         return f"the server closed the connection{may_want if asks and not self._has_answered else ''}"
