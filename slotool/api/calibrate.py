@@ -255,7 +255,7 @@ def calibrate(
     reporter = reporter_of(progress)
     with short_phase(reporter, "choosing networks to measure"):
         bases = _sources(predictor, backend)
-        chosen = _chosen(bases[0], calibration_networks() if candidates is None else candidates, samples, seed)
+        chosen = _chosen(bases[0], calibration_networks(backend) if candidates is None else candidates, samples, seed)
     _require_folder(written.parent, "out" if out is not None else None)
     labels = labels_of(written)
     planned = solo_campaign(

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from slotool.api.chosen_predictor import KERAS
+
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.predictors.base import Predictor
@@ -18,14 +20,19 @@ COUNT_OF_ARCHITECTURE = 16
 SEED = 19
 MAX_MEMORY_BYTES = 10**9
 MAX_FLOPS = 4 * 10**9
-# How much of the labels a kind gets; any other kind 1. Of random CNNs there are eight sorts of blocks.
-WEIGHTS = {"mlp": 2, "cnn": 6}
+COUNT_OF_SMALL = 6
+# Architectures of fewer FLOPs are small: calls are most of their time, which larger ones tell little of.
+SMALL_FLOPS = 30 * 10**6
+# How much of the labels a part gets; any other kind 1. Of random CNNs there are eight sorts of blocks.
+SMALL_PART, GROUPS_PART = "small", "groups"
+WEIGHTS = {"mlp": 2, "cnn": 6, SMALL_PART: 3}
 
 
-def calibration_networks() -> list[OperatorGraph]:
-    """MLPs, plain CNNs, CNNs of all blocks on images of 32 to 224 pixels, and all architectures, attention among them;
-    the same in every version that draws the same."""
+def calibration_networks(backend: str) -> list[OperatorGraph]:
+    """MLPs, plain CNNs, CNNs of all blocks on images of 32 to 224 pixels, and all architectures, attention and small
+    ones among them, and as a backend's own library writes them; the same in every version that draws the same."""
     from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
+    from slotool.graphs.architectures.small import SMALL, with_groups
     from slotool.graphs.blocks import BLOCKS
     from slotool.graphs.drawing import Limits
     from slotool.graphs.generators import DOWNSAMPLING, RandomGraphs, SearchSpace
@@ -47,28 +54,40 @@ def calibration_networks() -> list[OperatorGraph]:
     ]  # fmt: skip
     plain = [graph for kind, space in spaces for graph in RandomGraphs(kind, COUNT, SEED, space, MAX_MEMORY_BYTES, 1)]
     limits = Limits(MAX_MEMORY_BYTES, 1, MAX_FLOPS)
-    return plain + [
+    architectures = [
         graph for kind in ARCHITECTURES for graph in RandomArchitectures([kind], COUNT_OF_ARCHITECTURE, SEED, limits)
     ]
+    small = [graph for kind in SMALL for graph in RandomArchitectures([kind], COUNT_OF_SMALL, SEED, limits, SMALL)]
+    written = [with_groups(graph) for graph in architectures if graph.kind == "convnext" and backend == KERAS]
+    return plain + architectures + small + written
 
 
 def spread_over_kinds(
     predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph], samples: int, seed: int
 ) -> list[OperatorGraph]:
-    """So many of the graphs, those that tell most for their time first, no kind having more than its share while others
+    """So many of the graphs, those that tell most for their time first, no part having more than its share while others
     have networks left."""
     from slotool.predictors.sampling import propose
 
     samples = min(samples, len(graphs))
     order = propose(predictor, graphs, min(len(graphs), 6 * samples), seed, by_time=True)
-    known = {graph.kind for graph in graphs}
-    whole = sum(WEIGHTS.get(kind, 1) for kind in known)
-    left = Counter({kind: math.ceil(samples * WEIGHTS.get(kind, 1) / whole) for kind in known})
+    parts = list(map(part_of, graphs))
+    whole = sum(WEIGHTS.get(part, 1) for part in set(parts))
+    left = Counter({part: math.ceil(samples * WEIGHTS.get(part, 1) / whole) for part in set(parts)})
     chosen: list[int] = []
     passed: list[int] = []
     seen = set(order)
     for row in [*order, *(row for row in range(len(graphs)) if row not in seen)]:
-        kind = graphs[row].kind
-        (chosen if left[kind] > 0 else passed).append(row)
-        left[kind] -= 1
+        (chosen if left[parts[row]] > 0 else passed).append(row)
+        left[parts[row]] -= 1
     return [graphs[row] for row in [*chosen, *passed][:samples]]
+
+
+def part_of(graph: OperatorGraph) -> str:
+    """What has its own share of the labels: a kind, small networks of all architectures, and those with depthwise
+    convolutions written in groups."""
+    from slotool.graphs.architectures import ARCHITECTURES
+
+    if graph.kind == "convnext" and any(operator.attributes.get("groups", 1) > 1 for operator in graph.operators):
+        return GROUPS_PART
+    return SMALL_PART if graph.kind in ARCHITECTURES and graph.flops < SMALL_FLOPS else graph.kind

@@ -13,7 +13,7 @@ import pytest
 
 import slotool as library
 from slotool.api.calibrated_predictors import Place, cache_folder, calibrated_here
-from slotool.api.calibration_networks import calibration_networks, spread_over_kinds
+from slotool.api.calibration_networks import calibration_networks, part_of, spread_over_kinds
 from slotool.errors import AlreadyExistsError, ArgumentError
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
@@ -158,16 +158,29 @@ def test_the_cache_is_where_the_xdg_specification_has_it() -> None:
 
 
 def test_candidates_are_of_every_kind_and_always_the_same() -> None:
-    graphs = calibration_networks()
-    assert len({graph.id for graph in graphs}) > 300
+    graphs = calibration_networks("torch")
+    assert len({graph.id for graph in graphs}) == len(graphs) > 300
     assert {graph.kind for graph in graphs} == {"mlp", "cnn", *ARCHITECTURES}
-    assert [graph.id for graph in graphs] == [graph.id for graph in calibration_networks()]
+    assert {part_of(graph) for graph in graphs} == {"mlp", "cnn", "small", *ARCHITECTURES}
+    assert [graph.id for graph in graphs] == [graph.id for graph in calibration_networks("torch")]
+
+
+def test_candidates_for_keras_have_depthwise_convolutions_as_keras_writes_them_too() -> None:
+    plain, graphs = (
+        [each for each in calibration_networks(name) if each.kind == "convnext"] for name in ("torch", "keras")
+    )
+    written = graphs[len(plain) :]
+    assert graphs[: len(plain)] == plain
+    assert {part_of(graph) for graph in written} == {"groups"}
+    for graph in written:
+        assert "DepthwiseConv2D" not in {operator.op for operator in graph.operators}
+        assert (graph.flops, graph.weights) in {(each.flops, each.weights) for each in plain}
 
 
 def test_what_is_measured_is_spread_over_kinds() -> None:
-    graphs = [graph for graph in calibration_networks() if graph.kind in ("cnn", "mlp", "bert", "vit")]
-    counts = Counter(graph.kind for graph in spread_over_kinds(FITTED, graphs, 20, seed=0))
-    assert counts == {"cnn": 12, "mlp": 4, "bert": 2, "vit": 2}
+    graphs = [graph for graph in calibration_networks("torch") if graph.kind in ("cnn", "mlp", "bert", "vit")]
+    counts = Counter(part_of(graph) for graph in spread_over_kinds(FITTED, graphs, 26, seed=0))
+    assert counts == {"cnn": 12, "small": 6, "mlp": 4, "bert": 2, "vit": 2}
 
 
 def test_labels_of_a_kind_are_held_out_together() -> None:

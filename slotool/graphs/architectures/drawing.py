@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slotool.errors import InputError
 from slotool.graphs.architectures.kinds import Architecture
@@ -14,18 +14,24 @@ NO_LIMITS = Limits()
 
 
 class RandomArchitectures(RandomNetworks):
-    """``count`` different networks of these ``kinds``, names in ``ARCHITECTURES``, drawn one by one.
+    """``count`` different networks of these ``kinds``, names in ``known``, drawn one by one.
 
     The kind is drawn uniformly (among those with a network left to draw), then each of its sizes. Raises
     ``InputError`` for an unknown kind or one named twice, and when fewer such networks exist than ``count``.
     """
 
-    def __init__(self, kinds: Sequence[str], count: int, seed: int = 0, limits: Limits = NO_LIMITS):
-        unknown = [kind for kind in kinds if kind not in ARCHITECTURES]
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        count: int,
+        seed: int = 0,
+        limits: Limits = NO_LIMITS,
+        known: Mapping[str, Architecture] = ARCHITECTURES,
+    ):
+        unknown = [kind for kind in kinds if kind not in known]
         if unknown or len(set(kinds)) != len(kinds) or not kinds:
-            known = ", ".join(ARCHITECTURES)
-            raise InputError(f"kinds {', '.join(unknown or kinds)!r}: name each once, from {known}")
-        self._kinds: list[Architecture] = [ARCHITECTURES[kind] for kind in kinds]
+            raise InputError(f"kinds {', '.join(unknown or kinds)!r}: name each once, from {', '.join(known)}")
+        self._kinds: list[Architecture] = [known[kind] for kind in kinds]
         self.size = sum(kind.size for kind in self._kinds)
         super().__init__(count, self.size, seed, limits)
         self._seen: set[tuple[str, tuple[int, ...]]] = set()
