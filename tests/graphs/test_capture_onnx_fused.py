@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import capture_onnx
+from slotool.graphs.capture.onnx_fused import _REWRITES as FUSED
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; pip install 'slotool[onnx]'")
@@ -178,3 +182,36 @@ def test_an_embedding_with_its_norm_has_all_its_tables() -> None:
     )  # fmt: skip
     assert not graph.unknown
     assert (graph.weights, graph.output_shape) == (30 * 8 + 20 * 8 + 16, (STEPS, 8))
+
+
+@pytest.mark.parametrize(("domain", "op"), [(domain, op) for domain, known in FUSED.items() for op in known])
+def test_a_fused_operator_with_anything_is_captured_or_refused_in_a_sentence(domain: str, op: str) -> None:
+    random = Random(op)
+    kinds = TensorProto
+    given = [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in (
+        ("words", kinds.INT64, [2, 3]), ("rows", kinds.FLOAT, [2, 3, 12]), ("images", kinds.FLOAT, [2, 4, 6, 6]),
+    )]  # fmt: skip
+    held = [onnx.numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in (
+        ("square", (12, 12)), ("bias", (12,)), ("kernel", (4, 4, 3, 3)),
+    )]  # fmt: skip
+    numbers = ("num_heads", "kv_num_heads", "K", "N", "channels", "transA", "transB", "channels_last")
+    for _ in range(20):
+        names = random.choices(["rows", "square", "bias", "kernel", "words", ""], k=random.randrange(8))
+        names[:1] = random.choices(["rows", "images", "words", "square"], k=min(1, len(names)))
+        attributes = {name: random.choice([0, 1, 2, -1, 7]) for name in numbers if random.random() < 0.4}
+        lists = {"qkv_hidden_sizes": [-1, 0, 5], "scales": [1.0, 1.0, 2.0, 2.0], "activation": "Bogus"}
+        attributes |= {name: value for name, value in lists.items() if random.random() < 0.3}
+        node = helper.make_node(op, names, ["made", "more", "rest"], domain=domain, **attributes)
+        graph = helper.make_graph([node], "any", given, [helper.make_empty_tensor_value_info("made")], held)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+        with suppress(GraphError):
+            assert capture_onnx(helper.make_model(graph, opset_imports=opsets)).operators
+
+
+def test_rows_that_are_turned_as_an_image_are_refused_in_a_sentence() -> None:
+    rows, made = helper.make_tensor_value_info("rows", TensorProto.FLOAT, [2, 3, 12]), ["made"]
+    node = helper.make_node("ReorderInput", ["rows"], made, domain="com.microsoft.nchwc", channels_last=1)
+    graph = helper.make_graph([node], "rows", [rows], [helper.make_empty_tensor_value_info("made")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft.nchwc", 1)]
+    with pytest.raises(GraphError, match="made"):
+        capture_onnx(helper.make_model(graph, opset_imports=opsets))

@@ -325,7 +325,8 @@ class _Walk:
         for name in self._reading.inputs:
             users = [node for node in self.nodes if name in node.inputs]
             turned = [node for node in users if node.op == "Transpose" and node.attributes.get("perm") == TO_FIRST]
-            if users and len(turned) == self._used[name]:
+            image = len(self._reading.shapes.get(name, ())) == len(TO_FIRST)
+            if image and users and len(turned) == self._used[name]:
                 found.add(name)
         return found
 
