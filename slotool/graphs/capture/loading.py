@@ -81,6 +81,11 @@ def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.M
 def _made(name: str, arguments: Mapping[str, Any] | None) -> keras.Model:
     with _muted():
         keras = _keras()
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow
+
+            # The first look for devices is remarked on; the model's own words are to be heard.
+            tensorflow.config.list_physical_devices()
     made = factories.make(name, is_made=_is_keras_model, what="a keras.Model", error=GraphError, arguments=arguments)
     if not isinstance(made, keras.Model):
         torch = sys.modules.get("torch")
