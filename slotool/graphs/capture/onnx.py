@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.onnx_batch import batch_of
 from slotool.graphs.capture.onnx_calls import Batched, Call
 from slotool.graphs.capture.onnx_nodes import (
     ACTIVATIONS,
@@ -23,7 +24,7 @@ from slotool.graphs.capture.onnx_nodes import (
     product_flops,
     translate,
 )
-from slotool.graphs.capture.onnx_operators import batch_of, chain_of
+from slotool.graphs.capture.onnx_operators import chain_of
 from slotool.graphs.capture.onnx_patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx_reading import Constant, InputShape, Node, Reading, constant_of, read_model
 from slotool.graphs.capture.onnx_recurrent import RECURRENT
