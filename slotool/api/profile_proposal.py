@@ -84,14 +84,14 @@ def proposal(
             f"{files}: {networks} to choose from, but {count} are to be measured; "
             "add graph files (slotool capture or slotool generate makes them) or choose fewer",
         )
-    setting = setting_here(settings)
+    setting = _setting_here(settings)
     rows = propose(trained.predictor, candidates, count, settings.seed, by_time=until is not None)
     chosen = [candidates[i] for i in rows]
     enough = Enough(trained, candidates, count, until, setting)
     return Proposal(path, chosen, trained.predict(chosen), enough, until)
 
 
-def setting_here(settings: Settings) -> Setting:
+def _setting_here(settings: Settings) -> Setting:
     """What this machine measures by these, of their first batch size."""
     from slotool.predictors.labels import Setting
 

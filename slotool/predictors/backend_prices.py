@@ -7,7 +7,7 @@ ten labels of networks of people left no less (docs/results/predicting.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 # Log of the price of a type's calls, FLOPs and bytes.
@@ -56,3 +56,8 @@ BACKEND_LOG_PRICES: dict[str, dict[str, Prices]] = {
     backend: {kind: (calls / 10, flops / 10, moved / 10) for kind, (calls, flops, moved) in rows.items()}
     for backend, rows in _ROWS.items()
 }
+
+
+def prices_from(document: Mapping[str, Sequence[float]]) -> dict[str, Prices]:
+    """Those of a stored predictor, by type."""
+    return {kind: (calls, flops, moved) for kind, (calls, flops, moved) in document.items()}

@@ -12,7 +12,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.operator_arrays import Batch, once
-from slotool.predictors.backend_prices import NO_PRICES, Prices
+from slotool.predictors.backend_prices import NO_PRICES, Prices, prices_from
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.registry import from_nested_state, nested_state
 from slotool.predictors.typecosts import TypeCosts
@@ -114,11 +114,8 @@ class FromBase(Predictor[OperatorGraph]):
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        restored = cls(from_nested_state(tensors, document["base"], "base."), prices_of(document))
+        # One that was written before there were prices has none.
+        prices = prices_from(document.get("prices", {}))
+        restored = cls(from_nested_state(tensors, document["base"], "base."), prices)
         restored._restore(tensors, document)
         return restored
-
-
-def prices_of(document: Document) -> dict[str, Prices]:
-    """Those of a stored predictor: none in one that was written before there were any."""
-    return {kind: (own[0], own[1], own[2]) for kind, own in document.get("prices", {}).items()}

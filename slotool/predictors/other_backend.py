@@ -11,7 +11,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.operator_arrays import Batch
-from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, NO_PRICES, Prices
+from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, NO_PRICES, Prices, prices_from
 from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.labels import Setting
 from slotool.predictors.registry import from_nested_state, nested_state
@@ -121,14 +121,14 @@ class OtherBackendPredictor(Predictor[OperatorGraph]):
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        prices = ({kind: tuple(own) for kind, own in document[name].items()} for name in ("before", "after"))
-        return cls(from_nested_state(tensors, document["base"], "base."), BackendChange(*prices))
+        change = BackendChange(prices_from(document["before"]), prices_from(document["after"]))
+        return cls(from_nested_state(tensors, document["base"], "base."), change)
 
 
-def prices_in(setting: Setting | None) -> Mapping[str, Prices]:
+def prices_in(setting: Setting) -> Mapping[str, Prices]:
     """What work costs in a setting's backend ÷ in torch, by type of operator, in log: empty for torch, and where
     nothing is known of it."""
-    return BACKEND_LOG_PRICES[setting.backend] if setting is not None and _is_known(setting) else NO_PRICES
+    return BACKEND_LOG_PRICES[setting.backend] if _is_known(setting) else NO_PRICES
 
 
 def _is_known(setting: Setting) -> bool:
