@@ -32,7 +32,8 @@ def calibration_networks(backend: str) -> list[OperatorGraph]:
     """MLPs, plain CNNs, CNNs of all blocks on images of 32 to 224 pixels, and all architectures, attention and small
     ones among them, and as a backend's own library writes them; the same in every version that draws the same."""
     from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
-    from slotool.graphs.architectures.small import SMALL, with_groups
+    from slotool.graphs.architectures.convolutional import with_groups
+    from slotool.graphs.architectures.small import SMALL
     from slotool.graphs.blocks import BLOCKS
     from slotool.graphs.drawing import Limits
     from slotool.graphs.generators import DOWNSAMPLING, RandomGraphs, SearchSpace

@@ -8,7 +8,6 @@ from typing import Any
 
 from slotool.graphs.architectures.kinds import Architecture
 from slotool.graphs.architectures.registry import ARCHITECTURES
-from slotool.graphs.graph import GraphBuilder, OperatorGraph
 
 _TOKENS: Mapping[str, tuple[Any, ...]] = {"width": (32, 64, 96), "depth": (1, 2, 3, 4, 6), "head_size": (8, 16)}
 _TEXT = {"length": (4, 8, 16, 32), "vocabulary": (1000,), **_TOKENS}
@@ -26,18 +25,3 @@ _SIZES: dict[str, Mapping[str, tuple[Any, ...]]] = {
 SMALL: dict[str, Architecture] = {
     kind: replace(ARCHITECTURES[kind], sizes={**ARCHITECTURES[kind].sizes, **sizes}) for kind, sizes in _SIZES.items()
 }
-
-
-def with_groups(graph: OperatorGraph) -> OperatorGraph:
-    """The same network with depthwise convolutions written as convolutions of as many groups as channels, as
-    ``keras.applications`` writes those of its ConvNeXts: TensorFlow computes them by another kernel."""
-    builder = GraphBuilder(graph.kind)
-    channels = {operator.name: operator.shape[0] for operator in graph.operators if operator.shape}
-    for operator in graph.operators:
-        kind, attributes = operator.op, dict(operator.attributes)
-        if kind == "DepthwiseConv2D":
-            groups = channels[operator.inputs[0]]
-            kind, attributes = "Conv2D", {**attributes, "filters": groups, "groups": groups}
-            attributes["filters"] *= attributes.pop("multiplier", 1)
-        builder.add(kind, list(operator.inputs), name=operator.name, **attributes)
-    return builder.graph()

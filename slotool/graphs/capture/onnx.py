@@ -29,6 +29,7 @@ from slotool.graphs.capture.onnx_patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx_reading import Constant, InputShape, Node, Reading, constant_of, read_model
 from slotool.graphs.capture.onnx_recurrent import RECURRENT
 from slotool.graphs.capture.onnx_weights import Origins, weights_apart, weights_of
+from slotool.graphs.capture.onnx_writing import TO_FIRST, TO_LAST
 from slotool.graphs.capture.steps import OUTPUT
 from slotool.graphs.capture.subscripts import batch_first, contraction
 from slotool.graphs.graph import OperatorGraph
@@ -37,7 +38,6 @@ from slotool.graphs.operators import Shape, resolve
 if TYPE_CHECKING:
     import onnx
 
-TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # They keep a constant's values in their order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
@@ -309,7 +309,7 @@ class _Walk:
             made = constant_of(node, self._reading.name) if node.op == "Constant" else None
             for name in node.outputs:
                 self.constants[name] = made or self._derived(node, name)
-                # Exporters write a weight once that two parameters are equal in by chance, as they are before training.
+                # Exporters write a weight once that two parameters are equal in, as they often are before training.
                 if made is None and node.op != "Identity":
                     self._origins.add(name, (each for each in node.inputs if each in self.constants))
 

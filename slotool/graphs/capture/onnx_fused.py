@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from slotool.graphs.capture.onnx_writing import Writer
+from slotool.graphs.capture.onnx_writing import MICROSOFT, TO_FIRST, TO_LAST, Writer
 
 if TYPE_CHECKING:
     import onnx
 
-MICROSOFT, BLOCKED = "com.microsoft", "com.microsoft.nchwc"
-TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+BLOCKED = "com.microsoft.nchwc"
 RANK = 4
 Rewrite = Callable[[Writer], bool]
 

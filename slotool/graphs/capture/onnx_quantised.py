@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from slotool.graphs.capture.onnx_writing import MICROSOFT, TO_FIRST, TO_LAST
+
 if TYPE_CHECKING:
     import onnx
 
-MICROSOFT = "com.microsoft"
 OWN = ("", "ai.onnx", MICROSOFT)
-TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 def in_floats(model: onnx.ModelProto, max_values: int) -> None:

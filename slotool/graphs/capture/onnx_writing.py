@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+# The domain of the operators that ONNX Runtime fuses.
+MICROSOFT = "com.microsoft"
+# Axes of images, channels last and channels first.
+TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # Attributes of fused operators that the plain ones do not have.
 _OF_FUSIONS = ("activation", "activation_params", "channels_last", "channels")
 
