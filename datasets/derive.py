@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 
 from slotool.profiling.rows import judged
-from slotool.profiling.timer import StoppingRule, check_counts, is_stable
 from slotool.tables import LatencyTable
 from slotool.tables.rounds import repetition_interval, round_medians, rounds_of
 from slotool.tables.statistics import median_interval
+from slotool.timing.timer import StoppingRule, check_counts, is_stable
 
 HERE = Path(__file__).parent
 # The clock that ended a round ran a little longer than the samples that it ended.

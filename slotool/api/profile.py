@@ -386,7 +386,7 @@ def _settings(
     """The settings of a campaign; ``others`` are arguments that are none."""
     from slotool.devices import parsed
     from slotool.profiling.plan import PLACEMENTS, SHARINGS, STREAMS, Settings
-    from slotool.profiling.timer import StoppingRule
+    from slotool.timing.timer import StoppingRule
 
     if placement is not None and placement not in PLACEMENTS:
         raise ArgumentError("placement", f"{placement!r} is neither {' nor '.join(PLACEMENTS)}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from slotool.nvml import Slowdown
-from slotool.profiling.timer import Stopwatch
+from slotool.timing.timer import Stopwatch
 
 # How processes share a device: in turns of time, or at once by NVIDIA's Multi-Process Service.
 PROCESSES, MPS = "processes", "mps"

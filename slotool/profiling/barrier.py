@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.profiling.timer import Call, stops
+from slotool.timing.timer import Call, stops
 
 _GO, _STOP, _FAILED, _FIRST = 0, 1, 2, 3
 _BYTES_PER_SLOT = 8

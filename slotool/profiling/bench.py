@@ -13,9 +13,9 @@ import numpy as np
 from slotool.errors import InputError, SlotoolError
 from slotool.profiling.backends import Backend
 from slotool.profiling.barrier import SharedMemoryBarrier
-from slotool.profiling.interference import Interference
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
-from slotool.profiling.timer import Call, MeasurementHooks, StoppingRule, measure
+from slotool.timing.interference import Interference
+from slotool.timing.timer import Call, MeasurementHooks, StoppingRule, measure
 
 # Enough digits for a tenth of a picosecond in a microsecond; the rest is noise that would only fill the journal.
 DIGITS = 11

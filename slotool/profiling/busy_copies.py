@@ -12,7 +12,7 @@ from slotool.errors import WorkerError
 from slotool.process import cores_by_preference
 from slotool.profiling.barrier import SharedMemoryBarrier
 from slotool.profiling.process import WorkerProcess
-from slotool.profiling.timer import StoppingRule
+from slotool.timing.timer import StoppingRule
 
 READY_TIMEOUT_S = 180.0
 # A gap between clock readings longer than this is another process; the system's own interrupts are shorter.

@@ -11,8 +11,8 @@ import pandas as pd
 from slotool.data.sequences import RaggedColumns
 from slotool.elastic.model_family import ModelFamily
 from slotool.machine import machine_id
-from slotool.profiling.timer import Measurement, StoppingRule, measure
 from slotool.tables import LatencyTable
+from slotool.timing.timer import Measurement, StoppingRule, measure
 
 # Single calls, for it is single answers that keep a deadline or miss it. Rounds over all rows, of as many calls each:
 # what else the machine does for a second then slows a part of each row's calls, and not all calls of one row.

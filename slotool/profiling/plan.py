@@ -17,7 +17,7 @@ from slotool.process import cores_by_preference
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.rows import Key, Row, by_key
 from slotool.profiling.subjects import Subject
-from slotool.profiling.timer import StoppingRule
+from slotool.timing.timer import StoppingRule
 
 # Rough rates of one CPU core, and of a device, for predicting a campaign's time only.
 FLOPS_PER_SECOND = 3e10

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from slotool import strict_json
 from slotool.errors import InputError, WorkerError
 from slotool.process import module_command
-from slotool.profiling.timer import StoppingRule
+from slotool.timing.timer import StoppingRule
 
 START_TIMEOUT_S = 180.0
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from slotool import strict_json
-from slotool.profiling.timer import StoppingRule, is_stable
 from slotool.tables.latency import EARLIER_NAMES
 from slotool.tables.rounds import USUAL_NOISE, round_medians, rounds_agree
 from slotool.tables.statistics import median_interval
+from slotool.timing.timer import StoppingRule, is_stable
 
 Row = Mapping[str, Any]
 # Subject, point, batch size, co-runners.

@@ -67,7 +67,7 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     from slotool.profiling.backends import backend_class
     from slotool.profiling.bench import Bench
-    from slotool.profiling.timer import StoppingRule
+    from slotool.timing.timer import StoppingRule
 
     rule, affinity = StoppingRule(**options["rule"]), sorted(os.sched_getaffinity(0))
 

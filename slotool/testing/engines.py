@@ -17,9 +17,9 @@ from slotool.errors import InputError
 from slotool.profiling.engines import Engine, LocalEngine
 from slotool.profiling.plan import Item, Settings
 from slotool.profiling.subjects import Subject
-from slotool.profiling.timer import StoppingRule
 from slotool.testing.backends import error_message
 from slotool.testing.scripted_backend import PLACE, scripted_subject
+from slotool.timing.timer import StoppingRule
 
 SETTINGS = Settings(backend=PLACE, rule=StoppingRule(runs=5, max_seconds=0.0), timeout_s=30.0)
 

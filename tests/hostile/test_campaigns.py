@@ -22,8 +22,8 @@ from slotool.profiling.journal import Journal, read_journal
 from slotool.profiling.plan import Item, Settings, solo_items
 from slotool.profiling.rows import EXTRA_COLUMNS
 from slotool.profiling.subjects import Subject
-from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
+from slotool.timing.timer import StoppingRule
 
 SETTINGS = Settings(backend="onnx", rounds=2, rule=StoppingRule(runs=4))
 SUBJECTS = [Subject(name=f"s{i}", content=f"s{i}", request={}) for i in range(12)]

@@ -28,7 +28,7 @@ from slotool.profiling.measurers import measurer_for
 from slotool.profiling.plan import Item, Settings, solo_items
 from slotool.profiling.rows import Row, by_key
 from slotool.profiling.subjects import graph_subject
-from slotool.profiling.timer import StoppingRule
+from slotool.timing.timer import StoppingRule
 
 DATASETS = Path(__file__).parents[2] / "datasets"
 NETWORKS, KERAS_NETWORKS, RUNS, ROUNDS, SEED = 200, 20, 20, 3, 11

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from slotool.profiling import family_batches
-from slotool.profiling.timer import Measurement, StoppingRule
 from slotool.tables import OperatingPoint
+from slotool.timing.timer import Measurement, StoppingRule
 
 SIZES = (1, 2, 4)
 

@@ -18,8 +18,8 @@ from slotool.profiling.campaign import Campaign, journal_path, plan_only, profil
 from slotool.profiling.plan import Settings, make_plan, solo_items
 from slotool.profiling.process import WorkerHung, WorkerProcess
 from slotool.profiling.subjects import Subject
-from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
+from slotool.timing.timer import StoppingRule
 
 RULE = StoppingRule(runs=5, max_seconds=0.0)
 SETTINGS = Settings(backend="hostile_backend:HostileBackend", rule=RULE, timeout_s=30.0)

@@ -18,8 +18,8 @@ from slotool.profiling.campaign import Campaign
 from slotool.profiling.measurers.colocated import MAX_OTHERS
 from slotool.profiling.plan import Item, Settings, combinations_of, points_with_copies
 from slotool.profiling.subjects import Subject
-from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
+from slotool.timing.timer import StoppingRule
 from tests.profiling.attempts import MakeSubject, shown_once
 
 SETTINGS = Settings(

@@ -18,8 +18,8 @@ from slotool.profiling.bench import Bench
 from slotool.profiling.campaign import Campaign, profile_solo
 from slotool.profiling.plan import Settings, combinations_of
 from slotool.profiling.subjects import graph_subject
-from slotool.profiling.timer import StoppingRule
 from slotool.testing.backends import BackendConformance, narrow_mlp, plain_cnn
+from slotool.timing.timer import StoppingRule
 
 pytestmark = [
     pytest.mark.cuda,

@@ -24,9 +24,9 @@ from slotool.profiling.engines import LocalEngine
 from slotool.profiling.engines.ray_engine import RayEngine
 from slotool.profiling.plan import Item, Settings, combinations_of, solo_items
 from slotool.profiling.subjects import Subject
-from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
 from slotool.testing.engines import EngineConformance, workers
+from slotool.timing.timer import StoppingRule
 from tests.ray_nodes import Nodes, cluster_of_nodes
 
 MakeSubject = Callable[..., Subject]

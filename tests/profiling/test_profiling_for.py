@@ -18,9 +18,9 @@ from slotool.profiling.campaign import Campaign
 from slotool.profiling.plan import Settings, solo_items
 from slotool.profiling.rows import Row
 from slotool.profiling.subjects import Subject
-from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
+from slotool.timing.timer import StoppingRule
 
 HOSTILE = "hostile_backend:HostileBackend"
 GRAPHS = random_networks(200, seed=5)

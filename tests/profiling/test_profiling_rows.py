@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.profiling.rows import EXTRA_COLUMNS, by_key, doubt
-from slotool.profiling.timer import StoppingRule
+from slotool.timing.timer import StoppingRule
 
 RULE = StoppingRule(runs=10, precision=0.01)
 

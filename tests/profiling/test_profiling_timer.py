@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.profiling.timer import StoppingRule, block_size, clock_overhead, is_stable, measure
+from slotool.timing.timer import StoppingRule, block_size, clock_overhead, is_stable, measure
 
 TICK_S = 1e-7
 
@@ -56,7 +56,7 @@ def test_nothing_is_imported_while_samples_are_taken() -> None:
     """In a fresh process, as a worker is: an import within the sampling costs the first subject its samples."""
     script = (
         "import sys\n"
-        "from slotool.profiling.timer import StoppingRule, measure\n"
+        "from slotool.timing.timer import StoppingRule, measure\n"
         "loaded = []\n"
         "measure(lambda: loaded.append(len(sys.modules)), StoppingRule(runs=30))\n"
         "assert len(loaded) > 30\n"

@@ -17,7 +17,7 @@ from slotool.graphs.indices import Indices, dtype_of, is_whole
 from slotool.profiling.accelerator import Accelerator, DeviceWatch
 from slotool.profiling.caches import eviction
 from slotool.profiling.out_of_memory import is_out_of_memory
-from slotool.profiling.timer import Stopwatch
+from slotool.timing.timer import Stopwatch
 
 # Small enough that 20 layers of 16,384 units stay finite; the biases keep narrow layers clear of denormals.
 WEIGHT_SCALE = 0.02

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.nvml import Nvml, NvmlDevice
 from slotool.profiling.accelerator import MPS, PROCESSES, Accelerator, DeviceMemory, mps_is_running
-from slotool.profiling.timer import Stopwatch
+from slotool.timing.timer import Stopwatch
 from slotool.transfers import use_exact_products
 
 if TYPE_CHECKING:
