@@ -1,8 +1,7 @@
-"""Admission control: while the event loop is overloaded, requests are rejected before they are parsed."""
+"""Admission control: while the event loop is overloaded, requests that cannot be in time are rejected unread."""
 
 from __future__ import annotations
 
-import math
 import selectors
 import time
 from collections import deque
@@ -11,14 +10,8 @@ from collections.abc import Callable
 from slotool.serving import rejections
 from slotool.serving.rejections import Rejection
 
-# The key of a request's scope that holds its rejection, when it was known too late to reject it before parsing.
-REJECTION = "rejection"
 # The loop has no idleness to spare when it has been idle for less than this share of the time.
 MIN_IDLE_SHARE = 0.1
-# Then so many requests may be in progress that the last of them waits for this share of the time that requests have.
-SHARE = 0.5
-# Requests without a deadline are taken to have so long.
-MAX_TIMEOUT_US = 1e6
 # Length of a measuring interval, and age after which a measurement is discarded.
 INTERVAL_S, STALE_S = 0.1, 1.0
 # The loop is overloaded after so many intervals in a row without idleness. One alone may hold a stall: a long call, a
@@ -26,10 +19,10 @@ INTERVAL_S, STALE_S = 0.1, 1.0
 BUSY_INTERVALS = 2
 # The rate of answers is the best of the last so many intervals: one in which others had the core says little.
 INTERVALS = 5
-# The patience of so many requests is averaged.
-REMEMBERED = 64
 # So many are always admitted, so that the rate at which they are answered can be measured.
 MIN_LIMIT = 8
+# Rejections of an interval that are remembered, by deadline: to make one costs more than to reject with it.
+MAX_REMEMBERED = 64
 
 
 class IdleTrackingSelector(selectors.DefaultSelector):
@@ -51,29 +44,28 @@ class IdleTrackingSelector(selectors.DefaultSelector):
 
 
 class Admission:
-    """Rejects requests before they are parsed while the event loop is overloaded.
+    """Rejects requests before they are parsed while the event loop is overloaded and they cannot be in time.
 
-    A policy decides what waits for a worker. But reading a request only to reject it costs the loop half of what an
-    answer costs, and at twice its capacity nothing else would get done. So while the loop is hardly ever idle, no more
-    requests are in progress than it has lately answered in half of the time that requests have; that many is the
-    ``limit``. In progress are requests that were read to their end and are not answered yet: neither a half-sent
-    request nor a rejected one counts.
+    Policies decide what waits for a worker, by its deadline. But reading a request only to reject it costs the loop
+    half of what an answer of a small network costs, and at several times its capacity nothing else would get done. So
+    while the loop is hardly ever idle, a request is rejected unread if it has a deadline and those in progress take
+    longer than that, at the rate at which requests have lately been answered. In progress are requests that were read
+    to their end and are not answered yet: neither a half-sent request nor a rejected one counts.
 
-    The load is measured by the clock, at every request: ``limit`` is at most ``INTERVAL_S`` old when it decides, and
-    after ``STALE_S`` without requests, or with an idle loop, all requests are admitted again. A stall, shorter than
-    that and with idleness before and after it, rejects nothing.
+    The load is measured by the clock, at every request: the rate is at most ``INTERVAL_S`` old, and after ``STALE_S``
+    without requests, or with an idle loop, all requests are admitted again. A stall, shorter than that and with
+    idleness before and after it, rejects nothing.
 
     ``idle_s``: seconds the loop has had nothing to do so far; ``clock_s``: what they are a part of.
     """
 
     def __init__(self, idle_s: Callable[[], float] = time.monotonic, clock_s: Callable[[], float] = time.monotonic):
         self._clock_s = clock_s
-        self._mean_timeout_us = MAX_TIMEOUT_US
-        self._spacing_us = 0.0
         self._counts_per_s: deque[float] = deque(maxlen=INTERVALS)
+        # Between two answers while the loop is overloaded; 0 while it is not.
+        self._spacing_us = 0.0
         self.in_progress = 0
-        self.limit = math.inf
-        self._rejection: Rejection | None = None
+        self._rejections: dict[float, Rejection] = {}
         self.listen_to(idle_s)
 
     def listen_to(self, idle_s: Callable[[], float]) -> None:
@@ -82,39 +74,41 @@ class Admission:
         self._begin_interval(self._clock_s())
 
     def begin(self) -> None:
-        """A request that was read to its end is admitted."""
+        """Count a request that was read to its end."""
         self.in_progress += 1
 
     def leave(self, count: int) -> None:
-        """So many that were admitted are in progress no more, whatever becomes of them."""
+        """Count requests that are in progress no more, whatever becomes of them."""
         self.in_progress -= count
 
-    def end(self, timeout_us: float, *, answered: bool) -> None:
-        """It has been answered or rejected; it had so long."""
+    def end(self, *, answered: bool) -> None:
+        """Count a request that has been answered or rejected."""
         self.in_progress -= 1
         self._answered += answered
-        self._mean_timeout_us += (min(timeout_us, MAX_TIMEOUT_US) - self._mean_timeout_us) / REMEMBERED
 
-    def answered_at_once(self, timeout_us: float, count: int = 1) -> None:
-        """So many requests were answered that are in progress no more, or never were; each had so long."""
+    def answered_at_once(self, count: int) -> None:
+        """Count requests that were answered and are in progress no more, or never were."""
         self._answered += count
-        timeout_us, kept = min(timeout_us, MAX_TIMEOUT_US), (1 - 1 / REMEMBERED) ** count
-        self._mean_timeout_us = timeout_us + (self._mean_timeout_us - timeout_us) * kept
 
-    def rejection(self) -> Rejection | None:
-        """Why one more request is not admitted; None when it is."""
+    def is_overloaded(self) -> bool:
+        """True if one more request may have to be rejected, should it have a short deadline."""
         now_s = self._clock_s()
         if now_s - self._began_s >= INTERVAL_S:
             self._end_interval(now_s)
-        if self.in_progress < self.limit:
+        return self._spacing_us > 0 and self.in_progress >= MIN_LIMIT
+
+    def rejection(self, timeout_us: float) -> Rejection | None:
+        """Return why one more request that has so long is not admitted; None if it is."""
+        if not self.is_overloaded() or self.in_progress * self._spacing_us <= timeout_us:
             return None
-        if self._rejection is None:
-            # One for all of an interval: to make one costs more than to reject with it.
-            self._rejection = rejections.overloaded(self.in_progress, self._spacing_us, self._mean_timeout_us)
-        return self._rejection
+        if timeout_us not in self._rejections:
+            if len(self._rejections) >= MAX_REMEMBERED:
+                self._rejections.clear()
+            self._rejections[timeout_us] = rejections.overloaded(self.in_progress, self._spacing_us, timeout_us)
+        return self._rejections[timeout_us]
 
     def _begin_interval(self, now_s: float) -> None:
-        self._rejection = None
+        self._rejections.clear()
         self._began_s, self._idle_before_s = now_s, self._idle_s()
         self._answered = 0
 
@@ -122,10 +116,9 @@ class Admission:
         length_s = now_s - self._began_s
         idle_share = (self._idle_s() - self._idle_before_s) / length_s
         self._counts_per_s.append(max(self._answered, 1) / length_s)
-        self._spacing_us = 1e6 / max(self._counts_per_s)
         if idle_share >= MIN_IDLE_SHARE or length_s >= STALE_S:
-            self.limit = math.inf
+            self._spacing_us = 0.0
             self._counts_per_s.clear()
         elif len(self._counts_per_s) >= BUSY_INTERVALS:
-            self.limit = max(MIN_LIMIT, SHARE * self._mean_timeout_us // self._spacing_us)
+            self._spacing_us = 1e6 / max(self._counts_per_s)
         self._begin_interval(now_s)

@@ -38,7 +38,7 @@ class Compute:
         served = self.model(request.headers.get("model"))
         # One example in any form may be all zeros: no number of bytes is too few for it.
         max_bytes = front.example_bytes(served)
-        body = await front.example_body(request, max_bytes, max_bytes)
+        body = await front.body(request, max_bytes, max_bytes)
         is_disconnected = partial(client_disconnected, request.receive)
         reply = await awaited(partial(self.submit, request.headers, body, arrival_us, is_disconnected))
         request.state.answer = reply.answer

@@ -20,7 +20,7 @@ from slotool.serving import bounds, rejections, trace_context
 from slotool.serving.access_log import AccessLog
 from slotool.serving.accounts import Accounts, Asked
 from slotool.serving.addresses import AddressRates
-from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
+from slotool.serving.admission import Admission, IdleTrackingSelector
 from slotool.serving.bodies import decompressed, read_body
 from slotool.serving.candidates import CANARY, SHADOW, VERSION, candidate_name, public
 from slotool.serving.clients import Clients, read_clients
@@ -225,12 +225,12 @@ class FrontEnd:
         try:
             self.router.submit(served.name, x, options, arrival_us, is_disconnected, ended, alone=alone)
         except Exception:
-            self.admission.end(options.timeout_us, answered=False)
+            self.admission.end(answered=False)
             raise
 
     def settle_alike(self, asked: Sequence[Asked], answers: Sequence[InferenceResult]) -> None:
         """Count them, once they are on their way."""
-        self.admission.answered_at_once(asked[0].options.timeout_us, len(asked))
+        self.admission.answered_at_once(len(asked))
         for each, answer in zip(asked, answers, strict=True):
             self.accounts.answered(each, answer)
         if (direct := self.router.direct_calls) is not None:
@@ -238,7 +238,7 @@ class FrontEnd:
 
     def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
         served = asked.served
-        self.admission.end(asked.options.timeout_us, answered=not isinstance(outcome, Rejection))
+        self.admission.end(answered=not isinstance(outcome, Rejection))
         if isinstance(outcome, Rejection):
             self.accounts.rejected(asked, self.router.now_us())
             done(outcome if served.version == VERSION else outcome.of(served.name))
@@ -249,7 +249,7 @@ class FrontEnd:
         # After the response is on its way: the client does not wait for the counters.
         self.accounts.answered(asked, outcome)
         if self._has_candidates:
-            overloaded = self.admission.rejection() is not None
+            overloaded = self.admission.is_overloaded()
             self.shadows.answered(served, asked.x, asked.options, outcome, overloaded=overloaded)
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
@@ -324,12 +324,6 @@ class FrontEnd:
         self.dropped("", rejection.cause)
         return Reply.rejecting(rejection, {"www-authenticate": "Bearer"} if rejection.status == 401 else {})
 
-    def require_admission(self) -> None:
-        """Raises ``Rejection`` (503) while the event loop is overloaded."""
-        turned_away = self.admission.rejection()
-        if turned_away is not None:
-            raise turned_away
-
     def tensor_bytes(self, served: ServedModel) -> int:
         """The longest body of an inference request that this model can need."""
         return self._tensor_bytes[served.public_name]
@@ -339,16 +333,6 @@ class FrontEnd:
         if any(FREE in tensor.shape[1:] for tensor in self.interfaces[served.public_name].inputs):
             return self.limits.body_bytes
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
-
-    async def example_body(self, request: Request, max_bytes: int, inflated_anyway_bytes: int) -> bytes:
-        """The body of a request for an inference, as ``body`` reads it. Raises ``Rejection`` also when the event loop
-        is overloaded, before or after the body was read."""
-        turned_away = request.scope.get("state", {}).get(REJECTION)
-        if turned_away is not None:
-            raise turned_away
-        body = await self.body(request, max_bytes, inflated_anyway_bytes)
-        self.require_admission()
-        return body
 
     async def body(self, request: Request, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES) -> bytes:
         """The whole body, decompressed, of at most ``max_bytes`` in either form. ``inflated_anyway_bytes``: what a

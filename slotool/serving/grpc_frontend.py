@@ -130,15 +130,11 @@ class GrpcFrontEnd:
             self._open_calls += 1
             try:
                 self._require_room()
-                if is_inference:
-                    self._front.require_admission()
                 if self._front.clients is not None and kind not in OPEN:
                     self._front.let_in(_authorization(context), is_inference)
                 if self._front.addresses is not None and is_inference:
                     self._front.let_address_in(_peer(context), _forwarded_for(context))
                 message = await self._message(messages, context)
-                if is_inference:
-                    self._front.require_admission()  # others may have come while it was on its way
                 request = grpc_messages.parse(message, kind)
                 model = getattr(request, "model_name", "")
                 response = await handle(request, context)

@@ -102,7 +102,7 @@ class OpenInference:
         request_options.require_single(request.headers.raw, (tensors.HEADER_LENGTH,))
         served = front.model(**_addressed(request))
         anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.public_name])
-        body = await front.example_body(request, front.tensor_bytes(served), anyway_bytes)
+        body = await front.body(request, front.tensor_bytes(served), anyway_bytes)
         is_disconnected, version = partial(client_disconnected, request.receive), request.path_params.get("version")
         reply = await awaited(partial(self.submit, served, request.headers, body, arrival_us, is_disconnected, version))
         request.state.answer = reply.answer

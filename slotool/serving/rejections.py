@@ -143,12 +143,11 @@ def stopping() -> Rejection:
     return Rejection(503, "stopping", "the server is shutting down and could not answer in time; try another one", 1)
 
 
-def overloaded(in_progress: int, spacing_us: float, mean_timeout_us: float) -> Rejection:
-    """503: rejected before parsing: the event loop is overloaded."""
+def overloaded(in_progress: int, spacing_us: float, timeout_us: float) -> Rejection:
+    """503: rejected before parsing: the event loop is overloaded, and the deadline comes before its turn would."""
     pace = f"{in_progress} requests are in progress and one is answered every {spacing_us:.0f} µs"
-    return Rejection(
-        503, "overloaded", f"{pace}, while requests have {1e-3 * mean_timeout_us:.0f} ms; try again later", 1
-    )
+    wait = f"this one would wait {1e-3 * in_progress * spacing_us:.1f} ms and has {1e-3 * timeout_us:.1f} ms"
+    return Rejection(503, "overloaded", f"{pace}: {wait}; try again later", 1)
 
 
 def client_gone() -> Rejection:

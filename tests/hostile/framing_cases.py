@@ -10,7 +10,6 @@ from typing import Any
 from uvicorn import Config
 
 from slotool.serving import Limits, Router, create_app, rejections
-from slotool.serving.admission import REJECTION
 from slotool.serving.clients import Clients
 from slotool.serving.server import Server
 from tests.hostile.wire import Answer, Wire, answers
@@ -88,12 +87,11 @@ CASES = {
     "413 of HTTP/1.0": Case("POST", "/compute", 413, body=LONG, version="1.0"),
     "415": Case("POST", "/compute", 415, headers=("Content-Encoding: br",)),
     "415 chunked": Case("POST", INFER, 415, headers=("Content-Encoding: br",), chunked=True),
-    "503": Case("POST", "/compute", 503, FULL),
-    "503 chunked": Case("POST", INFER, 503, FULL, chunked=True),
-    "503 instead of 100": Case("POST", INFER, 503, FULL, EXPECT),
     "504": Case("POST", "/compute", 504, headers=("Deadline-Ms: 0.000001",), body=SIX_FLOATS),
-    "503 compressed": Case("POST", INFER, 503, FULL, ("Content-Encoding: gzip",)),
 }
+
+# Answered otherwise by uvicorn, which does not reject requests unread: only their framing is compared.
+UNREAD = Case("POST", "/compute", 503, FULL, ("Deadline-Ms: 40",), SIX_FLOATS)
 
 
 class Servers:
@@ -108,7 +106,8 @@ class Servers:
         token = Clients.of_token(TOKEN, "here") if kind == GUARDED else None
         app = create_app(Router({"three": served(model)}), limits=Limits(body_bytes=len(LONG) - 1), clients=token)
         if kind == FULL:
-            app.state.front.admission.rejection = lambda: OVERLOADED
+            app.state.front.admission.is_overloaded = lambda: True
+            app.state.front.admission.rejection = lambda timeout_us: OVERLOADED
         own = Server(app, lambda: None, drain_s=1).config
         own.load()
         plain = Config(
@@ -128,9 +127,7 @@ class Servers:
         return Wire(config.http_protocol_class, config)
 
     def plain(self, kind: str, protocol: Any) -> Wire:
-        # What slotool's protocol would tell the application about the load.
-        state = {REJECTION: OVERLOADED} if kind == FULL else {}
-        return Wire(protocol, self._apps[kind][1], state)
+        return Wire(protocol, self._apps[kind][1])
 
 
 UPGRADES = {

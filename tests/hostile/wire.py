@@ -16,10 +16,10 @@ MAX_TURNS = 400
 class Wire(asyncio.Transport):
     """The server's side of a connection. Packets that come while reading is paused are delivered later."""
 
-    def __init__(self, factory: Callable[..., Any], config: Config, state: dict[str, Any] | None = None):
+    def __init__(self, factory: Callable[..., Any], config: Config):
         super().__init__()
         self.state = ServerState()
-        self.protocol = factory(config=config, server_state=self.state, app_state=state or {})
+        self.protocol = factory(config=config, server_state=self.state, app_state={})
         self.said = b""
         self.has_ended = self._is_closing = self._is_paused = False
         self._packets: list[bytes] = []

@@ -1,4 +1,5 @@
-"""Rejection of complete inference requests while the event loop is overloaded: framed by llhttp, otherwise unread."""
+"""Rejection of complete inference requests that cannot be in time while the event loop is overloaded: framed by llhttp
+and searched for their deadlines, otherwise unread."""
 
 from __future__ import annotations
 
@@ -17,6 +18,11 @@ from slotool.serving.reply import Reply
 INFERENCE = re.compile(
     rb"/(?:v2/models/(?P<model>[\w.~-]+)(?:/versions/(?P<version>[\w.~-]+))?/infer|compute)", re.ASCII
 )
+# The deadline of a request, µs in JSON parameters or ms in a header. Longer packets are not searched for it.
+_DEADLINE = re.compile(
+    rb'"timeout" ?: ?"?(\d{1,12})(?=[",} \r\n])|\r\n(?i:deadline-ms): ?(\d{1,9}(?:\.\d*)?)\r\n', re.ASCII
+)
+MAX_SEARCHED_BYTES = 16_384
 
 
 class BulkRejector:
@@ -35,13 +41,15 @@ class BulkRejector:
         self._uncounted: Counter[tuple[str, str]] = Counter()
 
     def of(self, data: bytes) -> bytes | None:
-        """The answer to ``data``, which begins where a request may. None unless it consists of whole inference requests
-        that keep the connection, and the event loop is overloaded."""
-        rejection = self._front.admission.rejection()
-        if rejection is None or not data.startswith(b"POST /"):
+        """Return the answer to ``data``, which begins where a request may. None unless it consists of whole inference
+        requests that keep the connection, and none of them can be in time."""
+        if len(data) > MAX_SEARCHED_BYTES or not data.startswith(b"POST /"):
             return None
-        models = self._framing.models_of(data)
-        if not models:
+        timeouts_us = [int(us) if us else 1e3 * float(ms) for us, ms in _DEADLINE.findall(data)]
+        # A timeout of 0 is none.
+        rejection = self._front.admission.rejection(max(timeouts_us)) if timeouts_us and min(timeouts_us) > 0 else None
+        models = self._framing.models_of(data) if rejection is not None else []
+        if rejection is None or len(models) != len(timeouts_us):
             return None
         if rejection is not self._rejection:
             self._rejection, self._answer = rejection, Reply.rejecting(rejection).http()

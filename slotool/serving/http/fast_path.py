@@ -95,10 +95,6 @@ class FastPath:
     def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
         front = self._front
-        rejection = front.admission.rejection()
-        if rejection is not None:
-            front.dropped(head.model, rejection.cause)
-            return Reply.rejecting(rejection)
         if front.clients is not None:
             try:
                 front.let_in(head.headers.get("authorization"), False)

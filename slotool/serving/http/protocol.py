@@ -10,7 +10,6 @@ from typing import Any, cast
 from starlette.types import ASGIApp
 
 from slotool.serving import rejections
-from slotool.serving.admission import REJECTION
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.answering import AnsweringProtocol, ServerState
 from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
@@ -125,8 +124,8 @@ class HttpProtocol(AnsweringProtocol):
         elif not self._is_between_requests():
             self._feed(data)
         else:
-            overloaded = self._front.admission.rejection() is not None
-            if not (overloaded and self._rejects(data)) and not self._repeats(data, overloaded):
+            overloaded = self._front.admission.is_overloaded()
+            if not (overloaded and self._rejects(data)) and not self._repeats(data):
                 self._feed(data)
 
     # What uvicorn's server calls.
@@ -188,8 +187,6 @@ class HttpProtocol(AnsweringProtocol):
         except ValueError:
             self._reject(rejections.bad_request("the request's target is no path"))
             return None
-        if (rejection := self._front.admission.rejection()) is not None:
-            scope["state"][REJECTION] = rejection
         return Exchange(request, scope=scope)
 
     def _is_between_requests(self) -> bool:
@@ -198,7 +195,7 @@ class HttpProtocol(AnsweringProtocol):
         return may_answer and self._reader.is_between_requests
 
     def _rejects(self, data: bytes) -> bool:
-        """Whether the event loop is overloaded, and ``data`` was answered without being read."""
+        """True if ``data`` holds requests that cannot be in time, and was answered without being read."""
         answer = self._bulk_rejector.of(data)
         if answer is None:
             return False
@@ -208,24 +205,24 @@ class HttpProtocol(AnsweringProtocol):
         self._deadline.set(self._loop.time() + self._keep_alive_s)
         return True
 
-    def _repeats(self, data: bytes, overloaded: bool) -> bool:
+    def _repeats(self, data: bytes) -> bool:
         """Whether ``data`` is a whole request with a head that was read before, which is answered then."""
         repeated = self._repeated_head
         if not repeated.begins(data):
             return False
         self._head_began_s = None
-        if not overloaded and self._front.may_answer_alone() and (answer := repeated.answer(data)) is not None:
+        if self._front.may_answer_alone() and (answer := repeated.answer(data)) is not None:
             self._transport.write(answer)
             repeated.settle()
             self._server_state.total_requests += 1
             self._watch()
             return True
         exchange = repeated.exchange(data)
-        if not overloaded and self._gathers(exchange, data):
+        if self._gathers(exchange, data):
             return True
         # Nothing is being answered and nothing waits: it needs no place in a queue, and no deadline for a client that
         # waits for its answer.
-        if overloaded or self._front.clients is not None:
+        if self._front.clients is not None:
             self._begin(exchange)
         else:
             self._begin_admitted(exchange)
