@@ -2,7 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := python -m pip --disable-pip-version-check --quiet
+# PyPI's torch brings gigabytes of CUDA, so the CPU build is installed first. With a GPU: make demo TORCH_INDEX=
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# In the environment $(1) with the options $(2); where the index is out of reach, PyPI's build comes with the rest.
+cpu_torch = $(if $(TORCH_INDEX),-$(1)/bin/$(PIP) install --no-compile --no-deps --retries 1 --index-url $(TORCH_INDEX) $(2) torch)
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
@@ -45,7 +49,8 @@ test-minimum: .venv-minimum/.installed
 
 .venv-minimum/.installed: pyproject.toml constraints-min.txt
 	$(PYTHON) -m venv .venv-minimum
-	.venv-minimum/bin/python -m pip --disable-pip-version-check --quiet install -c constraints-min.txt \
+	$(call cpu_torch,.venv-minimum,-c constraints-min.txt)
+	.venv-minimum/bin/$(PIP) install -c constraints-min.txt \
 	  -e '.[onnx,grpc,report]' 'tritonclient[http]' pytest hypothesis httpx
 	touch $@
 
@@ -54,7 +59,8 @@ NEWEST := uvicorn torch numpy
 test-newest:
 	rm -rf .venv-newest && $(PYTHON) -m venv .venv-newest
 	grep -vE '^($(subst $(eval) ,|,$(NEWEST)))==' constraints.txt > .venv-newest/constraints.txt
-	.venv-newest/bin/python -m pip --disable-pip-version-check --quiet install --upgrade -c .venv-newest/constraints.txt \
+	$(call cpu_torch,.venv-newest,)
+	.venv-newest/bin/$(PIP) install --upgrade -c .venv-newest/constraints.txt \
 	  -e '.[test]' $(NEWEST)
 	.venv-newest/bin/python -m pip freeze | grep -E '^($(subst $(eval) ,|,$(NEWEST)))=='
 	CI=true OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -q $(FEW) tests/predictors tests/hostile
@@ -122,7 +128,8 @@ $(BIN)/python:
 
 # Python compiles a module when it is first imported: that of all packages at once takes longer than installing them.
 $(VENV)/.installed-%: $(INPUTS) | $(BIN)/python
-	$(PIP) install --no-compile -c constraints.txt -e '.[$*]'
+	$(call cpu_torch,$(VENV),-c constraints.txt)
+	$(BIN)/$(PIP) install --no-compile -c constraints.txt -e '.[$*]'
 	touch $@ $(if $(filter check,$*),$(VENV)/.installed-test $(VENV)/.installed-docs)
 
 clean:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -72,3 +73,21 @@ def test_the_minimum_run_has_the_oldest_versions_that_are_admitted() -> None:
     assert pins.keys() == admitted.keys() - {"setuptools", "schemathesis", "ipykernel", "nbclient"}
     for name in pins.keys() - {"torch"}:
         assert [*pins[name].split("."), "0", "0"][:3] == [*admitted[name].split("."), "0", "0"][:3], name
+
+
+@pytest.mark.parametrize("index", ["https://index.example/cpu", ""])
+def test_make_installs_torch_from_the_index_that_it_is_given_before_all_else(tmp_path: Path, index: str) -> None:
+    """PyPI's build, which brings gigabytes of CUDA, is taken where no index is given."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    command = ["make", "--dry-run", ".venv/.installed-demo", f"TORCH_INDEX={index}"]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    installs = [line for line in printed.splitlines() if " install " in line]
+    from_index = [f"--index-url {index}" in line and line.endswith("torch") for line in installs]
+    assert from_index == ([True, False] if index else [False])
+
+
+def test_every_set_up_in_the_clone_installs_the_cpu_build_of_torch_first() -> None:
+    for page in ("README.md", "docs/how-to/install.md", "docs/how-to/deploy.md"):
+        lines = re.findall(r"^.*pip install .*$", (ROOT / page).read_text(), re.MULTILINE)
+        assert "torch --index-url https://download.pytorch.org/whl/cpu" in lines[0], page
