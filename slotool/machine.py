@@ -51,13 +51,21 @@ _LATENCY_FACTS = (
 )
 
 
-@lru_cache(maxsize=1)
+# Facts, as JSON, that stand for those of this machine. For tests: their outcome depends on no machine.
+FACTS_VARIABLE = "SLOTOOL_MACHINE_FACTS"
+
+
 def machine_facts() -> dict[str, Any]:
-    """CPU and GPU models, cores given to this process, memory, container limits, governor, system, library versions; of
-    GPUs the driver, power limits and highest clocks too.
+    """Return CPU and GPU models, cores given to this process, memory, container limits, governor, system and library
+    versions; of GPUs the driver, power limits and highest clocks too.
 
     Everything is read from the system, none of the libraries is imported. Unknown facts are None.
     """
+    return _machine_facts(os.environ.get(FACTS_VARIABLE, "{}"))
+
+
+@lru_cache(maxsize=2)
+def _machine_facts(stated: str) -> dict[str, Any]:
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -73,6 +81,7 @@ def machine_facts() -> dict[str, Any]:
         "libraries": {name: _version(name) for name in _LIBRARIES},
         "optional_libraries": {name: _version(name) for name in _OPTIONAL_LIBRARIES},
         **_gpu_facts(),
+        **json.loads(stated),
     }
 
 

@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from docs.generate.json_documents import differences
 from tests.docs.preloaded import launchers
+from tests.machines import UNKNOWN, machines, run_as
 
 # Machines differ and are shared: no test may fail for being slow, and CI must not fail at random.
 settings.register_profile("slotool", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -26,6 +27,9 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 # Without a GPU Triton's kernels are interpreted; it reads this when it is imported, which PyTorch does of itself.
 if not Path("/dev/nvidia0").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# No test depends on the machine that runs it. Child processes inherit its facts.
+run_as(os.environ.get("SLOTOOL_TEST_MACHINE", UNKNOWN))
 
 # Packages of so many modules that came since then are worth freezing too: TensorFlow's, for one.
 _MANY_MODULES = 500
@@ -71,6 +75,19 @@ def subnormals() -> None:
     """Commands and backends that flush subnormal numbers have a process of their own; here other tests want them."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report no other work, whatever else runs."""
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+
+
+@pytest.fixture(params=machines())
+def each_machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test as the unknown machine and as each machine whose labels are shipped."""
+    run_as(request.param, monkeypatch)
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)

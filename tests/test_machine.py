@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from slotool import process
 from slotool.machine import differences, machine_facts, machine_id
+from tests.machines import ROOT, machines
 
 
 def facts(**changed: Any) -> dict[str, Any]:
@@ -65,3 +70,21 @@ def test_this_machine_does_not_differ_from_itself() -> None:
 def test_facts_that_one_does_not_state_are_no_difference() -> None:
     assert differences({"cpu": "Xeon"}, facts()) == []
     assert differences(facts(), {"system": "Linux 6.1.0"}) == []
+
+
+@pytest.mark.parametrize("interpreter", ["fork", "real"])
+def test_tests_and_their_child_processes_run_as_a_machine_of_their_choice(
+    each_machine: str, interpreter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if interpreter == "real":
+        monkeypatch.setattr(process, "INTERPRETER", sys.executable)
+    facts = machines()[each_machine]
+    command = [process.INTERPRETER, "-P", "-c", "from slotool.machine import machine_id; print(machine_id())"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    assert shown == machine_id() == machine_id({**machine_facts(), **facts})
+
+
+def test_ci_runs_the_tests_as_every_machine_whose_labels_are_shipped() -> None:
+    matrix = re.search(r"machine: \[(.*)\]", (ROOT / ".github/workflows/ci.yml").read_text())
+    assert matrix is not None
+    assert set(matrix[1].split(", ")) == machines().keys()

@@ -17,6 +17,7 @@ from slotool.graphs.store import read_graphs
 from slotool.predictors.labels import join_labels
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable, OutcomeTable
+from tests.machines import run_as
 
 ROOT = Path(__file__).parent.parent
 MODELS = ["mlp", "family", "slo-nn", "supernet"]
@@ -44,7 +45,7 @@ def test_the_shipped_predictor_predicts(slotool, tmp_path: Path, monkeypatch) ->
         assert here["this_machine"]["differences"]
         assert all("another machine" in row["no_interval"] for row in here["predictions"])
         assert all(row["low_s"] is None and row["latency_s"] > 0 for row in here["predictions"])
-    monkeypatch.setattr("slotool.machine.machine_id", lambda facts=None: "2c3218c3b791")
+    run_as("predictor-torch", monkeypatch)
     there = slotool("predict", shipped, "--graph", tmp_path / "new.parquet", "--json").document
     assert there["this_machine"] == {"same": True, "differences": []}
     for prediction in there["predictions"]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slotool.api.candidates import Candidates
-from slotool.api.chosen_predictor import Chosen
+from slotool.api.chosen_predictor import SHIPPED, TORCH, Chosen
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
@@ -18,6 +18,7 @@ from slotool.machine import machine_facts, machine_id
 from slotool.predictors.three_term import ThreeTermPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
+from tests.machines import UNKNOWN, run_as
 
 MLPS = random_networks(6, seed=0)
 MODULES = """
@@ -50,30 +51,36 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_torch_modules_are_predicted_as_torch_runs_them_and_every_one_is(slotool) -> None:
+@pytest.fixture
+def default_predictor(each_machine: str) -> str:
+    """Return the shipped predictor of torch that answers for small MLPs on each machine."""
+    return each_machine if each_machine in SHIPPED[TORCH] else SHIPPED[TORCH][0]
+
+
+def test_torch_modules_are_predicted_as_torch_runs_them_and_every_one_is(slotool, default_predictor: str) -> None:
     both = ("--torch", "source_nets:narrow", "--torch", "source_nets:wide", "--input-shape", "8")
     finished = slotool("predict", *both, "--json")
     assert finished.exit_code == 0, finished.stderr
     document = finished.document
     assert document["setting"]["backend"] == "torch"
-    assert document["artifact"] == "predictor-torch"
+    assert document["artifact"] == default_predictor
     assert [row["weights"] for row in document["predictions"]] == [8 * 16 + 16 + 68, 8 * 160 + 160 + 644]
     asked = slotool("predict", *both, "--backend", "keras", "--json")
     assert asked.document["setting"]["backend"] == "keras"
 
 
-def test_several_graph_files_are_all_predicted_and_the_first_line_says_as_what(slotool, folder: Path) -> None:
+def test_several_graph_files_are_all_predicted_and_the_first_line_says_as_what(
+    slotool, folder: Path, default_predictor: str
+) -> None:
     for i, graph in enumerate(MLPS[:3]):
         write_graphs(folder / f"{i}.jsonl", [graph])
     files = [part for i in range(3) for part in ("--graph", folder / f"{i}.jsonl")]
     finished = slotool("predict", *files, "--json")
     assert [row["graph_id"] for row in finished.document["predictions"]] == [graph.id for graph in MLPS[:3]]
     shown = slotool("predict", *files)
-    assert shown.stdout.startswith("for cpu, torch, 2 threads, batch 1, machine ")
+    threads = "1 thread" if default_predictor == "predictor-architectures" else "2 threads"
+    assert shown.stdout.startswith(f"for cpu, torch, {threads}, batch 1, machine ")
     assert "a graph file names no framework; --backend chooses another" in shown.stdout.splitlines()[0]
-
-
-TORCHS, ARCHITECTURES_MACHINE = "2c3218c3b791", "9f0510a08e35"
 
 
 def drawn(kind: str) -> OperatorGraph:
@@ -82,26 +89,21 @@ def drawn(kind: str) -> OperatorGraph:
     return ARCHITECTURES[kind].graph((0,) * len(ARCHITECTURES[kind].sizes))
 
 
-def at_machine(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
-    """Predict as on the machine of this id, which no calibration is of."""
-    monkeypatch.setattr("slotool.machine.machine_id", lambda facts=None: machine if facts is None else "unknown")
-
-
 @pytest.mark.parametrize(
     ("machine", "kind", "artifact", "why"),
     [
         # On a machine that none was measured on, the one whose training covers the network.
-        ("0" * 12, "vit", "predictor-architectures", "like its training networks, unlike those of predictor-torch"),
-        ("0" * 12, "bert", "predictor-architectures", "like its training networks, unlike those of predictor-torch"),
+        (UNKNOWN, "vit", "predictor-architectures", "like its training networks, unlike those of predictor-torch"),
+        (UNKNOWN, "bert", "predictor-architectures", "like its training networks, unlike those of predictor-torch"),
         # Of this machine before others: their latencies are not those of here.
-        (TORCHS, "vit", "predictor-torch", "its labels were measured on this machine"),
-        (ARCHITECTURES_MACHINE, "vit", "predictor-architectures", "its labels were measured on this machine"),
+        ("predictor-torch", "vit", "predictor-torch", "its labels were measured on this machine"),
+        ("predictor-architectures", "vit", "predictor-architectures", "its labels were measured on this machine"),
     ],
 )
 def test_where_none_is_named_the_one_whose_training_covers_the_network_answers(
     slotool, folder: Path, monkeypatch, machine: str, kind: str, artifact: str, why: str
 ) -> None:
-    at_machine(monkeypatch, machine)
+    run_as(machine, monkeypatch)
     write_graphs(folder / "net.jsonl", [drawn(kind)])
     document = slotool("predict", "--graph", "net.jsonl", "--json").document
     assert document["artifact"] == artifact
@@ -115,7 +117,7 @@ def test_where_none_is_named_the_one_whose_training_covers_the_network_answers(
 def test_what_this_machine_does_not_cover_is_answered_with_a_hint_at_what_does(
     slotool, folder: Path, monkeypatch
 ) -> None:
-    at_machine(monkeypatch, TORCHS)
+    run_as("predictor-torch", monkeypatch)
     write_graphs(folder / "net.jsonl", [drawn("vit")])
     document = slotool("predict", "--graph", "net.jsonl", "--threads", 2, "--json").document
     assert document["artifact"] == "predictor-torch"
@@ -133,7 +135,7 @@ def test_what_this_machine_does_not_cover_is_answered_with_a_hint_at_what_does(
 
 
 def test_threads_and_the_cpu_choose_among_the_shipped_predictors(slotool, folder: Path, monkeypatch) -> None:
-    at_machine(monkeypatch, "0" * 12)
+    run_as(UNKNOWN, monkeypatch)
     write_graphs(folder / "nets.jsonl", [drawn("vit"), *MLPS])
     for threads, artifact in ((1, "predictor-architectures"), (2, "predictor-torch")):
         arguments = ("--graph", "nets.jsonl", "--threads", threads, "--device", "cpu", "--json")
@@ -147,7 +149,7 @@ def test_threads_and_the_cpu_choose_among_the_shipped_predictors(slotool, folder
 
 
 def test_a_sweep_over_threads_mixes_no_machines(slotool, folder: Path, monkeypatch) -> None:
-    at_machine(monkeypatch, "0" * 12)
+    run_as(UNKNOWN, monkeypatch)
     write_graphs(folder / "net.jsonl", [drawn("vit")])
     points = slotool("predict", "--graph", "net.jsonl", "--sweep", "threads=1:2", "--json").document["points"]
     assert [point["latency_s"] is not None for point in points] == [True, False]
@@ -187,7 +189,7 @@ def test_a_capture_that_hangs_ends_at_its_timeout(slotool) -> None:
 
 
 def test_half_precision_is_said_and_has_no_interval(slotool, monkeypatch) -> None:
-    monkeypatch.setattr("slotool.machine.machine_id", lambda facts=None: "2c3218c3b791")
+    run_as("predictor-torch", monkeypatch)
     finished = slotool("predict", "--torch", "source_nets:half", "--input-shape", "8")
     assert finished.exit_code == 0, finished.stderr
     assert "it is float16, and is priced as the float32 that was measured" in finished.stderr

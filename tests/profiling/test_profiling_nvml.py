@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from slotool import machine
 from slotool.api.doctor import doctor
-from slotool.machine import differences, machine_facts, machine_id
+from slotool.machine import FACTS_VARIABLE, differences, machine_facts, machine_id
 from slotool.nvml import Nvml, Slowdown
 from slotool.profiling.backends.torch_backend import TorchBackend
 from slotool.testing.simulated_cuda import UUID, SimulatedCuda
@@ -154,10 +155,11 @@ def test_the_device_is_found_by_the_uuid_that_cuda_states(driver: Driver) -> Non
 @pytest.fixture
 def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """As ``driver``, on a machine whose kernel shows a GPU."""
+    monkeypatch.delenv(FACTS_VARIABLE)
     monkeypatch.setattr("slotool.machine.gpu_models", lambda: ["NVIDIA H100 80GB HBM3"])
 
     def made(**changed: Any) -> list[Any]:
-        machine_facts.cache_clear()
+        machine._machine_facts.cache_clear()
         return driver(**changed)
 
     return made
@@ -166,7 +168,7 @@ def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
 @pytest.fixture(autouse=True)
 def _facts_of_this_machine() -> Any:
     yield
-    machine_facts.cache_clear()
+    machine._machine_facts.cache_clear()
 
 
 def test_a_machine_with_another_driver_or_power_limit_is_another(gpu: Driver) -> None:
