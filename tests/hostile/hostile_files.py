@@ -8,13 +8,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import slotool
+from slotool.errors import InputError, RunError
 
 MODELS = Path(slotool.__file__).parent.parent / "models"
 DEEP: Any = 0
@@ -81,3 +82,17 @@ def with_value(artifact: Path, name: str, tensor: str, value: float) -> None:
     tensors = {key: np.array(array) for key, array in load((artifact / name).read_bytes()).items()}
     tensors[tensor].reshape(-1)[0] = value
     rewrite(artifact, name, save(tensors))
+
+
+def refused_or_fine(attempt: Callable[[], Any], what: object) -> bool:
+    """True if ``attempt`` ended in one sentence about its input; anything but that or success fails the test."""
+    try:
+        attempt()
+    except (InputError, RunError) as error:
+        said = str(error)
+    except Exception as error:
+        raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+    else:
+        return False
+    assert len(said) < 1_000, what
+    return True

@@ -25,7 +25,18 @@ from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.tables.schema import MAX_COLUMNS
 from slotool.testing.rules import family_outcomes
-from tests.hostile.hostile_files import MODELS, RAW, REPLACEMENTS, copied, places, rewrite, seed, texts, with_value
+from tests.hostile.hostile_files import (
+    MODELS,
+    RAW,
+    REPLACEMENTS,
+    copied,
+    places,
+    refused_or_fine,
+    rewrite,
+    seed,
+    texts,
+    with_value,
+)
 
 ARTIFACTS = ("mlp", "family", "slo-nn", "supernet", "predictor", "predictor-torch", "predictor-devices")
 PICKLE = b"cos\nsystem\n(S'touch /tmp/owned'\ntR."
@@ -48,20 +59,6 @@ def use(path: Path) -> None:
     predictor.latency_table([builder.graph()], predictions)
     if f"{COLOCATED}.json" in artifact.manifest["files"]:
         TrainedPredictor.load(artifact, COLOCATED)
-
-
-def refused_or_fine(attempt: Callable[[], Any], what: object) -> bool:
-    """Whether ``attempt`` ended in one sentence about its input; anything but that or success fails the test."""
-    try:
-        attempt()
-    except InputError as error:
-        said = str(error)
-    except Exception as error:
-        raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
-    else:
-        return False
-    assert len(said) < 1_000, what
-    return True
 
 
 @pytest.mark.parametrize("name", ARTIFACTS)

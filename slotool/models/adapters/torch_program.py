@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool import devices, strict_json
+from slotool import devices
 from slotool.errors import InputError, RunError
 from slotool.llvm import without_late_triton
+from slotool.models.adapters.torch_archive import require_harmless
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
@@ -40,8 +40,9 @@ _DATATYPES = {
 class TorchProgramModel(Model):
     """A ``.pt2`` file. Inputs are called as the exported module's arguments, outputs ``output``, or ``output_0``…
 
-    Such a file is a program and is trusted like one: torch runs the operators that it names. Pickles in it are never
-    read. Raises ``InputError`` when the file cannot be read, holds pickled tensors or cannot be moved to ``device``.
+    Such a file is a program: its operators run. Only pure ones of ATen do, unless code of artifacts is allowed; pickles
+    in it are never read. Raises ``InputError`` when the file cannot be read, does or holds more, or cannot be moved to
+    ``device``.
     """
 
     def __init__(self, path: str | Path, device: str = devices.CPU):
@@ -51,7 +52,7 @@ class TorchProgramModel(Model):
         path = Path(path)
         if not path.is_file():
             raise InputError(f"{path}: no such file")
-        _require_no_pickle(path)
+        require_harmless(path)
         try:
             with warnings.catch_warnings(), without_late_triton():
                 # Before torch 2.13 it says of its own buffers that one could write to them.
@@ -175,40 +176,3 @@ def _spec(path: Path, name: str, value: Any) -> TensorSpec:
     if datatype is None:
         raise InputError(f"{path}: {name} is no tensor of a known datatype")
     return TensorSpec(name, datatype, tuple(size if isinstance(size, int) else FREE for size in value.shape))
-
-
-def _require_no_pickle(path: Path) -> None:
-    """Raises ``InputError`` when torch would unpickle a part of the file without restriction. It is read by torch's own
-    reader, so that both see the same archive."""
-    import torch
-
-    try:
-        reader = torch._C.PyTorchFileReader(str(path))
-        records = {name: reader.get_record(name) for name in reader.get_all_records()}
-    except RuntimeError as error:
-        raise InputError(f"{path}: not a program that torch.export.save wrote, or a torn one") from error
-    for name, content in records.items():
-        if name.endswith(".json"):
-            for key, value in _pairs(strict_json.decode_object(content, f"{path}: {name}")):
-                if key == "use_pickle" and value is not False:
-                    raise InputError(f"{path}: it holds pickled tensors, which are never read; export plain tensors")
-                if key == "path_name" and not str(value).startswith(("weight_", "tensor_")):
-                    raise InputError(f"{path}: {str(value)[:60]!r} is a pickled object, which is never read")
-        elif name.startswith("data/sample_inputs/"):
-            try:
-                torch.load(io.BytesIO(content), weights_only=True)
-            except Exception as error:
-                raise InputError(
-                    f"{path}: its sample inputs hold more than tensors, and are never unpickled"
-                ) from error
-
-
-def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key and value at any depth."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield key, inner
-            yield from _pairs(inner)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for inner in value:
-            yield from _pairs(inner)
