@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from slotool.errors import InputError
 from slotool.models.loading import load
 from tests.hostile.hostile_files import places, refused_or_fine, seed, texts
 
-torch = pytest.importorskip("torch")
 MODEL, WEIGHTS = "models/model.json", "data/weights/model_weights_config.json"
 
 
