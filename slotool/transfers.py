@@ -7,7 +7,7 @@ run while the host goes on; the host waits once, when it takes the results.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Module = TypeVar("Module", bound="nn.Module")
+Output = TypeVar("Output")
+
+# Calls before a capture, so that libraries have chosen their kernels and taken their memory.
+CALLS_BEFORE_CAPTURE = 3
 
 
 class Link:
@@ -82,6 +86,41 @@ def wait_for(device: torch.device) -> None:
     import torch
 
     torch.cuda.current_stream(device).synchronize()
+
+
+def cuda_graph(device: str | torch.device, function: Callable[[], Output]) -> Callable[[], Output]:
+    """Capture the work that ``function`` launches on a GPU, and return a call that launches all of it at once.
+
+    Args:
+        device: The GPU.
+        function: Launches work on the current stream, from and to the same memory in each call.
+
+    Returns:
+        A call that repeats the work and returns the output of the capture, which each call overwrites. It holds
+        ``function``, and with it the tensors that the graph reads.
+
+    Raises:
+        RuntimeError: The work cannot be captured, or memory does not suffice.
+    """
+    import torch
+
+    with torch.cuda.device(device):
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(CALLS_BEFORE_CAPTURE):
+                function()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device during the capture.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            output = function()
+
+    def replay(_memory: Callable[[], Output] = function) -> Output:
+        graph.replay()
+        return output
+
+    return replay
 
 
 def use_exact_products() -> None:

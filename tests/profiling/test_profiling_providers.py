@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.torch_module import GraphModule
 from slotool.profiling.backends.cuda_graph_backend import CudaGraphBackend
 from slotool.profiling.backends.torch_backend import TorchBackend
 from slotool.testing.backends import BackendConformance, narrow_mlp, plain_cnn
@@ -237,13 +241,31 @@ def test_a_cuda_graph_is_captured_warm_and_replayed(graph: OperatorGraph) -> Non
     np.testing.assert_allclose(found, wanted.array(wanted.prepare(graph, 2)()), rtol=1e-5)
 
 
+def test_a_cuda_graph_holds_the_memory_that_it_reads() -> None:
+    """A replay reads weights, input and buffers where they lay at the capture: nothing else may be put there."""
+    read = []
+
+    def recorded(module: GraphModule, *args: Any, **kwargs: Any) -> None:
+        initialise(module, *args, **kwargs)
+        read.append(weakref.ref(module))
+
+    initialise = GraphModule.__init__
+    with SimulatedCuda().installed(), mock.patch.object(GraphModule, "__init__", recorded):
+        call = CudaGraphBackend("cuda:0").prepare(narrow_mlp(), 2)
+        gc.collect()
+        assert [module() is not None for module in read] == [True]
+        del call
+        gc.collect()
+        assert [module() is not None for module in read] == [False]
+
+
 def test_a_cuda_graph_needs_a_device_and_a_network_that_can_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = r"has no device 'cpu' here; it has none; CUDA graphs need a CUDA device"
     with SimulatedCuda(devices=0).installed(), pytest.raises(InputError, match=sentence):
         CudaGraphBackend()
 
     def fails(words: str) -> Any:
-        def graph(captured: Any) -> Any:
+        def graph(captured: Any, **options: Any) -> Any:
             raise RuntimeError(words)
 
         return graph

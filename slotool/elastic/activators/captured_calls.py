@@ -20,18 +20,17 @@ from slotool.transfers import Link
 
 # Graphs that are kept; the one that was not used for longest goes first.
 MAX_GRAPHS = 64
-# Before a capture, so that libraries have chosen kernels and taken memory.
-WARM_UP_CALLS = 2
 
 Work = Callable[..., Sequence[Tensor]]
 Replay = Callable[[], None]
+Capture = Callable[[torch.device, Callable[[], None]], Replay]
 
 
 class CapturedCalls:
     """One call at a time; ``capture`` makes what repeats a function's work on the device."""
 
-    def __init__(self, link: Link, capture: Callable[[Link, Callable[[], Any]], Replay] | None = None):
-        self._link, self._capture, self._lock = link, capture or cuda_graph, Lock()
+    def __init__(self, link: Link, capture: Capture | None = None):
+        self._link, self._capture, self._lock = link, capture or transfers.cuda_graph, Lock()
         self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
 
     def answers(self, kind: Hashable, shapes: Sequence[Staged], fill: Callable[..., None], work: Work) -> list[Any]:
@@ -69,7 +68,7 @@ class _Captured:
         self._outputs: list[Tensor] = []
         self._replay: Replay = _nothing
 
-    def capture(self, work: Work, capture: Callable[[Link, Callable[[], Any]], Replay]) -> None:
+    def capture(self, work: Work, capture: Capture) -> None:
         self._enter()
         found = work(*self._there)
         self._outputs = [transfers.page_locked(tensor.shape, tensor.dtype) for tensor in found]
@@ -79,7 +78,7 @@ class _Captured:
             for to, tensor in zip(self._outputs, work(*self._there), strict=True):
                 to.copy_(tensor, non_blocking=True)
 
-        self._replay = capture(self._link, once)
+        self._replay = capture(self._link.device, once)
 
     def _enter(self) -> None:
         for to, staged in zip(self._there, self._staged, strict=True):
@@ -90,24 +89,6 @@ class _Captured:
         transfers.wait_for(self._link.device)
         # The next call writes to the same places.
         return [tensor.numpy().copy() for tensor in self._outputs]
-
-
-def cuda_graph(link: Link, function: Callable[[], Any]) -> Replay:
-    """Capture what ``function`` has the device do."""
-    with torch.cuda.device(link.device):
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UP_CALLS):
-                function()
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            function()
-    # On the current stream of the device that it was captured on.
-    replay: Replay = graph.replay
-    return replay
 
 
 def _nothing() -> None:
