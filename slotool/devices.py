@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import torch
 
 CPU = "cpu"
-# As PyTorch, ONNX Runtime and TensorFlow say it; they have no class of errors for it in common.
-_FAULT, _NO_MEMORY = re.compile(r"CUDA error|CUDA failure|CUDA_ERROR_"), re.compile(r"out.of.memory", re.IGNORECASE)
 # Says which GPUs a process sees, and in which order.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 # ``cuda`` alone is the first GPU.
@@ -83,14 +81,20 @@ def alone(device: str, environment: Mapping[str, str]) -> tuple[dict[str, str], 
     return {VISIBLE: visible.split(",")[number] if visible else str(number)}, "cuda:0"
 
 
-def is_lost(error: BaseException | None) -> bool:
-    """Whether an error, or what it was raised from, says that CUDA is of no more use in this process: after a fault in
-    one call every later one fails too. Memory that does not suffice is no such fault."""
-    while error is not None:
-        said = str(error)
-        if _FAULT.search(said) and not _NO_MEMORY.search(said):
-            return True
-        error = error.__cause__ or error.__context__
+def is_lost(device: str) -> bool:
+    """True if a GPU is of no more use to this process: after a fault in one call each later call fails too.
+
+    The device is asked, not the text of an error: libraries word faults differently, and a client's input may be part
+    of a text.
+    """
+    if not is_cuda(device):
+        return False
+    import torch
+
+    try:
+        torch.cuda.synchronize(torch_device(device))
+    except RuntimeError:
+        return True
     return False
 
 

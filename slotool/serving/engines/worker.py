@@ -89,7 +89,7 @@ def _serve(options: dict[str, Any]) -> int:
             reply = REPLY.pack(MISCOUNTED, tensors.write_text(str(error)))
         except Exception as error:
             reply = REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}"))
-            if devices.is_cuda(options["device"]) and devices.is_lost(error):
+            if devices.is_lost(options["device"]):
                 # The router starts another process in place of this one.
                 router.send(reply)
                 return 1
