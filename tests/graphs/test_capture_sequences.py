@@ -88,6 +88,47 @@ def test_types_that_do_not_fit_are_refused_with_the_way_out() -> None:
         capture_torch(nn.Linear(8, 4), (8,), "int64")
 
 
+class Both(nn.Module):
+    """Runs on whole numbers everywhere, and on a float input beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.table = nn.Linear(16, 8), nn.Embedding(50, 8)
+
+    def forward(self, x: Tensor, words: Tensor) -> Tensor:
+        return self.linear(x * 0.5) + self.table(words).mean(1)
+
+
+def test_a_float_input_stays_float_where_that_runs() -> None:
+    graph = capture_torch(Both(), {"x": (16,), "words": (5,)})
+    assert [operator.attributes.get("dtype") for operator in graph.inputs] == [None, "int64"]
+    assert graph.id == capture_torch(Both(), {"x": (16,), "words": (5,)}, {"words": "int64"}).id
+
+
+class Positions(nn.Module):
+    def __init__(self, *, sliced: bool) -> None:
+        super().__init__()
+        self.table, self.positions, self.sliced = nn.Embedding(50, 8), nn.Embedding(12, 8), sliced
+
+    def forward(self, ids: Tensor) -> Tensor:
+        length = ids.shape[1]
+        return self.table(ids) + (
+            self.positions.weight[:length] if self.sliced else self.positions(torch.arange(length))
+        )
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("dtype", [None, "int64"])
+def test_more_tokens_than_its_context_are_refused_with_the_reason_of_torch(sliced: bool, dtype: str | None) -> None:
+    module = Positions(sliced=sliced)
+    assert not capture_torch(module, (12,), dtype).unknown
+    with pytest.raises(RuntimeError if sliced else IndexError) as raised:
+        module(torch.zeros(2, 13, dtype=torch.int64))
+    with pytest.raises(GraphError) as refused:
+        capture_torch(module, (13,), dtype)
+    assert str(raised.value) in str(refused.value)
+
+
 class OfWindows(nn.Module):
     """Windows of an image that are folded with the batch, as heads and tokens of hybrid networks are."""
 

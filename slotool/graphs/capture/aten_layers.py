@@ -343,6 +343,7 @@ LAYERS: dict[str, Translator] = {
     "bmm": product("self", "mat2"),
     "mv": product("self", "vec"),
     "addmm": product("mat1", "mat2", "self"),
+    "addmv": product("mat", "vec", "self"),
     "baddbmm": product("batch1", "batch2", "self"),
     "scaled_dot_product_attention": attention,
     "_scaled_dot_product_flash_attention_for_cpu": attention,

@@ -17,6 +17,11 @@ def product(call: Call) -> Steps:
     first, second = call.inputs
     if len(second) == 2 and call.fixed[1]:
         return [(OUTPUT, "Dense", {"units": second[1], "bias": False}, (0,))]
+    if len(second) == 1 and call.fixed[1] and call.shape:
+        return [
+            ("product", "Dense", {"units": 1, "bias": False}, (0,)),
+            (OUTPUT, "Reshape", {"shape": call.shape}, ("product",)),
+        ]
     return [(OUTPUT, "MatMul", {}, (0, 1))] if min(len(first), len(second)) > 1 else None
 
 
@@ -25,7 +30,7 @@ def dot(call: Call) -> Steps:
     axes = getattr(call.operation, "axes", 1)
     rank = len(call.inputs[0])
     by_last = axes == 1 or [list(_listed(each)) for each in _listed(axes)] in ([[rank], [0]], [[-1], [0]])
-    fixed = len(call.inputs) == 2 and call.fixed[1] and len(call.inputs[1]) == 2
+    fixed = len(call.inputs) == 2 and call.fixed[1] and len(call.inputs[1]) <= 2
     return product(call) if fixed and by_last else None
 
 

@@ -29,6 +29,11 @@ def _aligned_right(_: Node, __: int, value: Batched, shape: Shape) -> int | None
     return value.axis + len(shape) - len(value.shape)
 
 
+def _multiplied(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
+    # A product with a vector has lost an axis behind that of the batch.
+    return value.axis if len(shape) < len(value.shape) else _aligned_right(node, at, value, shape)
+
+
 def _moved(node: Node, _: int, value: Batched, shape: Shape) -> int | None:
     order: list[int] = node.attributes.get("perm") or [*range(len(shape))[::-1]]
     return order.index(value.axis or 0)
@@ -91,6 +96,7 @@ def _as_it_was(_: Node, __: int, value: Batched, ___: Shape) -> int | None:
 
 
 _MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
+    "MatMul": _multiplied,
     "Transpose": _moved,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze"), _regrouped),
     "Unsqueeze": _with_axes,

@@ -12,7 +12,7 @@ from typing import Any
 
 from slotool.graphs.capture.onnx_calls import Batched, Call, Chain
 from slotool.graphs.capture.onnx_recurrent import RECURRENT
-from slotool.graphs.operators import DTYPES
+from slotool.graphs.operators import DTYPES, Shape
 
 FAR = 1 << 31
 # The most axes of a convolution of ours.
@@ -31,10 +31,23 @@ def chain_of(call: Call) -> Chain:
 
 
 def _mat_mul(call: Call) -> Chain:
-    weight = call.constants.get(1)
+    left, weight = call.constants.get(0), call.constants.get(1)
     if weight is not None and len(weight.shape) == 2 and len(call.values) == 1:
         return [("Dense", {"units": weight.shape[1], "bias": call.has(2)})]
+    vector = weight or left
+    if vector is not None and len(vector.shape) == 1 and len(call.values) == 1 and not call.has(2):
+        example = call.first.example
+        rank = len(example)
+        turned = [] if weight else [("Transpose", {"axes": [*range(rank - 2), rank - 1, rank - 2]})]
+        return [*turned, ("Dense", {"units": 1, "bias": False}), _without_last_axis(call.made.example)]
     return None if call.has(2) or len(call.made.example) < 2 else [("MatMul", {})]
+
+
+def _without_last_axis(shape: Shape) -> tuple[str, dict[str, Any]]:
+    """Return the operator that takes the last axis, of one, from an output and leaves this ``shape``."""
+    if not shape:
+        return "Slice", {"axis": 0, "size": 1, "keepdims": False}
+    return ("Flatten", {}) if len(shape) == 1 else ("Reshape", {"shape": shape})
 
 
 def _gemm(call: Call) -> Chain:

@@ -201,37 +201,44 @@ def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
 
 
 def _typed(module: nn.Module, inputs: Sequence[TorchInput]) -> tuple[Sequence[TorchInput], torch.dtype]:
-    """The inputs, and the type of those that state none: the weights' own, or int64 when the module runs on that and
-    not on the other. Where it runs on neither, some of several are whole numbers, and these say so."""
+    """Return the inputs, and the type of those that state none: the weights' own.
+
+    Where the module does not run on that, inputs become whole numbers, as few as it takes beside those whose names say
+    so. Raises ``GraphError`` for indices beyond a table, which no trace finds.
+    """
     import torch
 
     tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
-    like = next(tensors, torch.zeros(()))
+    like = next(tensors, torch.zeros(())).dtype
     undecided = [each for each in inputs if each.dtype is None]
     embeds = any(isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) for part in module.modules())
-    if not undecided or not (embeds or len(inputs) > 1) or _runs(module, inputs, like.dtype):
-        return inputs, like.dtype
-    if embeds and _runs(module, inputs, torch.int64):
-        return inputs, torch.int64
-    fitting = (typed for typed in _typings(inputs, undecided) if _runs(module, typed, like.dtype))
-    typed = next(fitting, None)
-    if typed is None and not embeds and _runs(module, inputs, torch.int64):
-        return inputs, torch.int64
-    return typed or inputs, like.dtype
+    if not embeds and not (undecided and len(inputs) > 1):
+        return inputs, like
+    failures: list[tuple[Sequence[TorchInput], Exception]] = []
+    for typed in (inputs, *_typings(inputs, undecided)):
+        failure = _failure(module, typed, like)
+        if failure is None:
+            return typed, like
+        failures.append((typed, failure))
+    # A reason other than a type is what no typing mends.
+    typed, failure = next((each for each in failures if not _OF_TYPES.search(str(each[1]))), failures[0])
+    if isinstance(failure, IndexError):
+        shapes = " and ".join(str(list(each.shape)) for each in inputs)
+        raise GraphError(f"{type(module).__name__} cannot run on inputs of {shapes}: {failure}") from failure
+    return typed, like
 
 
 def _typings(inputs: Sequence[TorchInput], undecided: Sequence[TorchInput]) -> Iterator[Sequence[TorchInput]]:
-    """Which of several inputs are whole numbers: the likeliest by their names first."""
-    if not 1 < len(undecided) <= MAX_UNDECIDED:
-        return
+    """Yield the inputs with some of the undecided as whole numbers: the likeliest by their names first, then few."""
     guess = frozenset(each for each in undecided if WHOLE_NUMBERS.search(each.name))
-    choices = [frozenset(some) for n in range(1, len(undecided)) for some in combinations(undecided, n)]
+    counts = range(1, len(undecided) + 1) if len(undecided) <= MAX_UNDECIDED else ()
+    choices = [frozenset(some) for n in counts for some in combinations(undecided, n)] or [guess, frozenset(undecided)]
     for whole in sorted(choices, key=lambda some: len(some ^ guess)):
         yield [replace(each, dtype="int64") if each in whole else each for each in inputs]
 
 
-def _runs(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype) -> bool:
-    """Whether the module takes a batch of two such inputs."""
+def _failure(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype) -> Exception | None:
+    """Return what the module raises on a batch of two such inputs."""
     import torch
 
     from slotool.graphs.capture.torch_flops import without_compiling
@@ -240,10 +247,10 @@ def _runs(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype) -
     try:
         with torch.no_grad(), without_compiling():
             TensorsOnly(module, [each.name for each in inputs])(*zeros(inputs, dtype, BATCH, _device(module)))
-    except Exception:
+    except Exception as error:
         # A module's own forward runs here, so anything may be raised.
-        return False
-    return True
+        return error
+    return None
 
 
 def _device(module: nn.Module) -> torch.device:

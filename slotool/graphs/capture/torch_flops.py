@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +34,8 @@ FOURIER = ("_fft_r2c", "_fft_c2r", "_fft_c2c")
 GROUPED = ("grouped_mm_fallback", "grouped_mm", "_grouped_mm")
 # They end by values, so that nobody can say how often they run.
 LOOPS = ("while_loop",)
+# Products with vectors, which torch's counter leaves out, and which of their arguments is the first factor.
+VECTOR_PRODUCTS = {"mv": 0, "dot": 0, "vdot": 0, "addmv": 1}
 # FLOPs of two batches that differ from their sizes by less are proportional to them.
 PROPORTIONAL = 1e-3
 
@@ -61,9 +63,19 @@ class CallFlops:
         return self._known[key]
 
 
+def flop_counter(more: Mapping[Any, Callable[..., int]] | None = None) -> FlopCounterMode:
+    """Return torch's counter of FLOPs with products of vectors, and with ``more`` formulas by operator."""
+    formulas = {getattr(torch.ops.aten, name): _product_flops(first) for name, first in VECTOR_PRODUCTS.items()}
+    return FlopCounterMode(display=False, custom_mapping={**formulas, **(more or {})})
+
+
+def _product_flops(first: int) -> Callable[..., int]:
+    return lambda *shapes, **_: 2 * math.prod(shapes[first])
+
+
 def _counted(target: Any, args: Any, kwargs: Any) -> int:
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), flop_counter() as counter:
             target(*args, **{**kwargs, **({"device": "meta"} if "device" in kwargs else {})})
     except Exception:
         # What depends on values has no FLOPs that follow from shapes; the module's own count still sees it.
@@ -178,7 +190,7 @@ def _flops_on(module: nn.Module, examples: Sequence[Tensor]) -> int | None:
     state = {name: _shapes(value) for name, value in [*module.named_parameters(), *module.named_buffers()]}
     with torch.no_grad(), without_fast_paths(), without_compiling():
         try:
-            with FlopCounterMode(display=False) as counter:
+            with flop_counter() as counter:
                 torch.func.functional_call(module, state, tuple(map(_shapes, examples)))
             return int(counter.get_total_flops())
         except Exception:
@@ -192,7 +204,7 @@ def _flops_without_numbers(module: nn.Module, examples: Sequence[Tensor]) -> int
         with (
             FakeTensorMode(allow_non_fake_inputs=True) as shapes,
             torch.backends.mkldnn.flags(enabled=False),
-            FlopCounterMode(display=False, custom_mapping=attention) as counter,
+            flop_counter(attention) as counter,
         ):
             module(*map(shapes.from_tensor, examples))
     except Exception:
