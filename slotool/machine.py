@@ -9,11 +9,12 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from slotool.cgroups import ControlGroups
 from slotool.nvml import Nvml
 
 _LIBRARIES = ("numpy", "torch", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
@@ -64,15 +65,19 @@ def machine_facts() -> dict[str, Any]:
     return _machine_facts(os.environ.get(FACTS_VARIABLE, "{}"))
 
 
+def _stated() -> dict[str, Any]:
+    return dict(json.loads(os.environ.get(FACTS_VARIABLE, "{}")))
+
+
 @lru_cache(maxsize=2)
 def _machine_facts(stated: str) -> dict[str, Any]:
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "cores_given": len(os.sched_getaffinity(0)),
-        "cpu_quota": _cpu_quota(),
+        "cpu_quota": control_groups().cpu_quota(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "memory_limit_bytes": _memory_limit(),
+        "memory_limit_bytes": control_groups().memory_limit(),
         "governor": read_system_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
         "system": f"{platform.system()} {platform.release()}",
@@ -83,6 +88,47 @@ def _machine_facts(stated: str) -> dict[str, Any]:
         **_gpu_facts(),
         **json.loads(stated),
     }
+
+
+@cache
+def control_groups() -> ControlGroups:
+    """Return the groups of this process, whose limits are read anew at each question."""
+    return ControlGroups.of_this_process()
+
+
+def given_cores() -> int:
+    """Return how many cores the affinity of this process names."""
+    return int(_stated().get("cores_given", len(os.sched_getaffinity(0))))
+
+
+def usable_cores() -> int:
+    """Return how many cores this process can keep busy: those given, or its CPU quota rounded up where that is less."""
+    quota = cpu_quota()
+    return max(1, min(given_cores(), math.ceil(given_cores() if quota is None else quota)))
+
+
+def cpu_quota() -> float | None:
+    """Return the cores' worth of CPU time that all control groups of this process allow; None without a limit."""
+    stated = _stated()
+    return stated["cpu_quota"] if "cpu_quota" in stated else control_groups().cpu_quota()
+
+
+def quota_warning(threads: int) -> str | None:
+    """Return a sentence where the CPU quota is below ``threads``; None where it is not."""
+    if (quota := cpu_quota()) is None or quota >= threads:
+        return None
+    return f"the CPU quota is {quota:g} cores' time for {threads} threads: calls are throttled when all of them compute"
+
+
+def usable_memory() -> int:
+    """Return the bytes that can be taken now without swapping, within the limits of all control groups."""
+    stated = _stated()
+    if "memory_bytes" in stated:
+        return int(min(stated["memory_bytes"], stated.get("memory_limit_bytes") or stated["memory_bytes"]))
+    words = (read_system_file("/proc/meminfo") or "").replace("MemAvailable:", "MemAvailable").split()
+    available = 1024 * int(words[words.index("MemAvailable") + 1])
+    left = control_groups().memory_left()
+    return available if left is None else min(available, left)
 
 
 def machine_id(facts: Mapping[str, Any] | None = None) -> str:
@@ -172,17 +218,6 @@ def _cpu_model() -> str | None:
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip()
     return platform.processor() or None
-
-
-def _cpu_quota() -> float | None:
-    """Cores' worth of CPU time the container may use, or None when unlimited."""
-    quota, _, period = (read_system_file("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
-    return None if quota == "max" or not period else int(quota) / int(period)
-
-
-def _memory_limit() -> int | None:
-    limit = read_system_file("/sys/fs/cgroup/memory.max") or "max"
-    return None if limit == "max" else int(limit)
 
 
 def _turbo() -> bool | None:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from slotool.api.chosen_predictor import Chosen
+from slotool.machine import usable_cores
 from slotool.predictors.labels import Setting
 from slotool.predictors.trained import TrainedPredictor
 
@@ -46,7 +46,7 @@ def _calibrate(chosen: Chosen, setting: Setting, elsewhere: bool, colocated: boo
             f"slotool adapt-predictor {chosen.folder} few.parquet --graphs GRAPHS -o here"
         )
     command = f"slotool calibrate --backend {setting.backend}"
-    if setting.threads <= len(os.sched_getaffinity(0)):
+    if setting.threads <= usable_cores():
         command += f" --threads {setting.threads}"
     learn = "this machine" if elsewhere else "transformers and hybrids on this machine too"
     return f"to learn {learn} takes two minutes: {command}; it measures sixty networks and keeps a predictor"

@@ -10,7 +10,7 @@ from typing import Any
 
 from slotool import strict_json
 from slotool.errors import InputError
-from slotool.machine import machine_id
+from slotool.machine import machine_facts, machine_id, usable_cores
 
 CACHE_VARIABLE = "SLOTOOL_CACHE_DIR"
 
@@ -94,5 +94,5 @@ def _counts(threads: int | None) -> list[int]:
     """Of threads, in the order in which their predictors are looked for."""
     if threads is not None:
         return [threads]
-    cores = len(os.sched_getaffinity(0))
-    return [cores, *(count for count in range(os.cpu_count() or 1, 0, -1) if count != cores)]
+    cores = usable_cores()
+    return [cores, *(count for count in range(machine_facts()["cores"] or 1, 0, -1) if count != cores)]

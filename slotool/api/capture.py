@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.api.result import Result
 from slotool.errors import RunError
+from slotool.machine import usable_cores
 from slotool.printable import counted
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def capture_zoo(
     if package not in PACKAGES:
         raise ArgumentError("package", f"{package!r} is none of {', '.join(PACKAGES)}")
     if processes is None:
-        processes = len(os.sched_getaffinity(0))
+        processes = usable_cores()
     if processes < 1:
         raise ArgumentError("processes", f"{processes} is less than 1")
     _refuse(out, force)

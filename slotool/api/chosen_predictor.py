@@ -3,7 +3,6 @@ this machine or shipped."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from slotool import strict_json
 from slotool.api.calibrated_predictors import calibrated_here, refused_here
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError, ArtifactError, SlotoolError
-from slotool.machine import machine_id
+from slotool.machine import machine_id, usable_cores
 
 if TYPE_CHECKING:
     from slotool.predictors.colocation import PredictorArtifact
@@ -120,7 +119,7 @@ class Chosen:
         own = self.opened.setting
         if batch_size is not None and own.device == "cpu":
             return f", or scale it by a roofline, which no label checks: --sweep batch={batch_size}"
-        if threads is None or own.device != "cpu" or threads > len(os.sched_getaffinity(0)):
+        if threads is None or own.device != "cpu" or threads > usable_cores():
             return ""
         command = f"slotool calibrate --backend {own.backend} --threads {threads}"
         return f", or measure on {threads} here, which takes two minutes: {command}"

@@ -13,6 +13,7 @@ from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
+from slotool.machine import usable_memory
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
@@ -121,7 +122,7 @@ def generate_networks(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.graphs.store import write_graphs
 
-    limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else _half_of_memory()
+    limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else usable_memory() // 2
     max_flops = int(max_gflops * FLOPS_PER_GFLOP) if max_gflops else None
     written_to = Path(out)
     if kind == ARCHITECTURES:
@@ -235,14 +236,6 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 def _many(count: int) -> str:
     return f"{count:,}" if count < 10**9 else f"{count:.2e}"
-
-
-def _half_of_memory() -> int:
-    """Half of what this process may use, in bytes."""
-    from slotool.machine import machine_facts
-
-    facts = machine_facts()
-    return int(min(facts["memory_bytes"], facts["memory_limit_bytes"] or facts["memory_bytes"])) // 2
 
 
 class _Watched:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from slotool.errors import ArgumentError
+from slotool.machine import given_cores, usable_cores
 
 FilePath = str | Path
 
@@ -47,11 +47,13 @@ def devices_of(device: str | None) -> tuple[str, ...]:
 
 
 def cores_given(threads: int | None) -> int:
-    """``threads``, or as many as this process has cores. Raises ``ArgumentError`` for more than that."""
-    available = len(os.sched_getaffinity(0))
-    if threads is not None and threads > available:
-        raise ArgumentError("threads", f"{threads} threads, but only {available} cores are given to this process")
-    return threads or available
+    """Return ``threads``, or as many as there are usable cores.
+
+    Raises ``ArgumentError`` for more than the cores given to this process.
+    """
+    if threads is not None and threads > given_cores():
+        raise ArgumentError("threads", f"{threads} threads, but only {given_cores()} cores are given to this process")
+    return threads or usable_cores()
 
 
 @contextmanager

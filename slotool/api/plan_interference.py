@@ -36,8 +36,8 @@ def placement_of(
     Raises ``ArgumentError`` for a ratio below 1 and for cores without effect, ``InputError`` for a table without rows
     of the workers.
     """
+    from slotool.machine import usable_cores
     from slotool.planning.interference import Interference, Placement
-    from slotool.planning.service_text import cores_here
     from slotool.predictors.colocation import PredictorArtifact
     from slotool.tables import LatencyTable
 
@@ -72,7 +72,7 @@ def placement_of(
     for worker in workers:
         for remark in found[worker.name].remarks(worker.profile):
             reporter.warn(f"{of}{worker.name}: {remark}" if len(workers) > 1 else f"{of}{remark}")
-    return Placement(machine_cores or cores_here(), found, 1e3 * front_end_ms)
+    return Placement(machine_cores or usable_cores(), found, 1e3 * front_end_ms)
 
 
 def graphs_of(artifact: FilePath | None) -> dict[OperatingPoint, OperatorGraph]:
@@ -125,13 +125,14 @@ def note_sharing(fleets: Mapping[str, tuple[FleetSearch, Fleet]], reporter: Repo
 
 def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:
     """Remarks, and whether anything is known of interference."""
+    from slotool.machine import usable_cores
     from slotool.planning.interference import Placement
-    from slotool.planning.service_text import cores_here, is_gpu
+    from slotool.planning.service_text import is_gpu
 
     for pool in fleet.pools:
         if is_gpu(pool.worker):
             continue
-        placement = search.placement or Placement(cores_here(), {})
+        placement = search.placement or Placement(usable_cores(), {})
         together = placement.per_machine(pool.worker, pool.replicas)
         known = placement.interference.get(pool.worker.name)
         takes_all = search.placement is not None and together * pool.worker.threads >= placement.cores

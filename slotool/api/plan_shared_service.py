@@ -14,6 +14,7 @@ from slotool.api.plan_scaling import scaling_limits, scaling_of, shared_scaling_
 from slotool.api.plan_verified import FRONT_END, VERIFIED, cores_shared, examples_sent
 from slotool.api.progress import Reporter
 from slotool.errors import InputError
+from slotool.machine import usable_cores
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,7 +157,7 @@ def _verified(
     busiest = {name: times_s for name, times_s in search.busiest(verify_s).items() if len(times_s)}
     pools = {name: fleet.pools[name] for name in busiest}
     traffic = {name: Traffic.whole(times_s) for name, times_s in busiest.items()}
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     splits = {name: examples_sent(search.alone[name].outcomes, entries[name].data) for name in busiest}
     takes_all = fleet.replicas * fleet.worker.threads >= cores
     fastest = _fastest(service, entries, search, fleet, reporter)

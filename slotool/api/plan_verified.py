@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.progress import Reporter
 from slotool.errors import InputError
+from slotool.machine import usable_cores
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ def _verified(
     traffic = Traffic.whole(search.busiest_s(verify_s))
     promised = search.served(fleet.pools, VERIFIED, traffic).verdict
     deadline_ms = search.promise.deadline_us / 1e3
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     takes_all = sum(pool.replicas * pool.worker.threads for pool in fleet.pools) >= cores
     split = examples_sent(search.outcomes, data)
     sent = partial(loadtest, data=data, split=split, deadline_ms=deadline_ms, progress=reporter)

@@ -12,6 +12,7 @@ from slotool.data.columns import Columns
 from slotool.data.sequences import RaggedColumns, concatenated, described
 from slotool.data.stored import StoredExamples
 from slotool.errors import ArgumentError, DataError
+from slotool.machine import usable_memory
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -80,7 +81,7 @@ class Dataset:
     def loaded_if_small(self) -> Dataset:
         """With its examples in memory where they take at most ``MEMORY_SHARE`` of what is free; else as it is."""
         stored = [split.x for split in self.splits.values() if isinstance(split.x, StoredExamples) and len(split)]
-        if sum(x.nbytes for x in stored) > MEMORY_SHARE * available_memory_bytes():
+        if sum(x.nbytes for x in stored) > MEMORY_SHARE * usable_memory():
             return self
         train, validation, test = (Split(_loaded(split.x), split.y) for split in self.splits.values())
         return replace(self, train=train, validation=validation, test=test)
@@ -214,13 +215,6 @@ def _named(splits: Mapping[str, _Part], split: str, others: Sequence[str] = ()) 
     if split not in splits:
         raise ArgumentError("split", f"{split!r} is none of {', '.join((*others, *splits))}")
     return splits[split]
-
-
-def available_memory_bytes() -> int:
-    """What may be allocated now without swapping, as the system says."""
-    with open("/proc/meminfo") as file:
-        found = next(line.split()[1] for line in file if line.startswith("MemAvailable:"))
-    return 1024 * int(found)
 
 
 def _loaded(x: Any) -> Any:

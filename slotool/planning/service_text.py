@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slotool.machine import usable_cores
 from slotool.planning.fleet import Fleet, Pool
 from slotool.planning.promise import Promise
 from slotool.planning.scaling import ScalingLimits
@@ -72,7 +73,9 @@ def cluster_remark(fleet: Fleet) -> str:
     if runs_here(*fleet.pools) or any(is_gpu(pool.worker) for pool in fleet.pools):
         return ""
     needed = sum(pool.replicas * pool.worker.threads for pool in fleet.pools)
-    return f'The workers take {needed} cores, this machine has {cores_here()}: engine "ray" runs them on a ray cluster.'
+    return (
+        f'The workers take {needed} cores, this machine has {usable_cores()}: engine "ray" runs them on a ray cluster.'
+    )
 
 
 def _pool(pool: Pool, terms: Mapping[str, Any], max_queue: int, limits: ScalingLimits | None) -> list[str]:
@@ -98,11 +101,7 @@ def worker_lines(pool: Pool, limits: ScalingLimits | None = None) -> list[str]:
 
 def runs_here(*pools: Pool) -> bool:
     """Whether this machine has a core for each thread of their workers."""
-    return sum(pool.replicas * pool.worker.threads for pool in pools) <= cores_here()
-
-
-def cores_here() -> int:
-    return len(os.sched_getaffinity(0))
+    return sum(pool.replicas * pool.worker.threads for pool in pools) <= usable_cores()
 
 
 def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from slotool.data import DataSource
 from slotool.data.dataset import Split
 from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.queries import dataset_of
-from slotool.machine import machine_id
+from slotool.machine import machine_id, usable_cores
 from slotool.planning.server_process import server_process
 from slotool.rules.switching import (
     EFFECTIVE_ACCURACY,
@@ -185,6 +184,6 @@ def _confirmed(
 
 def possible_configurations() -> tuple[Configuration, ...]:
     """⟨replicas, threads⟩, both powers of two, that the cores given to this process allow."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     powers = [2**i for i in range(cores.bit_length()) if 2**i <= cores]
     return tuple((r, t) for r in powers for t in powers if r * t <= cores)

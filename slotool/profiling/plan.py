@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, combinations_with_replacement
 from typing import Any
 
-import psutil
-
 from slotool.errors import AlreadyExistsError, InputError
-from slotool.machine import machine_facts, machine_id
+from slotool.machine import machine_id, usable_memory
 from slotool.process import cores_by_preference
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.rows import Key, Row, by_key
@@ -62,7 +60,7 @@ class Settings:
     batch_sizes: tuple[int, ...] = (1,)
     rule: StoppingRule = field(default_factory=StoppingRule)
     timeout_s: float = 60.0
-    memory_limit_bytes: int = field(default_factory=lambda: available_memory() // 2)
+    memory_limit_bytes: int = field(default_factory=lambda: usable_memory() // 2)
     seed: int = 0
     rounds: int = 1
     cold: bool = False
@@ -323,10 +321,3 @@ def _call_seconds(subject: Subject, batch_size: int, settings: Settings) -> floa
         flops_per_s, bytes_per_s = DEVICE_FLOPS_PER_SECOND, DEVICE_BYTES_PER_SECOND
     compute_s = batch_size * subject.flops / flops_per_s
     return max(compute_s, subject.weight_bytes / bytes_per_s) + subject.operators * SECONDS_PER_OPERATOR
-
-
-def available_memory() -> int:
-    """Bytes that can be taken now without swapping, within the container's limit."""
-    available: int = psutil.virtual_memory().available
-    limit: int | None = machine_facts()["memory_limit_bytes"]
-    return available if limit is None else min(available, limit)

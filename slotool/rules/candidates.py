@@ -7,13 +7,13 @@ sum of bin totals from either side, whatever the number of thresholds.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.machine import usable_cores
 from slotool.rules.policies import OSFA, PAIRS, POLICIES, Replayed, RoutingPolicy, takes_second
 from slotool.tables import OutcomeTable
 
@@ -112,7 +112,7 @@ class Candidates:
                 begin = path.start + at * steps
                 table[:, :, begin : begin + steps] = found[:, [0, 1 + 2 * at, 2 + 2 * at]]
 
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as cores:
+        with ThreadPoolExecutor(usable_cores()) as cores:
             list(cores.map(fill, (path for at, path in enumerate(self.paths) if only is None or only[at])))
         return table
 

@@ -6,13 +6,13 @@ Nothing is learnt and few examples are looked at, so that it is quick on a table
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.machine import usable_cores
 from slotool.rules.base import Problem
 from slotool.rules.cascades import ANSWERS, MAX_STEPS, Cascade
 from slotool.rules.certified import FIT_SHARE, LEARN_SHARE, ROUNDS, Certified
@@ -98,7 +98,7 @@ class _Cascades:
             for length in lengths
         ]
         lines = sum(math.perm(self._versions, length - 1) for length in lengths)
-        return ROUNDS * (sum(each) / len(os.sched_getaffinity(0)) + lines * LINE_S * max(1.0, larger / 10))
+        return ROUNDS * (sum(each) / usable_cores() + lines * LINE_S * max(1.0, larger / 10))
 
     def _grid(self, length: int) -> int:
         return min(self._sample.thresholds, MAX_GRID[length])

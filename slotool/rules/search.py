@@ -8,7 +8,6 @@ costs one pass over the examples and one over the grid, whatever the number of t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from itertools import islice, permutations, product
 
 import numpy as np
 
+from slotool.machine import usable_cores
 from slotool.rules.cascades import ANSWERS, MAX_STEPS, Cascade, Step, Worth
 from slotool.rules.conditions import Condition
 
@@ -104,7 +104,7 @@ def paths(
     asked in turn; all steps of a path use one kind. ``thresholds``: at most so many per step, fewer in longer
     cascades. Paths of one list have as many combinations each; their ``means`` are parts of one array."""
     versions = range(examples.error.shape[1])
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as cores:
+    with ThreadPoolExecutor(usable_cores()) as cores:
         for length in range(1, min(longest, len(versions)) + 1):
             grids: Grids = {}
             every = permutations(versions, length - 1)

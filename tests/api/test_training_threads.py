@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import slotool
+from tests.machines import UNKNOWN, run_as
 
 
 def threads_of(data: Path, hidden: list[int], **options: Any) -> set[int]:
@@ -31,7 +31,7 @@ def test_only_networks_that_are_worth_it_are_trained_on_all_cores(
     data = tmp_path / "few.npz"
     np.savez(data, x=np.random.default_rng(0).normal(size=(100, 64)).astype(np.float32), y=np.arange(100) % 2)
     before = torch.get_num_threads()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    run_as(UNKNOWN, monkeypatch, cores_given=2)
     assert threads_of(data, [16]) == {1}
     assert threads_of(data, [16], threads=2) == {2}
     assert threads_of(data, [1024, 1024]) == {2}

@@ -38,7 +38,7 @@ def test_each_example_comes_once_and_with_its_own_label(path: str, monkeypatch: 
 
 def test_a_set_that_does_not_fit_is_trained_on_from_its_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(load_dataset(path, stored=True).loaded_if_small().train.x, np.ndarray)
-    monkeypatch.setattr(dataset, "available_memory_bytes", lambda: 100)
+    monkeypatch.setattr(dataset, "usable_memory", lambda: 100)
     assert isinstance(load_dataset(path, stored=True).loaded_if_small().train.x, stored.StoredExamples)
     found = slotool.train_mlp(data=path, hidden=[16], epochs=30, progress=None)
     assert found.findings()["versions"][0]["test_accuracy"] > 0.9

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from slotool.machine import usable_cores
 
 if TYPE_CHECKING:
     from tests.perf.slo_nn_rows import Bench
@@ -169,7 +170,7 @@ def _least_probes(bench: Bench, index: Any, allowed_loss: float) -> int | None:
 
 def _fill(faiss: Any, index: Any, rows: np.ndarray) -> None:
     """Filled with all threads, searched with one."""
-    faiss.omp_set_num_threads(os.cpu_count() or 1)
+    faiss.omp_set_num_threads(usable_cores())
     index.add(rows)
     faiss.omp_set_num_threads(1)
 

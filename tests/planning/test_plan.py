@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from scipy.stats import binomtest
 
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning, TableError
+from slotool.machine import usable_cores
 from slotool.planning.fleet import Pool
 from slotool.planning.fleet_search import MAX_READ_PER_S, FleetSearch
 from slotool.planning.promise import Promise, attainment_at_least, attainment_at_most, mean_at_least
@@ -373,7 +373,7 @@ def test_the_service_file_is_the_plan(slotool: Slotool, tmp_path: Path, traffic:
 
 
 def test_a_fleet_of_more_cores_than_are_here_is_said_to_need_a_cluster(slotool: Slotool, tmp_path: Path) -> None:
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     rows = [{"subject": "net", "point": "version=a", "batch_size": 1, "samples_s": [0.01, 0.01], "threads": 2 * cores}]
     (tmp_path / "artifact").mkdir()
     LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=0.9)).save(tmp_path / "latency.parquet")

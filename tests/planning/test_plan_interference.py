@@ -30,6 +30,7 @@ from slotool.testing.predictors import random_networks
 from slotool.workloads import ArrivalTable, Poisson
 from tests.conftest import Slotool
 from tests.elastic.tiny_slo_nns import network
+from tests.machines import UNKNOWN, run_as
 
 ALONE_S, LONGER = 5e-3, 1.6
 # That ratios are extrapolated is said; one test looks for it.
@@ -162,7 +163,7 @@ def test_a_front_end_takes_its_part_of_cores_that_are_all_workers() -> None:
 def test_workers_of_which_nothing_is_known_are_said_to_be_planned_as_if_alone(
     slotool: Slotool, tmp_path: Path, traffic: ArrivalTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    run_as(UNKNOWN, monkeypatch, cores_given=8)
     for name, table in (("latency", _table()), ("colocated", _table(1)), ("arrivals", traffic)):
         table.save(tmp_path / f"{name}.parquet")
     command = (

@@ -11,19 +11,19 @@ import pandas as pd
 import pytest
 
 import slotool as api
-from slotool.planning import service_text
 from slotool.planning.scaling import START_S
 from slotool.scheduling.autoscaler import Autoscaler
 from slotool.scheduling.recent_rates import CALM_S
 from slotool.tables import LatencyTable
 from slotool.workloads import ArrivalTable
+from tests.machines import UNKNOWN, run_as
 
 LOW_PER_S, HIGH_PER_S = 60.0, 600.0
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(service_text, "cores_here", lambda: 8)
+    run_as(UNKNOWN, monkeypatch, cores_given=8)
     generator = np.random.default_rng(5)
     rows = LatencyTable.of(
         {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +32,7 @@ from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import ArrivalTable, Poisson
 from slotool.workloads.requests import RequestLog
 from tests.conftest import Slotool
+from tests.machines import UNKNOWN, run_as
 
 
 def table(one_s: float = 1e-3) -> LatencyTable:
@@ -244,7 +244,7 @@ def test_what_was_served_counts_requests_without_an_answer() -> None:
 
 
 def test_a_plan_is_verified_by_a_real_server(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    run_as(UNKNOWN, monkeypatch, cores_given=1)
     for name, value in (("PROBE_S", 1.0), ("BURSTS", 5), ("BUSY_S", 0.5)):  # long enough to probe, and no more
         monkeypatch.setattr(front_end, name, value)
     arrivals = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(60.0).times(10.0, seed=0)}))

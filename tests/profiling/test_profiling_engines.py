@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 from slotool.errors import InputError, WorkerError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.store import write_graphs
+from slotool.machine import usable_cores
 from slotool.profiling.campaign import Campaign
 from slotool.profiling.engines import LocalEngine
 from slotool.profiling.engines.ray_engine import RayEngine
@@ -27,6 +27,7 @@ from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
 from slotool.testing.engines import EngineConformance, workers
 from slotool.timing.timer import StoppingRule
+from tests.machines import UNKNOWN, run_as
 from tests.ray_nodes import Nodes, cluster_of_nodes
 
 MakeSubject = Callable[..., Subject]
@@ -125,13 +126,10 @@ def test_the_command_is_interrupted_and_resumed_without_a_word_of_ray(
 
 
 def add_a_smaller_one(nodes: Nodes) -> Any:
-    """A node with a core less than this machine gives."""
-    given = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, given - {min(given)})
-    try:
+    """Return a new node with a core less than this machine gives."""
+    with pytest.MonkeyPatch.context() as patch:
+        run_as(UNKNOWN, patch, cores_given=usable_cores() - 1)
         return nodes.add()
-    finally:
-        os.sched_setaffinity(0, given)
 
 
 def endless(engine: RayEngine, drawn: list[Item], noticed: str) -> Iterator[Item]:
@@ -141,14 +139,13 @@ def endless(engine: RayEngine, drawn: list[Item], noticed: str) -> Iterator[Item
         yield drawn[-1]
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores to have a node with fewer")
 @pytest.mark.long
 def test_nodes_of_another_kind_are_left_out_and_those_that_die_lose_nothing(two_nodes: Nodes) -> None:
     first, second = two_nodes.measuring
     smaller, told, drawn = add_a_smaller_one(two_nodes), [], []
     with RayEngine(SETTINGS, tell=told.append) as engine:
         unlike = next(reason for reason in engine.left_out if smaller.node_id[:6] in reason)
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         assert f"another machine (cores given {cores - 1} → {cores})" in unlike
         assert sum("it offers no CPU" in reason for reason in engine.left_out) == 1
         assert any("measuring on 2 of the cluster's nodes" in text for text in told)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 from slotool.errors import InputError
+from slotool.machine import usable_cores
 from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
 from slotool.tables import LatencyTable, OutcomeTable
@@ -21,7 +21,7 @@ from tests.serving.live_server import HTTP, until
 from tests.serving.test_hot_reload import constant, describe, hang_up, under_load
 from tests.serving.test_serve_command import serving
 
-CORES = len(os.sched_getaffinity(0))
+CORES = usable_cores()
 WORKER = "slotool.serving.engines.worker"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pandas as pd
 import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
+from slotool.machine import usable_cores
 from slotool.rules.switching import ConfigurationRates, SwitchingPlan
 from slotool.scheduling.recent_rates import CALM_S
 from slotool.serving.engines import LocalInferenceEngine
@@ -30,7 +30,7 @@ from tests.serving.test_hot_reload import INFER, PATH, describe, hang_up, under_
 from tests.serving.test_other_workers import workers_in, workers_of
 from tests.serving.test_serve_command import serving
 
-CORES = len(os.sched_getaffinity(0))
+CORES = usable_cores()
 NAMES = ("small", "medium", "large")
 TABLES = 'latency = "latency.parquet"\noutcomes = "outcomes.parquet"\nplan = "plan.json"\npolicy = "switching"\n'
 ONE, TWO = {"small": 30.0, "medium": 20.0, "large": 10.0}, {"small": 1e5, "medium": 0.0, "large": 0.0}

@@ -23,7 +23,7 @@ from slotool import strict_json
 from slotool.errors import RunError, SlotoolError, TimedOut, WorkerError
 from slotool.graphs.capture.sources import Source
 from slotool.graphs.graph import OperatorGraph
-from slotool.machine import machine_facts
+from slotool.machine import usable_memory
 
 DEFAULT_TIMEOUT_S = 600.0
 # Of the memory available at the start, what a capture may take.
@@ -113,7 +113,7 @@ class _Worker:
         self, source: Source, limits: Limits, stop: threading.Event | None = None
     ) -> OperatorGraph | SlotoolError:
         """What it says of the next source, or what has become of it."""
-        allowed = limits.memory_bytes or int(MEMORY_SHARE * _available_memory())
+        allowed = limits.memory_bytes or int(MEMORY_SHARE * usable_memory())
         try:
             line = self._line(source, time.monotonic() + limits.timeout_s, limits.timeout_s, allowed, stop)
             return _read(strict_json.decode(line))
@@ -190,10 +190,3 @@ def _resident_bytes(process: int) -> int:
             # It ended meanwhile.
             continue
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _available_memory() -> int:
-    text = Path("/proc/meminfo").read_text()
-    available = next(int(line.split()[1]) for line in text.splitlines() if line.startswith("MemAvailable"))
-    limit = machine_facts()["memory_limit_bytes"]
-    return min(available << 10, limit or available << 10)

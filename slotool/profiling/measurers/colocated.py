@@ -15,11 +15,12 @@ import numpy as np
 import psutil
 
 from slotool.errors import WorkerError
+from slotool.machine import usable_memory
 from slotool.profiling.barrier import SharedMemoryBarrier, Spans, colocated_samples, coordinate, stopped_share
 from slotool.profiling.bench import DIGITS
 from slotool.profiling.measurers.base import Measurer, request_for
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
-from slotool.profiling.plan import CONTEXT_BYTES, Item, Settings, available_memory
+from slotool.profiling.plan import CONTEXT_BYTES, Item, Settings
 from slotool.profiling.process import START_TIMEOUT_S, MeasuringProcess, WorkerHung
 from slotool.profiling.rows import by_key
 from slotool.profiling.subjects import Subject
@@ -223,7 +224,7 @@ class ColocatedMeasurer(Measurer):
         return self.start(self.settings.backend_of(subject), key[-1])
 
     def _make_room(self, needed: Sequence[Key]) -> None:
-        while available_memory() < SPARE_BYTES and self._retire_oldest(needed):
+        while usable_memory() < SPARE_BYTES and self._retire_oldest(needed):
             pass
 
     def _make_room_on_device(

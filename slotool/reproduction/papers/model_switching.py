@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slotool.machine import usable_cores
 from slotool.reports.text import duration, percent
 from slotool.reproduction.commands import Document
 from slotool.reproduction.paper import Figure, Found, Paper
@@ -67,7 +67,7 @@ def _service(workspace: Workspace) -> Service:
 
 def _threads(workspace: Workspace) -> Found:
     service = _service(workspace)
-    most = len(os.sched_getaffinity(0))
+    most = usable_cores()
     counts = [count for count in (1, 2, 4, 8, 16) if count <= most]
     median_s: dict[int, dict[str, float]] = {}
     for count in counts:
@@ -151,7 +151,7 @@ def _plan(workspace: Workspace, deadline_ms: float, configurations: str) -> tupl
 def _tail(workspace: Workspace) -> Found:
     """P99 of real servers by load, for each ⟨R, T⟩ that takes all cores: the load tests of a plan of that alone."""
     service = _service(workspace)
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     shapes = [(r, cores // r) for r in (1, 2, 4, 8, 16) if r <= cores and cores % r == 0]
     tests: dict[tuple[int, int], list[Document]] = {}
     for replicas, threads in shapes:

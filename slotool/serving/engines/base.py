@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from slotool.data.columns import Inputs
 from slotool.devices import CPU
 from slotool.errors import InputError, WorkerError
+from slotool.machine import usable_cores
 from slotool.serving.outputs import Computed
 from slotool.tables import OperatingPoint
 
@@ -74,7 +74,7 @@ class InferenceEngine(ABC):
 
     def cores(self) -> int:
         """That there are for workers: of this process, by default."""
-        return len(os.sched_getaffinity(0))
+        return usable_cores()
 
     @property
     def devices(self) -> tuple[str, ...]:
