@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from slotool.api.build_tables import build_tables, plan_tables
     from slotool.api.calibrate import calibrate
     from slotool.api.capture import capture, capture_applications, capture_zoo
-    from slotool.api.choose_labels import choose_labels
     from slotool.api.choose_points import choose_points
     from slotool.api.compare_predictors import compare_predictors
     from slotool.api.doctor import doctor
@@ -56,7 +55,6 @@ __all__ = [
     "capture",
     "capture_applications",
     "capture_zoo",
-    "choose_labels",
     "choose_points",
     "compare_predictors",
     "doctor",
@@ -109,7 +107,6 @@ _MODULES = {
     "capture": "capture",
     "capture_applications": "capture",
     "capture_zoo": "capture",
-    "choose_labels": "choose_labels",
     "choose_points": "choose_points",
     "compare_predictors": "compare_predictors",
     "doctor": "doctor",

@@ -768,21 +768,13 @@ tiers[].response_time_saved number share of the best version's
 tiers[].cost_saved number       share of the best version's
 tiers[].groups  object          by group the degradation, mean over the folds; empty without groups
 """,
-    "choose-labels": """
-out             text            file written
-requests        integer         requests with answers
-differ          integer         requests that some ensemble answers otherwise than the best version
-labels          integer         requests to label
-free            integer         requests that count without a label
-""",
     "export-rules": """
 out             text            file written
 tiers[].id      text            tier
 tiers[].versions list           versions that it may ask, in order
 """,
     "evaluate-drift": """
-requests        integer         labelled requests, and chosen ones that count without a label
-left_out        integer         chosen requests from the first on that still needs a label
+requests        integer         labelled requests
 confidence      number          probability of no alarm while all guarantees hold
 evidence_wanted number          evidence that raises an alarm
 alarms          integer         ensembles whose guarantee is violated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.arguments import typed
@@ -23,7 +22,6 @@ def evaluate_drift(
     rules: FilePath | RuleSet,
     feedback: FilePath | OutcomeTable,
     *,
-    labels: FilePath | None = None,
     confidence: float = 0.99,
 ) -> DriftVerdict:
     """Watch every tier by a sequential test of labelled feedback, whenever you look.
@@ -32,10 +30,7 @@ def evaluate_drift(
 
     Args:
         rules: Rules, or their file.
-        feedback: Outcome table of labelled requests, or its file, in the order of arrival. With ``labels`` the answers
-            that labels were chosen of, as ``choose_labels`` takes them.
-        labels: File of ``choose_labels``, in whose column truth there are labels. Requests count in the order that its
-            column order says, however its rows are sorted, up to the first that still needs one.
+        feedback: Outcome table of labelled requests, or its file, in the order of arrival.
         confidence: Probability of no alarm while all guarantees hold; and that none is confirmed that does not.
 
     Returns:
@@ -45,39 +40,28 @@ def evaluate_drift(
     Raises:
         ArgumentError: ``confidence`` does not lie between 0 and 1.
         InputError: The feedback lacks a version that the rules consult, or holds an error beyond theirs.
-        TableError: The outcome table cannot be used, or lacks the column of the rules' groups; or the labels cannot be
-            read, or the first request that needs one has none.
+        TableError: The outcome table cannot be used, or lacks the column of the rules' groups.
     """
     from slotool.rules import RuleSet
     from slotool.rules.drift import watch
-    from slotool.rules.labelling import with_chosen_labels
     from slotool.tables import OutcomeTable
-    from slotool.tables.importing import read_answers, read_truths
 
     if not 0 < confidence < 1:
         raise ArgumentError("confidence", "must lie between 0 and 1, both excluded")
     watched = loaded(RuleSet, rules)
-    if labels is None:
-        labelled, left_out = loaded(OutcomeTable, feedback), 0
-    else:
-        truths = read_truths(Path(labels))
-        answers = feedback if isinstance(feedback, OutcomeTable) else read_answers(Path(feedback))
-        labelled = with_chosen_labels(watched, answers, truths)
-        left_out = len(truths) - len(labelled.examples)
-    return DriftVerdict(watched, watch(watched, labelled, confidence), len(labelled.examples), confidence, left_out)
+    labelled = loaded(OutcomeTable, feedback)
+    return DriftVerdict(watched, watch(watched, labelled, confidence), len(labelled.examples), confidence)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DriftVerdict(Result):
     """Of ``rules``. ``watched``: every ensemble that gives a guarantee, at its tightest tolerance, for all requests and
-    for each group of the rules; ``requests``: that count; ``left_out``: chosen ones from the first on that still needs
-    a label."""
+    for each group of the rules; ``requests``: that count."""
 
     rules: RuleSet
     watched: list[Watched]
     requests: int
     confidence: float
-    left_out: int = 0
 
     schema = "evaluate-drift"
     rows_key = "ensembles"
@@ -100,7 +84,6 @@ class DriftVerdict(Result):
     def findings(self) -> dict[str, Any]:
         return {
             "requests": self.requests,
-            "left_out": self.left_out,
             "confidence": self.confidence,
             "evidence_wanted": self.evidence_wanted,
             "alarms": self.alarms,
@@ -127,8 +110,7 @@ class DriftVerdict(Result):
             said = f"{self.alarms} of {count} guarantees are violated: make new rules from fresh outcomes"
         else:
             said = "no guarantee is violated"
-        waiting = [f"{self.left_out:,} more requests wait for the next label"] if self.left_out else []
-        return [self._table(), f"{said}; these requests alone confirm {self.confirmed} of {count}", *waiting]
+        return [self._table(), f"{said}; these requests alone confirm {self.confirmed} of {count}"]
 
     def _table(self) -> Part:
         from slotool.rules import from_point

@@ -19,9 +19,6 @@ def register(app: typer.Typer) -> None:
 def evaluate_drift(
     rules: Rules,
     feedback: Annotated[Path, typer.Argument(help="Outcome table of labelled requests, in the order of arrival.")],
-    labels: Annotated[
-        Path | None, typer.Option("--labels", help="File of choose-labels with truths; FEEDBACK is then its answers.")
-    ] = None,
     confidence: Annotated[
         float, typer.Option("--confidence", help="Probability of no alarm while all guarantees hold.")
     ] = 0.99,
@@ -36,7 +33,7 @@ def evaluate_drift(
     """
     from slotool.cli.output import Output
 
-    found = slotool.evaluate_drift(rules, feedback, labels=labels, confidence=confidence)
+    found = slotool.evaluate_drift(rules, feedback, confidence=confidence)
     Output(as_json=json).show(found)
     if found.alarms:
         raise typer.Exit(1)

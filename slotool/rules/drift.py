@@ -15,7 +15,7 @@ tolerances are to hold for each group, each group has bets of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from slotool.rules.betting import Evidence
 from slotool.rules.groups import Groups
 from slotool.rules.points import from_point
-from slotool.rules.policies import OSFA, RoutingPolicy
+from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import OperatingPoint, OutcomeTable
 
@@ -110,16 +110,7 @@ class Watcher:
         ``groups``: of each request, empty where it is not known: it then counts for all requests only. None: what the
         feedback has in their column; without that no group is watched.
         """
-        losses = self.rules.losses(feedback)
-        self._see(lambda policy: policy.replay(losses).error, _parts(self.rules, feedback, groups))
-
-    def see_equal(self, groups: Sequence[str]) -> None:
-        """Take in requests that every ensemble answers as the best version does, so that their truth makes no
-        difference (``rules.labelling``). ``groups``: of each request, empty where it is not known."""
-        self._see(lambda _: np.zeros(len(groups)), _parts(self.rules, None, groups))
-
-    def _see(self, errors: Callable[[RoutingPolicy], np.ndarray], parts: _Parts) -> None:
-        found = list(_excesses(self.rules, errors, parts))
+        found = list(_excesses(self.rules, self.rules.losses(feedback), _parts(self.rules, feedback, groups)))
         wanted = len(found) / (1.0 - self._confidence)
         for own, excess in found:
             self._standings.setdefault(own, _Standing(own)).see(excess, wanted)
@@ -140,37 +131,35 @@ def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Wat
     return watcher.watched()
 
 
-def _parts(rules: RuleSet, feedback: OutcomeTable | None, known: Sequence[str] | None) -> _Parts:
+def _parts(rules: RuleSet, feedback: OutcomeTable, known: Sequence[str] | None) -> _Parts:
     """All requests, and those of each group: ``known`` ones, or as the feedback says."""
     column, names = rules.config.get("group"), list(rules.config.get("groups", ()))
-    count = len(known or ()) if feedback is None else len(feedback.examples)
+    count = len(feedback.examples)
     parts: _Parts = [("", np.arange(count))]
     if column is not None and known is not None:
         stated = np.flatnonzero([value != "" for value in known])
         groups = Groups.of_values(column, known, names)
         return parts + list(zip(groups.names, groups.rows(stated), strict=True))
-    if feedback is not None and column is not None and column in feedback.rows:
+    if column is not None and column in feedback.rows:
         groups = Groups.named(feedback, column, names)
         return parts + list(zip(groups.names, groups.rows(np.arange(count)), strict=True))
     return parts
 
 
-def _excesses(
-    rules: RuleSet, errors: Callable[[RoutingPolicy], np.ndarray], parts: _Parts
-) -> Iterator[tuple[_Watch, np.ndarray]]:
+def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[tuple[_Watch, np.ndarray]]:
     """Per ensemble the tightest tolerance it serves, and how much worse than that each answer was: to all requests, and
     to those of each group.
 
-    ``errors``: of a policy, what tolerances limit (``RuleSet.losses``), float64 [requests]. Excesses are float64
-    [requests], in the order of arrival, of errors scaled to [0, 1]; the best version is left out.
+    ``losses``: outcomes whose errors are what tolerances limit (``RuleSet.losses``). Excesses are float64 [requests],
+    in the order of arrival, of errors scaled to [0, 1]; the best version is left out.
     """
     best = OSFA(rules.best_version)
     strictest: dict[OperatingPoint, float] = {}
     for rule in rules.rules:
         if rule.point != best.point:
             strictest[rule.point] = min(rule.tolerance, strictest.get(rule.point, np.inf))
-    best_error = errors(best)
+    best_error = best.replay(losses).error
     for point, tolerance in strictest.items():
-        excess, largest = rules.excess(tolerance, errors(from_point(point)), best_error)
+        excess, largest = rules.excess(tolerance, from_point(point).replay(losses).error, best_error)
         for name, rows in parts:
             yield _Watch(point, tolerance, name, largest), excess[rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from slotool.models import Classification
 from slotool.rules.drift import Watched
 from slotool.serving import rejections
 from slotool.serving.guarantees import Guarantees, Labelled
-from slotool.serving.label_choice import LabelChoice, Remembered
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.served import ServedModel
 
@@ -24,6 +24,16 @@ MAX_REMEMBERED, MAX_BYTES = 10_000, 64 * 2**20
 MAX_LABELLED = 5_000
 # Names that requests may make up as they like.
 MAX_UNKNOWN_GROUPS = 20
+
+
+@dataclass(slots=True)
+class Remembered:
+    """Answered request whose labels may still come. ``answers``: int64 [n]; ``group``: named by the request."""
+
+    x: Inputs
+    answers: np.ndarray
+    in_time: bool
+    group: str
 
 
 class Feedback:
@@ -44,7 +54,6 @@ class Feedback:
         self._answered = self._rejected = self._labelled = 0
         self._unknown_groups: Counter[str] = Counter()
         self.guarantees = Guarantees()
-        self._choice = LabelChoice()
 
     @property
     def alarms(self) -> Sequence[Watched]:
@@ -66,7 +75,7 @@ class Feedback:
 
     def remembers(self, request: str) -> bool:
         """Whether its labels may still come."""
-        return request in self._waiting or self._choice.remembered(request) is not None
+        return request in self._waiting
 
     @property
     def _waiting(self) -> OrderedDict[str, Remembered]:
@@ -98,7 +107,7 @@ class Feedback:
         of labels than it had examples, a class there is not, or a model whose answers are no classes.
         """
         _require_classes(served)
-        remembered = self._waiting.get(request) or self._choice.remembered(request)
+        remembered = self._waiting.get(request)
         if remembered is None:
             raise rejections.not_found(f"request {request[:40]!r} is not remembered: old, labelled, or never answered")
         if labels.shape != remembered.answers.shape:
@@ -112,35 +121,11 @@ class Feedback:
         if (rules := served.rules) is not None:
             named = [name for name in groups if name and name != remembered.group]
             self.of_unknown_groups(Counter(name for name in named if not rules.knows_group(name)))
-        labelled, remembered.labelled = Labelled(remembered.x, labels, each), True
         self._labelled += len(labels)
-        if self._choice.remembered(request) is not None:
-            self.guarantees.extend(self._choice.labelled(request, labelled))
-            return
         self._forget(request)
-        if remembered.drawn:
-            return  # It has counted without its label.
-        # Only of those that nobody chose: chosen ones are harder.
         self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.answers)
         if served.rules is not None:
-            self.guarantees.extend([labelled])
-
-    async def choose(self, served: ServedModel, labels: int) -> None:
-        """Choose so many answers to label, those included that wait for a chosen label already.
-
-        Raises ``Rejection`` (400) for a model without rules, or whose answers are no classes; ``SlotoolError`` when a
-        version fails.
-        """
-        _require_classes(served)
-        if served.rules is None:
-            raise rejections.bad_request(
-                f"model {served.name} is served without rules: no label tells more than another"
-            )
-        self.guarantees.extend(await self._choice.draw(served, self._waiting, self._forget, labels))
-
-    def chosen(self) -> dict[str, Any]:
-        """``LabelChoice.document``."""
-        return self._choice.document()
+            self.guarantees.add(Labelled(remembered.x, labels, each))
 
     def _forget(self, request: str) -> None:
         remembered = self._waiting.pop(request, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -42,13 +42,6 @@ class Labelled:
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unlabelled:
-    """Examples that every ensemble answers as the best version does: they count without a label."""
-
-    groups: tuple[str, ...]
-
-
 class Guarantees:
     """Watches the certificates of a model's rules (``rules.drift``), by what every version answers to labelled inputs.
 
@@ -56,16 +49,16 @@ class Guarantees:
     """
 
     def __init__(self) -> None:
-        self._unseen: list[Labelled | Unlabelled] = []
+        self._unseen: list[Labelled] = []
         self._watcher: Watcher | None = None
         self._watched: list[Watched] = []
         self._labelled: Counter[str] = Counter()
         # One look at a time: labels count in the order in which they came.
         self._looking = False
 
-    def extend(self, requests: Iterable[Labelled | Unlabelled]) -> None:
-        """Take in requests, for the next ``look``."""
-        self._unseen.extend(requests)
+    def add(self, request: Labelled) -> None:
+        """Take in a labelled request, for the next ``look``."""
+        self._unseen.append(request)
 
     @property
     def alarms(self) -> list[Watched]:
@@ -121,12 +114,10 @@ class Guarantees:
         return _events(served.name, rules, before, watched)
 
 
-def outcomes_of(
-    model: ElasticModel, rules: RuleSet, parts: Sequence[Inputs], labels: np.ndarray | None
-) -> OutcomeTable:
+def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Inputs], labels: np.ndarray) -> OutcomeTable:
     """What each version that the rules consult answers to inputs: answers, confidences, and inputs that rules look at.
 
-    ``labels``: int64 [examples], the true classes; None: all errors are 0. Times are not measured here, so they are
+    ``labels``: int64 [examples], the true classes. Times are not measured here, so they are
     none. Raises ``SlotoolError`` when a version fails.
     """
     points = {version_name(point): point for point in model.points}
@@ -138,7 +129,7 @@ def outcomes_of(
     for version in dict.fromkeys([*sorted(rules.versions), rules.best_version]):
         computed = [compute(model, x, points[version]) for x in joined]
         answers = np.concatenate([part.answers for part in computed])
-        error = np.zeros(len(answers)) if labels is None else (answers != labels).astype(np.float64)
+        error = (answers != labels).astype(np.float64)
         # As conditions see an answer when they serve.
         texts = np.array([label_of(answer, names) for answer in answers.tolist()], dtype=object)
         columns = {"version": version, "error": error, "confidence": _confidence(computed), "latency_s": 0.0}
@@ -147,16 +138,10 @@ def outcomes_of(
     return OutcomeTable(pd.concat(frames, ignore_index=True))
 
 
-def _look(model: ElasticModel, watcher: Watcher, requests: list[Labelled | Unlabelled]) -> list[Watched]:
-    for _, alike in groupby(requests, key=type):
-        run = list(alike)
-        groups = [name for one in run for name in one.groups]
-        labelled = [one for one in run if isinstance(one, Labelled)]
-        if labelled:
-            labels = np.concatenate([one.labels for one in labelled])
-            watcher.see(outcomes_of(model, watcher.rules, [one.x for one in labelled], labels), groups)
-        else:
-            watcher.see_equal(groups)
+def _look(model: ElasticModel, watcher: Watcher, requests: list[Labelled]) -> list[Watched]:
+    groups = [name for one in requests for name in one.groups]
+    labels = np.concatenate([one.labels for one in requests])
+    watcher.see(outcomes_of(model, watcher.rules, [one.x for one in requests], labels), groups)
     return watcher.watched()
 
 

@@ -11,13 +11,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool.elastic import ElasticModel
-from slotool.errors import SlotoolError
 from slotool.printable import printable
 from slotool.serving import bounds, rejections
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser, require_same_origin
-from slotool.serving.label_choice import MAX_CHOSEN
-from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import group_of
 from slotool.serving.served import ServedModel
 from slotool.serving.tensors import json_object
@@ -32,10 +29,7 @@ class FeedbackEndpoint:
     def __init__(self, front: FrontEnd):
         self._front = front
         self._names: dict[str, tuple[ElasticModel, _Names]] = {}
-        self.routes = [
-            Route("/v2/models/{model}/feedback", self.feedback, methods=["GET", "POST"]),
-            Route("/v2/models/{model}/choose-labels", self.choose, methods=["GET", "POST"]),
-        ]
+        self.routes = [Route("/v2/models/{model}/feedback", self.feedback, methods=["GET", "POST"])]
 
     async def feedback(self, request: Request) -> Response:
         served = self._front.model(request.path_params["model"])
@@ -56,26 +50,6 @@ class FeedbackEndpoint:
             await self._look(versions[named])
             return json_response(self._front.accounts.feedback[named].summary())
         return json_response(self._front.accounts.feedback[served.name].summary())
-
-    async def choose(self, request: Request) -> Response:
-        """Which answers to label; ``POST`` of ``{"labels": count}`` chooses until so many wait for a label."""
-        served = self._front.model(request.path_params["model"])
-        feedback = self._front.accounts.feedback[served.name]
-        if request.method == "POST":
-            if is_from_browser(request.headers):
-                require_same_origin(request, has_token=self._front.clients is not None)
-            asked = json_object(await self._front.body(request, bounds.OVERHEAD_BYTES))
-            labels = asked.get("labels")
-            if not isinstance(labels, int) or isinstance(labels, bool) or not 1 <= labels <= MAX_CHOSEN:
-                raise rejections.bad_request(f"labels: a whole number from 1 to {MAX_CHOSEN} is expected")
-            try:
-                await feedback.choose(served, labels)
-            except Rejection:
-                raise
-            except SlotoolError as error:
-                raise rejections.failed(error) from None
-            await self._look(served)
-        return json_response(feedback.chosen())
 
     async def _look(self, served: ServedModel) -> None:
         """Look at the certificates when it is time, and say what is new."""

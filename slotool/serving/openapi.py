@@ -10,7 +10,6 @@ from slotool.models.signature import DTYPES
 from slotool.rules.ruleset import OBJECTIVES
 from slotool.serving.candidates import CANARY, VERSION
 from slotool.serving.interface import Interface
-from slotool.serving.label_choice import MAX_CHOSEN
 from slotool.serving.limits import Limits
 from slotool.serving.request_options import MAX_GROUP_CHARACTERS, MAX_PRIORITY, MAX_TIMEOUT_US
 from slotool.serving.served import ServedModel
@@ -129,12 +128,6 @@ def _models(names: list[str], limits: Limits) -> Document:
             "post": _answers("Send the true classes of answered examples", _ref("Feedback"), _LABELLING)
             | _body(_ref("Labels")),
         },
-        f"{path}/choose-labels": {
-            "parameters": [model],
-            "get": _answers("Which answers wait for a chosen label", _ref("Chosen")),
-            "post": _answers("Choose answers whose labels tell most", _ref("Chosen"), (*_LABELLING, 500))
-            | _body(_object(["labels"], labels={"type": "integer", "minimum": 1, "maximum": MAX_CHOSEN})),
-        },
     }
     config = _object(["name", "input"])
     for at, parameters in ((path, [model]), (f"{path}/versions/{{version}}", [model, version])):
@@ -251,7 +244,6 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
     counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share}
     counts |= {"alarms": some, "confirmed": some}
     group = {"type": "string", "maxLength": MAX_GROUP_CHARACTERS}
-    chosen = dict.fromkeys(("drawn", "free", "counted"), _WHOLE) | {"waits_for": {"type": ["string", "null"]}}
     return {
         "Error": _object(["error"], error=_TEXT),
         "Server": _object(["name", "version"], name=_TEXT, version=_TEXT, extensions=some),
@@ -262,7 +254,6 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
         "Live": _live(models, tolerance),
         "Shadow": _shadow(),
         "Labels": _object(["request", "labels"], request=_TEXT, labels=labels, group={"anyOf": [group, _list(group)]}),
-        "Chosen": _object(["requests", *chosen], requests=_list(_object(["request", "labels"])), **chosen),
         "Feedback": _object(list(counts), **counts),
     }
 

@@ -22,8 +22,6 @@ from slotool.tables.labels import label_text, label_texts
 from slotool.tables.outcomes import ANSWER, TRUTH, OutcomeTable
 from slotool.tables.schema import read_csv, require_commas, require_distinct
 
-# Of a file of choose-labels: the place of an example in its random order, from 1 on.
-ORDER = "order"
 # What a table of answers may hold, and what it is called there unless said.
 KEYS = ("example", "version", "error", "confidence", "latency_s", "cost", ANSWER, TRUTH)
 _AMOUNTS = ("error", "latency_s", "cost")
@@ -148,52 +146,6 @@ def _require_one_truth(long: pd.DataFrame, path: Path) -> None:
             f"{path}: column truth of example {row['example']!r} is {row[TRUTH]!r} for version {row['version']!r} and "
             f"{other!r} for another; one value is expected"
         )
-
-
-def read_answers(path: Path) -> OutcomeTable:
-    """Answers whose truth is not known, a row per example and version: example, version, answer, confidence and further
-    columns. Errors, times and costs of the table are 0. Raises ``TableError``."""
-    found = _read(path)
-    _require(found, ["example", "version", "answer", "confidence"], path)
-    sure = pd.to_numeric(found["confidence"], errors="coerce")
-    if sure.isna().any():
-        row = found.loc[sure.isna()].iloc[0]
-        raise TableError(
-            f"{path}: confidence {row['confidence']!r} of version {row['version']!r} on example {row['example']!r} is "
-            "no number"
-        )
-    return OutcomeTable(found.assign(confidence=sure, error=0.0, latency_s=0.0, cost=0.0), source=str(path))
-
-
-def read_truths(path: Path) -> dict[str, str]:
-    """The truth of each example, empty where it is not known: columns example and truth. They come in the order of the
-    column ``order``, which counts from 1 without a gap; without it in that of the rows. Raises ``TableError``, also for
-    an example given twice."""
-    found = _read(path)
-    _require(found, ["example", TRUTH], path)
-    if (twice := found["example"].duplicated()).any():
-        raise TableError(f"{path}: example {found['example'][twice].iloc[0]!r} is there twice")
-    if ORDER in found:
-        found = found.iloc[_places(found, path)]
-    return dict(zip(found["example"], label_texts(found[TRUTH]), strict=True))
-
-
-def _places(found: pd.DataFrame, path: Path) -> np.ndarray:
-    """The rows in their order: int64 [rows]. Raises ``TableError`` where it is not 1, 2, 3 and so on."""
-    stated = pd.to_numeric(found[ORDER].str.strip(), errors="coerce").to_numpy(dtype=np.float64)
-    if (bad := ~(np.isfinite(stated) & (stated == np.floor(stated)))).any():
-        row = found[bad].iloc[0]
-        raise TableError(f"{path}: order {row[ORDER]!r} of example {row['example']!r} is no whole number")
-    places = np.argsort(stated, kind="stable")
-    wrong = np.flatnonzero(stated[places] != np.arange(1, len(stated) + 1))
-    if len(wrong):
-        missing = f"no row has order {wrong[0] + 1}"
-        if wrong[0] and stated[places[wrong[0]]] == wrong[0]:
-            missing = f"two rows have order {wrong[0]}"
-        raise TableError(
-            f"{path}: {missing}: keep all rows of choose-labels, which count from 1 on, and label from the top of them"
-        )
-    return places
 
 
 def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:
