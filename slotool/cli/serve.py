@@ -106,10 +106,6 @@ def serve(
     requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
     switch_workers: Annotated[bool, typer.Option("--switch-workers", hidden=True)] = False,
     device: Annotated[str, typer.Option("--device", hidden=True)] = "cpu",
-    canary: Annotated[Path | None, typer.Option("--canary", hidden=True)] = None,
-    canary_share: Annotated[float, typer.Option("--canary-share", min=0, max=1, hidden=True)] = 0.1,
-    shadow: Annotated[Path | None, typer.Option("--shadow", hidden=True)] = None,
-    shadow_share: Annotated[float, typer.Option("--shadow-share", min=0, max=1, hidden=True)] = 1.0,
     models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
     pools: Annotated[list[Any] | None, typer.Option("--pools", hidden=True, parser=lambda entry: entry)] = None,
     pool: Annotated[str | None, typer.Option("--pool", hidden=True)] = None,
@@ -119,7 +115,7 @@ def serve(
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
     /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
-    Further ones: docs/reference/service-file.md (--device, --address-rate, --traces, --canary …).
+    Further ones: docs/reference/service-file.md (--device, --address-rate, --traces …).
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
@@ -161,9 +157,7 @@ def serve(
         devices=devices_of(device, engine, max_replicas, switch_workers),
     )
     _require_models(artifacts, models)
-    read = reader(
-        given, bool(models), {"canary": (canary, canary_share), "shadow": (shadow, shadow_share)}, pool, max_queue
-    )
+    read = reader(given, bool(models), pool, max_queue)
     replicas, threads = (sources := first_read(read, switch_workers)).workers
     limit_threads(cores_given(threads))
     files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slotool.cli.commands import config_file, refuse_without_effect, stated_in
+from slotool.cli.commands import config_file, stated_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from slotool.serving.pooled_sources import PooledSources
     from slotool.serving.runtime_settings import AnySources
@@ -48,11 +48,7 @@ def _with_a_worker_each(sources: Sources | CombinedSources) -> Sources | Combine
 
 
 def reader(
-    given: Sources,
-    lists_models: bool,
-    candidates: Mapping[str, tuple[Path | None, float]],
-    pool: str | None = None,
-    max_queue: int = 1_000,
+    given: Sources, lists_models: bool, pool: str | None = None, max_queue: int = 1_000
 ) -> Callable[[], AnySources]:
     """What is served, whenever it is read: by the file that lists models, or by the command line.
 
@@ -60,9 +56,9 @@ def reader(
     from slotool.serving.pooled_sources import PooledSources
 
     if not lists_models:
-        read_planned = _planned(_with_candidates(given, candidates))
+        read_planned = _planned(given)
         return lambda: _with_a_worker_each(read_planned())
-    read = _described(given, candidates, pool, max_queue)
+    read = _described(given, pool, max_queue)
     first: list[PooledSources] = []
 
     def read_again() -> AnySources:
@@ -76,33 +72,7 @@ def reader(
     return read_again
 
 
-def _with_candidates(given: Sources, candidates: Mapping[str, tuple[Path | None, float]]) -> Sources | CombinedSources:
-    """The artifacts, and candidates for the place of the only one, by role: an artifact, and its share of requests."""
-    from dataclasses import replace
-
-    from slotool.serving.candidates import candidate_name
-    from slotool.serving.sources import CombinedSources
-
-    parts: list[Sources] = []
-    for role, (artifact, share) in candidates.items():
-        if artifact is None:
-            refuse_without_effect((f"{role}_share",), f"without --{role}")
-            continue
-        if len(given.artifacts) != 1 or len(given.names) > 1:
-            raise typer.BadParameter(
-                "a candidate is for the place of one artifact; those of several models are listed in a file:"
-                " --config service.toml",
-                param_hint=f"--{role}",
-            )
-        given = replace(given, names=given.names or (given.artifacts[0].resolve().name,))
-        named = (candidate_name(given.names[0], role),)
-        parts.append(replace(given, artifacts=(artifact,), names=named, role=role, share=share))
-    return CombinedSources((given, *parts)) if parts else given
-
-
-def _described(
-    given: Sources, candidates: Mapping[str, tuple[Path | None, float]], pool: str | None, max_queue: int
-) -> Callable[[], CombinedSources | PooledSources]:
+def _described(given: Sources, pool: str | None, max_queue: int) -> Callable[[], CombinedSources | PooledSources]:
     """Reads the models that the file lists; what the command line states goes before it."""
     from slotool.serving.service_file import ServiceFile
 
@@ -112,9 +82,6 @@ def _described(
     if given.artifacts or given.names:
         what = "ARTIFACTS" if given.artifacts else "--name"
         raise typer.BadParameter(f"{file} lists the models: leave them out", param_hint=what)
-    for role, (artifact, _) in candidates.items():
-        if artifact is not None:
-            raise typer.BadParameter(f"{file} lists the models: name it in [models.{role}]", param_hint=f"--{role}")
     if len(given.outcomes) > 1:
         raise typer.BadParameter(f"one table for each of the models: name it in {file}", param_hint="--outcomes")
     values = {
@@ -144,13 +111,10 @@ def keys_in_force(described: bool) -> KeysInForce | None:
     return KeysInForce(file) if described and file is not None else None
 
 
-def _planned(given: Sources | CombinedSources) -> Callable[[], Sources | CombinedSources]:
+def _planned(given: Sources) -> Callable[[], Sources]:
     """``given``, whose workers are those of the switching plan where nothing else says so."""
-    from slotool.serving.sources import Sources
-
     silent = stated_in("replicas") == stated_in("threads") == "DEFAULT"
-    first = given if isinstance(given, Sources) else given.parts[0]
-    return given.as_planned if first.mapped and silent else lambda: given
+    return given.as_planned if given.mapped and silent else lambda: given
 
 
 def first_read(read: Callable[[], AnySources], switch_workers: bool) -> AnySources:

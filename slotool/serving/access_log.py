@@ -16,7 +16,6 @@ import orjson
 
 from slotool.errors import InputError
 from slotool.serving import trace_context
-from slotool.serving.candidates import VERSION
 from slotool.serving.events import warn
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.trace_attributes import MAX_CHARACTERS
@@ -156,7 +155,6 @@ class AccessLog:
 def facts_of(answer: InferenceResult) -> dict[str, Any]:
     """What a line says of an answer: the request's number, its operating point, and where its time went."""
     return {
-        **({} if answer.version == VERSION else {"version": answer.version}),
         "request": answer.request,
         "operating_point": answer.decision.point.label,
         "queue_us": round(answer.queue_us, 1),

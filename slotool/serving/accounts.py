@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from slotool.data.columns import Inputs
 from slotool.printable import printable
-from slotool.serving.candidates import parted
 from slotool.serving.feedback import Feedback
 from slotool.serving.live import Live
 from slotool.serving.model_queue import InferenceResult
@@ -38,8 +37,7 @@ class Asked(NamedTuple):
 
 
 class Accounts:
-    """Metrics, statistics, feedback and the live page's figures of one server, kept by the router's names of models, so
-    that candidates have their own.
+    """Metrics, statistics, feedback and the live page's figures of one server, by model.
 
     Whoever reads any of them finds all answers counted.
     """
@@ -59,12 +57,12 @@ class Accounts:
         router.events.listen(self._hear)
 
     def _hear(self, kind: str, sentence: str, fields: Mapping[str, Any]) -> None:
-        """An event shows in the figures of all models together, and of each that it is about, candidates with their
-        model: of all where it names none, or is of the workers that they share."""
+        """An event shows in the figures of all models together, and of each that it is about: of
+        all where it names none, or is of the workers that they share."""
         self._live.event(sentence)
-        about = "" if kind.startswith("worker-") else parted(str(fields.get("model", "")))[0]
+        about = "" if kind.startswith("worker-") else fields.get("model", "")
         for name, live in self._live_of.items():
-            if about in ("", parted(name)[0]):
+            if about in ("", name):
                 live.event(sentence)
 
     def keep_of(self, models: Iterable[str]) -> None:

@@ -21,8 +21,7 @@ from slotool.tables import OperatingPoint
 class CallResults:
     """Answers or rejects the requests of a router's calls, or has ``retries`` try them again.
 
-    ``headroom``: observes how much later than planned answers left. ``hand_over``: called after requests came to wait
-    again, with the queue that they wait in.
+    ``headroom``: observes how much later than planned answers left.
     """
 
     def __init__(
@@ -31,10 +30,9 @@ class CallResults:
         retries: Retries,
         metrics: Metrics,
         now_us: Callable[[], float],
-        hand_over: Callable[[ModelQueue], None],
     ):
         self.headroom = headroom
-        self._retries, self._metrics, self._now_us, self._hand_over = retries, metrics, now_us, hand_over
+        self._retries, self._metrics, self._now_us = retries, metrics, now_us
         # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
         self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
         # Called when all requests of a call have their answers.
@@ -55,7 +53,6 @@ class CallResults:
         if isinstance(outcome, WorkerLost):
             model_queue.dispatcher.returned(batch)
             self._retries.after_loss(model_queue, batch, outcome, done_us)
-            self._hand_over(model_queue)
             self.loss_listener()
             return
         model_queue.dispatcher.answered(batch, done_us)
@@ -64,7 +61,6 @@ class CallResults:
                 model_queue.pending.pop(query.id).end(outcome)
         elif isinstance(outcome, Exception):
             self._retries.separately(model_queue, batch, outcome)
-            self._hand_over(model_queue)
         else:
             self._answer(model_queue, batch, wanted, outcome, done_us, fallback)
 
@@ -77,7 +73,7 @@ class CallResults:
         done_us: float,
         fallback: str,
     ) -> None:
-        took_us, examples, version = done_us - batch.begun_us, len(scored), model_queue.served.version
+        took_us, examples = done_us - batch.begun_us, len(scored)
         # Nothing is to be learnt of a call that another point answered.
         planned_us = 0.0 if fallback else batch.planned_us
         if fallback:
@@ -98,9 +94,8 @@ class CallResults:
             elif not request.is_over:
                 queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
                 timing = queue_us, took_us, slack_us + request.headroom_us
-                named = query.id, fallback, version
                 decision = decisions.get(id(query), batch.decision)
-                request.end(InferenceResult(part, decision, *timing, examples, *named, sure, shared))
+                request.end(InferenceResult(part, decision, *timing, examples, query.id, fallback, sure, shared))
                 answered += 1
         self.all_answered(took_us, planned_us, done_us, answered)
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from slotool.data.columns import Inputs
 from slotool.scheduling import Batch, Workers
-from slotool.serving.circuit_breaker import CircuitBreakers
 from slotool.serving.engines import InferenceEngine, WorkerLost
 from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.ensemble_call import CallOutcome, EnsembleCall, OutcomeCallback
@@ -34,7 +33,7 @@ class Calls:
 
     ``wake``: called when a call waits for a worker; ``on_idle``: when a worker may be idle again. ``waiting``: calls of
     local versions for batches without a worker of their own, those of ensembles with a remote version; each begins on
-    the worker that it is called with. ``breakers`` hear of workers lost in calls. Use it from one event loop.
+    the worker that it is called with. Use it from one event loop.
     """
 
     def __init__(
@@ -46,10 +45,9 @@ class Calls:
         now_us: Callable[[], float],
         wake: Callable[[], None],
         on_idle: Callable[[], None],
-        breakers: CircuitBreakers,
     ):
         self._engine, self._workers, self._metrics, self._events = engine, workers, metrics, events
-        self._now_us, self._wake, self._on_idle, self._breakers = now_us, wake, on_idle, breakers
+        self._now_us, self._wake, self._on_idle = now_us, wake, on_idle
         self.waiting: deque[Callable[[int], None]] = deque()
         self._remote = RemoteEndpoints(metrics, events)
         self._lost: set[int] = set()
@@ -168,8 +166,6 @@ class Calls:
             else:
                 model_queue.dispatcher.ended(worker, now_us)
             report(outcome, now_us)
-            if isinstance(outcome, WorkerLost):
-                self._breakers.worker_lost(name, str(outcome))
             self._on_idle()
 
         self.models[worker] = name

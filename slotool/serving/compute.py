@@ -15,7 +15,6 @@ from starlette.routing import Route
 from slotool.data.columns import Columns, Inputs
 from slotool.serving import bounds, rejections, request_options
 from slotool.serving.bodies import client_disconnected
-from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import FrontEnd, explanation
 from slotool.serving.interface import LABEL
 from slotool.serving.model_queue import InferenceResult
@@ -110,8 +109,6 @@ def _decoded(answer: Callable[[Inputs], None], done: ReplyListener, decoding: as
 def _reply(served: ServedModel, answer: InferenceResult) -> Reply:
     latency_us = round(answer.queue_us + answer.compute_us, 1)
     document = {**_answer(answer), "model": served.name, "latency_us": latency_us}
-    if answer.version != VERSION:
-        document["version"] = answer.version
     return Reply.of_json({**document, **explanation(answer)})._replace(answer=answer)
 
 

@@ -113,7 +113,7 @@ class DirectCalls:
             return None
         self._unsettled = _Call(model_queue, query, (arrival_us,), worker, decision.point, begun_us, done_us)
         timing = begun_us - arrival_us, done_us - begun_us, query.deadline_us - done_us + headroom_us
-        return InferenceResult(scored, decision, *timing, len(scored), query.id, "", served.version, sure)
+        return InferenceResult(scored, decision, *timing, len(scored), query.id, "", sure)
 
     def answer_alike(
         self,
@@ -148,7 +148,7 @@ class DirectCalls:
             return ()
         answered_us = tuple(arrivals_us[:count])
         self._unsettled = _Call(model_queue, query, answered_us, worker, decision.point, begun_us, done_us)
-        took_us, batch, number, version = done_us - begun_us, len(scored), int(query.id), served.version
+        took_us, batch, number = done_us - begun_us, len(scored), int(query.id)
         return [
             InferenceResult(
                 scored.take(slice(at * examples, (at + 1) * examples)),
@@ -158,7 +158,6 @@ class DirectCalls:
                 math.inf,
                 batch,
                 str(number + at),
-                version=version,
                 confidence=None if sure is None else sure[at],
                 is_shared=True,
             )

@@ -12,7 +12,6 @@ from slotool.scheduling import Batch, Drop, RequestOutcome, Workers
 from slotool.serving import rejections
 from slotool.serving.call_results import CallResults
 from slotool.serving.calls import Calls
-from slotool.serving.circuit_breaker import CircuitBreakers
 from slotool.serving.engines import InferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
@@ -44,19 +43,17 @@ class DispatchLoop:
         workers: Workers,
         default_deadline: DefaultDeadline,
         headroom: LatencyHeadroom,
-        hand_over: Callable[[ModelQueue], None],
         *,
         metrics: Metrics,
         events: Events,
-        breakers: CircuitBreakers,
         now_us: Callable[[], float],
     ):
         self._engine, self._queues, self._workers = engine, queues, workers
         self._default_deadline, self._now_us = default_deadline, now_us
         self._metrics, self._events = metrics, events
-        self.calls = Calls(engine, workers, metrics, events, now_us, self.wake, self._worker_is_idle, breakers)
+        self.calls = Calls(engine, workers, metrics, events, now_us, self.wake, self._worker_is_idle)
         retries = Retries(self.calls, metrics, default_deadline)
-        self.results = CallResults(headroom, retries, metrics, now_us, hand_over)
+        self.results = CallResults(headroom, retries, metrics, now_us)
         # Whether a dispatch is to come, and whether one goes on.
         self.is_scheduled = self._is_dispatching = False
         self._alarm: asyncio.TimerHandle | None = None

@@ -73,10 +73,6 @@ class Feedback:
             else:
                 self._bytes -= unread.popleft()[1].nbytes
 
-    def remembers(self, request: str) -> bool:
-        """Whether its labels may still come."""
-        return request in self._waiting
-
     @property
     def _waiting(self) -> OrderedDict[str, Remembered]:
         """By request. Most servers get no labels, so answers are filed when somebody asks for one."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from slotool.serving.accounts import Accounts, Asked
 from slotool.serving.addresses import AddressRates
 from slotool.serving.admission import Admission, IdleTrackingSelector
 from slotool.serving.bodies import decompressed, read_body
-from slotool.serving.candidates import CANARY, SHADOW, VERSION, candidate_name, public
 from slotool.serving.clients import Clients, read_clients
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
@@ -32,8 +30,7 @@ from slotool.serving.pools import AnyRouter
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.request_options import RequestOptions, require_meant
-from slotool.serving.served import ServedModel
-from slotool.serving.shadow import Shadows
+from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.shared_memory import Regions, SharedMemory
 from slotool.serving.trace_context import TraceContext
 from slotool.serving.traces import Traces, headers_with
@@ -62,8 +59,6 @@ class FrontEnd:
         self.interfaces: dict[str, Interface] = {}
         self._tensor_bytes: dict[str, int] = {}
         self.accounts = Accounts(router)
-        self.shadows = Shadows(router)
-        self._random = random.Random()
         self._read_models()
         router.models_listener = self._read_models
         self.admission = Admission()
@@ -72,12 +67,10 @@ class FrontEnd:
 
     def _read_models(self) -> None:
         """They may be others than before."""
-        self._has_candidates = len(self.models) < len(self.router.models)
-        answering = [name for name, served in self.router.models.items() if served.version != SHADOW]
         for name, served in self.models.items():
             interface = self.interfaces[name] = Interface.of(served.model, self.limits.batch)
             self._tensor_bytes[name] = bounds.tensor_body_bytes(interface, self.limits.body_bytes)
-        self.accounts.keep_of(answering)
+        self.accounts.keep_of(self.models)
 
     def watch_loop(self, selector: IdleTrackingSelector) -> None:
         """Measure the load of the event loop that ``selector`` serves, from now on."""
@@ -106,7 +99,7 @@ class FrontEnd:
 
     def _only_computes(self) -> bool:
         """Whether the event loop computes requests itself, without asking who sent them or writing down what."""
-        others = self._has_candidates or self.default_tolerance is not None or self.has_records
+        others = self.default_tolerance is not None or self.has_records
         return self.router.engine.in_loop and not others and self.clients is None and self.addresses is None
 
     def _arrives_alone(self) -> bool:
@@ -117,53 +110,28 @@ class FrontEnd:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """The served models by name, as they are now, without candidates."""
-        models = self.router.models
-        return {name: models[name] for name in public(models)}
-
-    def versions(self, model: str) -> list[ServedModel]:
-        """What answers requests for a model: itself, and its canary if it has one."""
-        found = (self.router.model(name) for name in (model, candidate_name(model, CANARY)))
-        return [served for served in found if served is not None]
+        """The served models by name, as they are now."""
+        return self.router.models
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
         """Raises ``Rejection`` (404) for a model or version that is not served."""
         served = self.router.model(name)
-        if served is None or served.name != served.public_name:
+        if served is None:
             there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
             raise rejections.not_found(f"no model is called {name[:80]!r}; {there}")
-        if version in (None, VERSION):
-            return served
-        versions = {each.version: each for each in self.versions(name)}
-        if version not in versions:
-            there = f"{', '.join(versions)}{did_you_mean(str(version), versions)}"
-            raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {there}")
-        return versions[str(version)]
+        if version not in (None, VERSION):
+            raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {VERSION}")
+        return served
 
-    def _drawn(self, served: ServedModel, options: RequestOptions) -> ServedModel:
-        """The model or, for its share of requests, its canary; not where that is stopped, or lacks the tiers that are
-        asked for."""
-        canary = self.router.model(candidate_name(served.name, CANARY))
-        if canary is None or self.router.breakers.rejection(canary.name) or self._random.random() >= canary.share:
-            return served
-        return served if options.tolerance is not None and canary.rules is None else canary
-
-    def statistics_of(self, versions: Sequence[ServedModel]) -> list[dict[str, Any]]:
+    def statistics_of(self, models: Iterable[str]) -> list[dict[str, Any]]:
         """Triton's ``ModelStatistics`` object of each."""
-        return [self.accounts.statistics[each.name].document(each.public_name, each.version) for each in versions]
+        return [self.accounts.statistics[name].document(name, VERSION) for name in models]
 
     def index(self) -> list[dict[str, str]]:
-        """Every version of every model, as Triton's repository index has it."""
-        versions = [each for name in self.models for each in self.versions(name)]
-        return [{"name": each.public_name, "version": each.version, **self._state(each)} for each in versions]
-
-    def _state(self, served: ServedModel) -> dict[str, str]:
-        unready = self.unready(served)
-        return {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
-
-    def unready(self, served: ServedModel) -> Rejection | None:
-        """Why a version of a model is not ready: the server is not, or it is a candidate that was stopped."""
-        return self.router.unready() or self.router.breakers.rejection(served.name)
+        """Every model, as Triton's repository index has it."""
+        unready = self.router.unready()
+        state = {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
+        return [{"name": name, "version": VERSION, **state} for name in self.models]
 
     def end(self) -> None:
         """Reject all unanswered requests, and those with an incomplete body."""
@@ -177,7 +145,6 @@ class FrontEnd:
         options: RequestOptions,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
-        version: str | None = None,
     ) -> InferenceResult:
         """As ``submit``, for who would wait. Raises ``Rejection``."""
         future: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
@@ -185,7 +152,7 @@ class FrontEnd:
         def has_left() -> bool:
             return future.cancelled() or is_disconnected()
 
-        self.submit(served, x, options, arrival_us, has_left, partial(settle, future), version)
+        self.submit(served, x, options, arrival_us, has_left, partial(settle, future))
         return await future
 
     def submit(
@@ -196,17 +163,11 @@ class FrontEnd:
         arrival_us: float,
         is_disconnected: Callable[[], bool],
         done: OutcomeListener,
-        version: str | None = None,
     ) -> None:
         """Have the router answer, and count it. ``done`` is called once, perhaps before this returns, and may not
-        raise. ``version``: that the client names; without one a canary may answer.
+        raise.
 
         Raises ``Rejection`` for what the router is not even asked."""
-        if self._has_candidates:
-            if version is None:
-                served = self._drawn(served, options)
-            elif (stopped := self.router.breakers.rejection(served.name)) is not None:
-                raise stopped.of(served.name)
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
         if options.tolerance is not None and served.rules is not None:
@@ -237,20 +198,14 @@ class FrontEnd:
             direct.settle()
 
     def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
-        served = asked.served
         self.admission.end(answered=not isinstance(outcome, Rejection))
         if isinstance(outcome, Rejection):
             self.accounts.rejected(asked, self.router.now_us())
-            done(outcome if served.version == VERSION else outcome.of(served.name))
+            done(outcome)
             return
-        if outcome.version != served.version:  # it waited for a canary that was stopped, or is served no more
-            asked = asked._replace(served=self.router.model(served.public_name) or served)
         done(outcome)
         # After the response is on its way: the client does not wait for the counters.
         self.accounts.answered(asked, outcome)
-        if self._has_candidates:
-            overloaded = self.admission.is_overloaded()
-            self.shadows.answered(served, asked.x, asked.options, outcome, overloaded=overloaded)
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Count requests that end without an answer, whatever model they name."""
@@ -258,7 +213,7 @@ class FrontEnd:
 
     def rejected(self, rejection: Rejection, model: str | None) -> Reply:
         """Count a rejection and return its reply. ``model``: named by the request; None means the only one."""
-        self.dropped(rejection.model or self.named(model) or "", rejection.cause)
+        self.dropped(self.named(model) or "", rejection.cause)
         return Reply.rejecting(rejection)
 
     def named(self, model: str | None) -> str | None:
@@ -326,11 +281,11 @@ class FrontEnd:
 
     def tensor_bytes(self, served: ServedModel) -> int:
         """The longest body of an inference request that this model can need."""
-        return self._tensor_bytes[served.public_name]
+        return self._tensor_bytes[served.name]
 
     def example_bytes(self, served: ServedModel) -> int:
         """The longest body that holds one example of this model, in any of the forms that are read."""
-        if any(FREE in tensor.shape[1:] for tensor in self.interfaces[served.public_name].inputs):
+        if any(FREE in tensor.shape[1:] for tensor in self.interfaces[served.name].inputs):
             return self.limits.body_bytes
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
 

@@ -20,14 +20,13 @@ from tritonclient.grpc import service_pb2 as v2
 from slotool import __version__
 from slotool.serving import bounds, grpc_messages, rejections, request_options, trace_context
 from slotool.serving.addresses import FORWARDED_FOR
-from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import FrontEnd, explanation
 from slotool.serving.grpc_codes import CODES
 from slotool.serving.grpc_health import HealthService
 from slotool.serving.not_served import SERVICE, reason_of_method
 from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
-from slotool.serving.served import ServedModel
+from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
 from slotool.serving.shared_memory import EXTENSION, NOT_SHARED, Regions
 from slotool.serving.tls import Certificate
@@ -154,7 +153,7 @@ class GrpcFrontEnd:
                 self._open_calls -= 1
             if rejection.cause == "quota" and not message:
                 model = await _named_first(messages)
-            self._front.dropped(rejection.model or model, rejection.cause)
+            self._front.dropped(model, rejection.cause)
             traced = self._finish(context, kind, model, began_us, message, b"", status=rejection.status)
             trailers = [("cause", rejection.cause), *traced]
             if rejection.retry_after_s is not None:
@@ -248,28 +247,24 @@ class GrpcFrontEnd:
     async def _model_ready(self, request: Any, context: Any) -> Any:
         """False and no error for a model that is not served, as Triton has it."""
         try:
-            served = self._named(request)
+            self._named(request)
         except Rejection:
             return v2.ModelReadyResponse(ready=False)
-        return v2.ModelReadyResponse(ready=self._front.unready(served) is None)
+        return v2.ModelReadyResponse(ready=self._front.router.unready() is None)
 
     async def _model_metadata(self, request: Any, context: Any) -> Any:
         served = self._named(request)
-        name, versions = served.public_name, [each.version for each in self._front.versions(served.public_name)]
-        return grpc_messages.metadata_message(self._front.interfaces[name].metadata(name, versions))
+        interface = self._front.interfaces[served.name]
+        return grpc_messages.metadata_message(interface.metadata(served.name, [VERSION]))
 
     async def _model_config(self, request: Any, context: Any) -> Any:
         served = self._named(request)
-        return grpc_messages.config_message(self._front.interfaces[served.public_name].config(served.public_name))
+        return grpc_messages.config_message(self._front.interfaces[served.name].config(served.name))
 
     async def _model_statistics(self, request: Any, context: Any) -> Any:
         """Of one model, or of all when none is named."""
-        front = self._front
-        names = [self._named(request).public_name] if request.name else list(front.models)
-        versions = [each for name in names for each in front.versions(name)]
-        if request.version:
-            versions = [self._named(request)]
-        return grpc_messages.statistics_message(front.statistics_of(versions))
+        names = [self._named(request).name] if request.name or request.version else list(self._front.models)
+        return grpc_messages.statistics_message(self._front.statistics_of(names))
 
     async def _repository_index(self, request: Any, context: Any) -> Any:
         models = self._front.index()
@@ -301,15 +296,13 @@ class GrpcFrontEnd:
         front = self._front
         arrival_us = front.router.now_us()
         served = self._named(request)
-        interface = front.interfaces[served.public_name]
+        interface = front.interfaces[served.name]
         regions = None if front.shared_memory is None else front.regions_of(_authorization(context))
         asked = grpc_messages.parse_infer(request, interface, regions)
         options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
-        version = request.model_version or None
-        answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled, version)
+        answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
         outputs = {name: answer.output(name) for name in asked.outputs}
-        named, explained = (served.public_name, answer.version), explanation(answer)
-        return grpc_messages.format_infer(*named, interface, asked, outputs, explained)
+        return grpc_messages.format_infer(served.name, VERSION, interface, asked, outputs, explanation(answer))
 
 
 class _NotServed(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc says nothing of its types

@@ -16,7 +16,6 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from slotool.models.signature import TensorSpec
 from slotool.serving import bounds, tensors, values
-from slotool.serving.candidates import VERSION
 from slotool.serving.classification import wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import Rejection, bad_request
@@ -241,5 +240,4 @@ def regions_message(regions: Iterable[Mapping[str, Any]]) -> Any:
 def facts_of(response: Any) -> dict[str, Any]:
     """What the access log says of an answer: the request's number, its operating point, and where its time went."""
     found = {name: response.parameters.get(name) for name in ("request", "operating_point", "queue_us", "compute_us")}
-    facts = {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in found.items() if value}
-    return facts if response.model_version == VERSION else {"version": response.model_version, **facts}
+    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in found.items() if value}

@@ -42,13 +42,8 @@ class FeedbackEndpoint:
             per_example = names.bytes_per_label + bounds.BYTES_PER_NUMBER  # and a group's name
             body = await self._front.body(request, bounds.OVERHEAD_BYTES + per_example * batch)
             bounds.require_countable(body, 2 * batch, quotes=max(bounds.MAX_QUOTES, 5 * batch))
-            asked = _asked(body, names)
-            # Requests are numbered for all: one of them answered this.
-            versions = {each.name: each for each in self._front.versions(served.name)}
-            named = next((n for n in versions if self._front.accounts.feedback[n].remembers(asked[0])), served.name)
-            self._front.accounts.feedback[named].label(versions[named], *asked)
-            await self._look(versions[named])
-            return json_response(self._front.accounts.feedback[named].summary())
+            self._front.accounts.feedback[served.name].label(served, *_asked(body, names))
+            await self._look(served)
         return json_response(self._front.accounts.feedback[served.name].summary())
 
     async def _look(self, served: ServedModel) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from importlib import resources
@@ -76,7 +75,6 @@ class LivePage:
             await asyncio.sleep(TICK_S)
             for live in (self._front.accounts.live, *self._front.accounts.live_of.values()):
                 live.tick()
-            self._front.shadows.report(time.monotonic())
 
     async def page(self, request: Request) -> Response:
         if not wants_page(request.headers.get("accept", "")):
@@ -183,8 +181,6 @@ class LivePage:
             "version": __version__,
             "up_s": round(accounts.live.up_s(), 3),
             "models": list(accounts.live_of or front.models),
-            "shadows": front.shadows.documents(),
-            "stopped": dict(front.router.breakers.open),
             "guarantees": {name: own.guarantees.documents() for name, own in accounts.feedback.items()},
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),

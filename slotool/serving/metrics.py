@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -128,33 +128,6 @@ class Metrics:
             ["model", "point", "pool"],
         )
         self._replans = counter("slotool_replans", "Plans made again because latencies had changed", ["model"])
-        self._shadow_requests = counter(
-            "slotool_shadow_requests",
-            "Copies of answered requests for the shadow of a model: compared, rejected, failed, or skipped under load",
-            ["model", "outcome"],
-        )
-        self._shadow_examples = counter(
-            "slotool_shadow_examples",
-            "Examples that shadow and serving model both answered, by whether the answers agree",
-            ["model", "agree"],
-        )
-        self._shadow_difference = counter(
-            "slotool_shadow_difference",
-            "Sum of the errors of a shadow's answers, were the serving model's right",
-            ["model"],
-        )
-        self._shadow_latency_s = Histogram(
-            "slotool_shadow_compute_seconds",
-            "Seconds from dispatch to answer of the same requests, of the serving model and of its shadow",
-            ["model", "version"],
-            buckets=BUCKETS_S,
-            registry=self.registry,
-        )
-        self._stopped = gauge(
-            "slotool_candidate_stopped",
-            "1 for a canary or shadow that gets no requests, as workers were lost in its calls; absent for all others",
-            ["model"],
-        )
         self._batch = Distribution("slotool_batch_examples", "Examples in a call", ("model",), BATCHES)
         self.registry.register(self._batch)
 
@@ -253,28 +226,6 @@ class Metrics:
         self._replans.labels(model).inc()
         for point, factor in factors.items():
             self._corrections.labels(model, point, pool).set(factor)
-
-    def shadowed(self, model: str, outcome: str) -> None:
-        """A copy of a request ended so."""
-        self._shadow_requests.labels(model, outcome).inc()
-
-    def compared(self, model: str, agreeing: int, examples: int, difference: float) -> None:
-        """So many of the examples of a request have the same answer of the shadow."""
-        self._shadow_examples.labels(model, "yes").inc(agreeing)
-        self._shadow_examples.labels(model, "no").inc(examples - agreeing)
-        self._shadow_difference.labels(model).inc(difference)
-
-    def shadow_took(self, model: str, version: str, compute_us: float) -> None:
-        """One of the two versions computed a request that both answered in so long."""
-        self._shadow_latency_s.labels(model, version).observe(compute_us * 1e-6)
-
-    def candidate_stopped(self, model: str) -> None:
-        """A candidate gets no further requests."""
-        self._stopped.labels(model).set(1)
-
-    def no_candidate_stopped(self) -> None:
-        """Every candidate gets its requests again."""
-        self._stopped.clear()
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from slotool.serving import rejections
-from slotool.serving.candidates import parted
 from slotool.serving.engines import InferenceEngine
 from slotool.serving.model_queue import DefaultDeadline, ModelQueue
 from slotool.serving.served import ServedModel
@@ -17,8 +16,8 @@ DRAIN_S, DRAINED_LOOK_S = 30.0, 0.02
 
 
 class ModelExchange:
-    """Exchanges the models of a router. ``queues``: its own, by name; ``new_queue`` makes one, ``hand_over`` has the
-    heir of one that goes answer what waits there; ``changed``: called when other models serve than before."""
+    """Exchanges the models of a router. ``queues``: its own, by name; ``new_queue`` makes one; ``changed``: called when
+    other models serve than before."""
 
     def __init__(
         self,
@@ -26,17 +25,15 @@ class ModelExchange:
         queues: dict[str, ModelQueue],
         now_us: Callable[[], float],
         new_queue: Callable[[ServedModel], ModelQueue],
-        hand_over: Callable[[ModelQueue], None],
         changed: Callable[[], None],
     ):
         self._engine, self._queues, self._now_us = engine, queues, now_us
-        self._new_queue, self._hand_over, self._changed = new_queue, hand_over, changed
+        self._new_queue, self._changed = new_queue, changed
 
     async def run(self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None) -> None:
         """From the next dispatch on, serve these models in place of all others; waiting requests stay in the queue, and
         calls in progress are answered by the models they began on. A model that is missing takes no further requests
-        once the others are ready, and goes when those that it has are answered, after ``DRAIN_S`` at most; requests of
-        a candidate that is missing are answered by the model that it was a candidate for.
+        once the others are ready, and goes when those that it has are answered, after ``DRAIN_S`` at most.
 
         Raises ``InputError`` or ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
@@ -53,7 +50,7 @@ class ModelExchange:
     async def _finish(
         self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None, change_over: Callable[[], None]
     ) -> None:
-        await self._drain([own for name, own in self._queues.items() if parted(name)[0] not in models])
+        await self._drain([own for name, own in self._queues.items() if name not in models])
         change_over()
         for name, served in models.items():
             if name in self._queues:
@@ -63,9 +60,7 @@ class ModelExchange:
             else:
                 self._queues[name] = self._new_queue(served)
         for name in self._queues.keys() - models.keys():
-            retired = self._queues.pop(name)
-            retired.heir = self._queues.get(parted(name)[0])
-            self._hand_over(retired)
+            del self._queues[name]
         self._changed()
 
     async def _drain(self, leaving: Sequence[ModelQueue]) -> None:

@@ -18,7 +18,6 @@ from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.scheduling.policy_failure import PolicyFailure
 from slotool.serving import rejections
-from slotool.serving.candidates import VERSION
 from slotool.serving.fault import FaultCheck
 from slotool.serving.interface import CONFIDENCE, LABEL, LOGITS
 from slotool.serving.metrics import Metrics
@@ -34,9 +33,8 @@ class InferenceResult(NamedTuple):
     """The result of a request and its timing: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
     in the call that answered it, those of other requests included, ``request``: the number feedback names it by,
-    ``fallback``: which version did not answer and which did in its place; empty where all answered, ``version``: of the
-    model, another than 1 where a candidate answered, ``confidence``: the lowest of all examples, None where the model
-    states none, ``is_shared``: other requests were in the call."""
+    ``fallback``: which version did not answer and which did in its place; empty where all answered, ``confidence``: the
+    lowest of all examples, None where the model states none, ``is_shared``: other requests were in the call."""
 
     scored: Computed
     decision: Decision
@@ -46,7 +44,6 @@ class InferenceResult(NamedTuple):
     batch: int
     request: str
     fallback: str = ""
-    version: str = VERSION
     confidence: float | None = None
     is_shared: bool = False
 
@@ -131,8 +128,6 @@ class ModelQueue:
         self._failing: set[str] = set()
         self.pending: dict[str, PendingRequest] = {}
         self.fault_check = FaultCheck(now_us)
-        # Takes over what waits here once this model is served no more.
-        self.heir: ModelQueue | None = None
         # It takes no further requests, and goes once those that it has are answered.
         self.is_closing = False
         # Calls that began before this were computed by another model than ``served``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from starlette.requests import Request
@@ -12,7 +12,6 @@ from starlette.routing import Route
 from slotool import __version__
 from slotool.serving import bounds, rejections, request_options, tensors
 from slotool.serving.bodies import client_disconnected
-from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import (
     FrontEnd,
     explanation,
@@ -22,7 +21,7 @@ from slotool.serving.guard import is_from_browser
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import BINARY, Reply, ReplyListener, awaited, listener
-from slotool.serving.served import ServedModel
+from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.shared_memory import EXTENSION
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
@@ -63,33 +62,28 @@ class OpenInference:
         return _readiness({}, self._front.router.unready())
 
     async def model_ready(self, request: Request) -> Response:
-        """Every worker has every model, so a model is as ready as the server, unless it is a candidate that was
-        stopped."""
+        """Every worker has every model, so a model is as ready as the server."""
         served = self._front.model(**_addressed(request))
-        return _readiness({"name": served.name}, self._front.unready(served))
+        return _readiness({"name": served.name}, self._front.router.unready())
 
     async def model_metadata(self, request: Request) -> Response:
         served = self._front.model(**_addressed(request))
-        name, versions = served.public_name, [each.version for each in self._front.versions(served.public_name)]
-        return json_response(self._front.interfaces[name].metadata(name, versions))
+        return json_response(self._front.interfaces[served.name].metadata(served.name, [VERSION]))
 
     async def model_config(self, request: Request) -> Response:
         """Triton's model configuration extension."""
         served = self._front.model(**_addressed(request))
-        return json_response(self._front.interfaces[served.public_name].config(served.public_name))
+        return json_response(self._front.interfaces[served.name].config(served.name))
 
     async def model_statistics(self, request: Request) -> Response:
         """Triton's statistics extension, of one model."""
-        path = request.path_params
-        if "version" in path:
-            return self._statistics([self._front.model(**_addressed(request))])
-        return self._statistics(self._front.versions(self._front.model(path["model"]).name))
+        return self._statistics([self._front.model(**_addressed(request)).name])
 
     async def all_statistics(self, request: Request) -> Response:
-        return self._statistics([each for name in self._front.models for each in self._front.versions(name)])
+        return self._statistics(self._front.models)
 
-    def _statistics(self, versions: list[ServedModel]) -> Response:
-        return json_response({"model_stats": self._front.statistics_of(versions)})
+    def _statistics(self, models: Iterable[str]) -> Response:
+        return json_response({"model_stats": self._front.statistics_of(models)})
 
     async def repository_index(self, request: Request) -> Response:
         """Triton's model repository extension, as far as it lists. What the body asks for makes no difference."""
@@ -101,10 +95,10 @@ class OpenInference:
         arrival_us = front.router.now_us()
         request_options.require_single(request.headers.raw, (tensors.HEADER_LENGTH,))
         served = front.model(**_addressed(request))
-        anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.public_name])
+        anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.name])
         body = await front.body(request, front.tensor_bytes(served), anyway_bytes)
-        is_disconnected, version = partial(client_disconnected, request.receive), request.path_params.get("version")
-        reply = await awaited(partial(self.submit, served, request.headers, body, arrival_us, is_disconnected, version))
+        is_disconnected = partial(client_disconnected, request.receive)
+        reply = await awaited(partial(self.submit, served, request.headers, body, arrival_us, is_disconnected))
         request.state.answer = reply.answer
         return reply.response()
 
@@ -115,23 +109,22 @@ class OpenInference:
         body: bytes | bytearray | memoryview,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
-        version: str | None,
         done: ReplyListener,
     ) -> None:
         """Have an inference request answered; ``done`` is called once, perhaps before this returns. ``headers``: names
-        in lower case; ``version``: that is asked for. A ``body`` that is a ``bytearray`` then belongs to the request.
+        in lower case. A ``body`` that is a ``bytearray`` then belongs to the request.
 
         Raises ``Rejection`` for a request that cannot be read."""
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
         regions = None if front.shared_memory is None else front.regions_of(headers.get("authorization"))
-        asked = self.reader(served.public_name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
+        asked = self.reader(served.name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
         if asked.destinations and is_from_browser(headers):
             raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
         options = request_options.from_parameters(asked.parameters)
         ended = listener(done, partial(self.reply, served, asked))
-        front.submit(served, asked.x, options, arrival_us, is_disconnected, ended, version)
+        front.submit(served, asked.x, options, arrival_us, is_disconnected, ended)
 
     def reader(self, model: str) -> tensors.RequestReader:
         """For the tensors that the model takes now: it may have come, or been exchanged, while the server runs."""
@@ -145,9 +138,9 @@ class OpenInference:
         answer has not."""
         outputs = {name: answer.output(name) for name in asked.outputs}
         content, json_length = tensors.format_response(
-            served.public_name,
-            answer.version,
-            self._front.interfaces[served.public_name],
+            served.name,
+            VERSION,
+            self._front.interfaces[served.name],
             asked,
             outputs,
             explanation(answer),

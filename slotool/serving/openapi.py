@@ -8,11 +8,10 @@ from typing import Any
 from slotool import __version__
 from slotool.models.signature import DTYPES
 from slotool.rules.ruleset import OBJECTIVES
-from slotool.serving.candidates import CANARY, VERSION
 from slotool.serving.interface import Interface
 from slotool.serving.limits import Limits
 from slotool.serving.request_options import MAX_GROUP_CHARACTERS, MAX_PRIORITY, MAX_TIMEOUT_US
-from slotool.serving.served import ServedModel
+from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.shared_memory import MAX_BYTES, MAX_NAME_CHARACTERS
 
 Document = dict[str, Any]
@@ -119,7 +118,7 @@ def _shared_memory() -> Document:
 def _models(names: list[str], limits: Limits) -> Document:
     """The Open Inference Protocol of a model, and labels for its answers."""
     model = _parameter("path", "model", {"type": "string", "enum": names})
-    version = _parameter("path", "version", {"type": "string", "enum": [VERSION, CANARY]})
+    version = _parameter("path", "version", {"type": "string", "enum": [VERSION]})
     path = "/v2/models/{model}"
     paths: Document = {
         f"{path}/feedback": {
@@ -193,7 +192,7 @@ def _messages(names: list[str], interfaces: Sequence[Interface]) -> Document:
         binary_data_output={"type": "boolean"},
     )
     wanted = _list(_object(["name"], name={"enum": _unique(t.name for t in outputs)}, parameters=_OBJECT))
-    version, why = {"enum": [VERSION, CANARY]}, _ref("Explanation")
+    version, why = {"enum": [VERSION]}, _ref("Explanation")
     computed: Document = {"label": {"type": "integer"}, "answer": {}, "model": name, "latency_us": _NUMBER}
     needed = ["operating_point", "reason", "request", "queue_us", "compute_us"]
     explained: Document = dict.fromkeys(("operating_point", "reason", "rule", "request"), _TEXT)
@@ -252,7 +251,6 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
         "RuntimeSettings": _object([], policy=_TEXT, tolerance=tolerance, replicas=number, threads=number)
         | {"additionalProperties": False},
         "Live": _live(models, tolerance),
-        "Shadow": _shadow(),
         "Labels": _object(["request", "labels"], request=_TEXT, labels=labels, group={"anyOf": [group, _list(group)]}),
         "Feedback": _object(list(counts), **counts),
     }
@@ -266,8 +264,6 @@ def _live(models: Mapping[str, ServedModel], tolerance: Document) -> Document:
         "version": _TEXT,
         "up_s": {"type": "number", "minimum": 0},
         "models": _list({"type": "string", "enum": list(models)} if models else _TEXT),
-        "shadows": {"type": "object", "additionalProperties": _ref("Shadow")},
-        "stopped": {"type": "object", "additionalProperties": _TEXT},
         "guarantees": {"type": "object", "additionalProperties": _OBJECT},
         "workers": _WHOLE,
         "all_workers": _WHOLE,
@@ -282,16 +278,6 @@ def _live(models: Mapping[str, ServedModel], tolerance: Document) -> Document:
         "tiers": _list({"type": "number", "minimum": 0}),
         "seconds": _list(_object(["number", "answered", "waiting"])),
     }
-    return _object(list(properties), **properties)
-
-
-def _shadow() -> Document:
-    """Comparisons of a shadow's answers with those that were sent."""
-    share: Document = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
-    some: Document = {"type": ["number", "null"], "minimum": 0}
-    counts = dict.fromkeys(("compared", "rejected", "failed", "skipped", "examples"), _WHOLE)
-    properties: Document = {"share": share, **counts, "agreement": share, "difference": some}
-    properties |= {"serving_p50_us": some, "shadow_p50_us": some}
     return _object(list(properties), **properties)
 
 

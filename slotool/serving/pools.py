@@ -12,7 +12,6 @@ from slotool.data.columns import Inputs
 from slotool.errors import InputError
 from slotool.scheduling.shares import WeightedTurns
 from slotool.serving import rejections
-from slotool.serving.circuit_breaker import CircuitBreakers
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.metrics import Metrics
@@ -76,7 +75,6 @@ class PooledRouter:
         events: Events,
     ):
         self.pools, self.events, self.metrics = tuple(pools), events, Metrics()
-        self.breakers = CircuitBreakers(self.events, self.metrics)
         self._turns = WeightedTurns([pool.share for pool in pools])
         self._routers: list[Router] = []
         try:
@@ -89,7 +87,6 @@ class PooledRouter:
                     default_deadline_us=default_deadline_us,
                     events=PoolEvents(events, pool.name),
                     numbered_from=number * NUMBERS_APART,
-                    breakers=self.breakers,
                 )
                 router.results.loss_listener = partial(self._worker_lost, router)
                 router.alive_elsewhere = self.alive

@@ -15,20 +15,13 @@ _SHORT.maxlevel = 2
 
 class Rejection(SlotoolError):
     """A request ends without an answer. ``cause``: the label of the drop counter; ``str(rejection)``: the sentence;
-    ``retry_after_s``: when to retry, where known; ``model``: that it counts for, where that is not the one asked."""
+    ``retry_after_s``: when to retry, where known."""
 
     def __init__(self, status: int, cause: str, sentence: str, retry_after_s: int | None = None):
         super().__init__(sentence)
         self.status = status
         self.cause = cause
         self.retry_after_s = retry_after_s
-        self.model = ""
-
-    def of(self, model: str) -> Rejection:
-        """The same, counted for another model."""
-        rejection = Rejection(self.status, self.cause, str(self), self.retry_after_s)
-        rejection.model = model
-        return rejection
 
 
 def bad_request(sentence: str) -> Rejection:
@@ -101,11 +94,6 @@ def no_worker(lost: int, workers: int, ready_in_s: float) -> Rejection:
     are = "is" if lost == 1 else "are"
     sentence = f"no worker is ready: {lost} of {workers} {are} being restarted; retry after {wait_s} s"
     return Rejection(503, "no-worker", sentence, wait_s)
-
-
-def candidate_stopped(candidate: str, reason: str) -> Rejection:
-    """503: the candidate's circuit breaker is open."""
-    return Rejection(503, "candidate-stopped", f"{candidate} is stopped until the server reloads (SIGHUP): {reason}")
 
 
 def no_version(failure: str) -> Rejection:

@@ -8,15 +8,13 @@ from slotool.models.signature import RowCountError
 from slotool.scheduling import Batch
 from slotool.serving import rejections
 from slotool.serving.calls import Calls
-from slotool.serving.candidates import VERSION
 from slotool.serving.engines import WorkerLost
 from slotool.serving.fault import shapes_of
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_queue import DefaultDeadline, ModelQueue, PendingRequest
 
-# Calls that a request may be part of. One whose call kills three workers is taken to be the cause; a candidate is taken
-# to be it by one, as its model's requests need the workers.
-MAX_ATTEMPTS, CANDIDATES_ATTEMPTS = 3, 1
+# Calls that a request may be part of. One whose call kills three workers is taken to be the cause.
+MAX_ATTEMPTS = 3
 
 
 class Retries:
@@ -27,11 +25,10 @@ class Retries:
 
     def after_loss(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
         """The batch of a lost worker waits again, except requests that were in too many such calls."""
-        max_attempts = MAX_ATTEMPTS if model_queue.served.version == VERSION else CANDIDATES_ATTEMPTS
         for query in batch.queries:
             request = model_queue.pending[query.id]
             request.attempts += 1
-            if request.attempts >= max_attempts:
+            if request.attempts >= MAX_ATTEMPTS:
                 model_queue.dispatcher.withdraw(query)
                 del model_queue.pending[query.id]
                 request.end(rejections.failed(error))
@@ -46,7 +43,7 @@ class Retries:
             request = model_queue.pending[query.id]
             if request.is_over:
                 del model_queue.pending[query.id]
-            elif query.alone and batch.begun_us >= model_queue.changed_us and model_queue.heir is None:
+            elif query.alone and batch.begun_us >= model_queue.changed_us:
                 self._calls.start_task(self._blame(model_queue, batch, request, error))
             else:
                 request.query = query._replace(alone=True)

@@ -13,8 +13,6 @@ from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
 from slotool.scheduling import Query, Workers
 from slotool.serving import rejections
-from slotool.serving.candidates import SHADOW, parted
-from slotool.serving.circuit_breaker import CircuitBreakers
 from slotool.serving.direct_calls import DirectCalls, RequestCounts
 from slotool.serving.dispatch_loop import DispatchLoop
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine
@@ -50,9 +48,8 @@ class Router:
     (``RemoteCall``). ``max_queue``: requests waiting beyond this are rejected on arrival.
     ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
     ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests.
-    ``numbered_from``: the number before that of the first request. ``breakers``: of its candidates. Use it from one
-    event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine, ``RunError`` when
-    one cannot run.
+    ``numbered_from``: the number before that of the first request. Use it from one event loop. Raises ``InputError``
+    when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
     """
 
     def __init__(
@@ -66,7 +63,6 @@ class Router:
         events: Events | None = None,
         clock_us: Callable[[], float] = monotonic_us,
         numbered_from: int = 0,
-        breakers: CircuitBreakers | None = None,
     ):
         if not models:
             raise InputError("there is no model to serve")
@@ -75,8 +71,6 @@ class Router:
         self.engine = engine or InlineInferenceEngine()
         self.now_us = clock_us
         self.headroom = LatencyHeadroom()
-        self.breakers = breakers or CircuitBreakers(self.events, self.metrics)
-        self.breakers.listen(self._candidate_stopped)
         self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
         self._queues = {name: self._new_queue(served) for name, served in models.items()}
         # How many live workers others have that would answer what waits here.
@@ -91,16 +85,12 @@ class Router:
             self._workers,
             self._default_deadline,
             self.headroom,
-            self._hand_over,
             metrics=self.metrics,
             events=self.events,
-            breakers=self.breakers,
             now_us=clock_us,
         )
         self.results = self._dispatch_loop.results
-        self._exchange = ModelExchange(
-            self.engine, self._queues, clock_us, self._new_queue, self._hand_over, self._models_changed
-        )
+        self._exchange = ModelExchange(self.engine, self._queues, clock_us, self._new_queue, self._models_changed)
         self._ended: Rejection | None = None
         self._is_draining = False
         self._counts = RequestCounts(numbered=numbered_from)
@@ -227,28 +217,12 @@ class Router:
         if not alive:
             self.results.loss_listener()
 
-    def _candidate_stopped(self, name: str, rejection: Rejection) -> None:
-        """What waits for a canary is answered by the model whose candidate it is; copies for a shadow by nobody."""
-        if (stopped := self._queues.get(name)) is None:
-            return
-        public_name, role = parted(name)
-        if role == SHADOW:
-            stopped.end(rejection)
-        elif (serving := self._queues.get(public_name)) is not None:
-            hand_over(stopped, serving, self._default_deadline)
-            self._dispatch_loop.wake_if_needed()
-
     def _new_queue(self, served: ServedModel) -> ModelQueue:
         return ModelQueue(served, self._workers, self._no_worker, self.now_us, self.metrics)
 
     def _models_changed(self) -> None:
         if self.models_listener is not None:
             self.models_listener()
-
-    def _hand_over(self, retired: ModelQueue) -> None:
-        if retired.heir is not None:
-            hand_over(retired, retired.heir, self._default_deadline)
-            self._dispatch_loop.wake_if_needed()
 
     async def answer(
         self,

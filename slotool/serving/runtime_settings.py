@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.rules.switching import SwitchingPlan
-from slotool.serving.candidates import public
 from slotool.serving.pooled_sources import PooledSources
 from slotool.serving.pools import AnyRouter
 from slotool.serving.served import ServedModel
@@ -109,7 +108,7 @@ class ReloadableSettings:
 
     async def reload(self) -> str:
         """Models, tables and rules as their files are now, without corrections, and the workers that they ask for;
-        returns what was reloaded. Candidates that were stopped get requests again.
+        returns what was reloaded.
 
         Raises ``InputError``, or ``RunError`` for a model that cannot run; then nothing has changed.
         """
@@ -130,7 +129,6 @@ class ReloadableSettings:
             else:
                 self._replace(models.values())
                 self._sources, self.reloads = sources, self.reloads + 1
-            self._router.breakers.close_all()
             if read_workers != self._read_workers:
                 self._read_workers, self._chosen_workers = read_workers, None
         reread = ", ".join([*sorted(exchanged), *(["workers"] if other_workers else []), "tables and rules"])
@@ -176,7 +174,7 @@ class ReloadableSettings:
             raise
         except Exception as error:  # of the libraries that read models
             raise RunError(f"a model cannot be read ({type(error).__name__}: {error})") from error
-        for name in before.keys() & public(models):
+        for name in before.keys() & models.keys():
             require_same_interface(before[name], models[name])
         return models
 

@@ -14,11 +14,13 @@ from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.rules.points import in_turn
 from slotool.scheduling import ControlSpace, Policy
-from slotool.serving.candidates import VERSION, parted
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.rules.ruleset import RuleSet
+
+# The only version of every model.
+VERSION = "1"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class ServedModel:
     ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
     load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
     ``space``: points with the latencies of the table, before any correction. ``manifest``: the artifact's when it was
-    read, by which another one at the same path is noticed. ``share``: of a candidate, the requests that it gets.
+    read, by which another one at the same path is noticed.
     ``by_pool``: where several pools of workers serve it, what it is in each, with the pool's policy and latencies; the
     first is what is said here.
     """
@@ -41,18 +43,7 @@ class ServedModel:
     accuracy: Mapping[OperatingPoint, float] = field(default_factory=dict)
     space: ControlSpace | None = None
     manifest: bytes = b""
-    share: float = 1.0
     by_pool: tuple[ServedModel, ...] = ()
-
-    @cached_property
-    def public_name(self) -> str:
-        """What clients call the model by, also where this is a candidate for its place."""
-        return parted(self.name)[0]
-
-    @cached_property
-    def version(self) -> str:
-        """What clients call it among the versions of its model."""
-        return parted(self.name)[1] or VERSION
 
     @cached_property
     def expected_accuracy(self) -> Mapping[OperatingPoint, float]:

@@ -14,7 +14,6 @@ import msgspec
 
 from slotool.devices import CPU, several
 from slotool.errors import InputError
-from slotool.serving.candidates import CANARY, SHADOW, candidate_name
 from slotool.serving.pooled_sources import PooledSources, PoolEntry
 from slotool.serving.pools import Pool
 from slotool.serving.sources import BY_DEMAND, CombinedSources, Sources
@@ -39,37 +38,21 @@ _EXPECTED = re.compile(r"Expected `([^`]+)`(?: (>=?|<=?) ([-\d.]+)| of length >=
 _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
-class SettingsEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """What a model and a candidate for its place both state: an artifact (a network, family, SLO-NN or supernet), and
-    what means the same as the options of ``slotool serve``."""
+class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """One ``[[models]]`` table: an artifact (a network, family, SLO-NN or supernet), and the options of
+    ``slotool serve`` for it. What it leaves out is as at the top of the file.
+
+    ``name``: to serve it under, by default the artifact's.
+    """
 
     artifact: Text
+    name: Text | None = None
     rules: Text | None = None
     latency: Text | None = None
     outcomes: Text | None = None
     plan: Text | None = None
     policy: Text | None = None
     deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
-
-
-class CandidateEntry(SettingsEntry, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """One ``[models.canary]`` or ``[models.shadow]`` table. What it leaves out is as in the model's.
-
-    ``share``: of the model's requests that it gets, from 0 to 1.
-    """
-
-    share: Annotated[float, msgspec.Meta(ge=0, le=1)]
-
-
-class ModelEntry(SettingsEntry, rename="kebab", forbid_unknown_fields=True, kw_only=True):
-    """One ``[[models]]`` table. What it leaves out is as at the top of the file.
-
-    ``name``: to serve it under, by default the artifact's.
-    """
-
-    name: Text | None = None
-    canary: CandidateEntry | None = None
-    shadow: CandidateEntry | None = None
 
 
 class WorkersEntry(msgspec.Struct, kw_only=True):
@@ -210,12 +193,6 @@ def read_models(
         if any(name in part.names for part in parts):
             raise InputError(f"{where}.name: {name!r} is the name of another model; give each one of its own")
         parts.append(_sources(name, settings, file, where, common))
-        for role, candidate in ((CANARY, model.canary), (SHADOW, model.shadow)):
-            if candidate is not None:
-                own = {**stated, **_given(model), **_given(candidate), **overriding}
-                named = candidate_name(name, role)
-                part = _sources(named, own, file, f"{where}.{role}", common)
-                parts.append(replace(part, role=role, share=candidate.share))
     return CombinedSources(tuple(parts))
 
 
@@ -253,7 +230,6 @@ def sentence_of(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) 
     """What msgspec says of a table, for people."""
     at = _AT.search(said)
     where = f"{where}.{at[1]}" if at and at[1] else where
-    kind = CandidateEntry if where.endswith((f".{CANARY}", f".{SHADOW}")) else kind
     keys = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
     if unknown := re.search(r"unknown field `(.*?)`", said):
         meant = did_you_mean(unknown[1], keys.split(", "))
@@ -268,10 +244,10 @@ def sentence_of(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) 
     return f"{where}: {said}"
 
 
-def _given(model: SettingsEntry) -> dict[str, Any]:
+def _given(model: ModelEntry) -> dict[str, Any]:
     """What the table states, by key."""
     given: dict[str, Any] = msgspec.to_builtins(model)
-    return {key: value for key, value in given.items() if value is not None and key not in (CANARY, SHADOW)}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _file(key: str, given: str | Path, where: str, folder: Path) -> Path:

@@ -35,7 +35,6 @@ from slotool.scheduling.batching import (
     make_policy,
     require_policy,
 )
-from slotool.serving.candidates import parted
 from slotool.serving.interface import Interface
 from slotool.serving.served import ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
@@ -62,8 +61,7 @@ class Sources:
     ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas`` too.
     ``mapped``: workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the
     table of a service file that states them, for sentences. ``corrections``: by model and point, how many times as long
-    calls take as the table says. ``role``: of a candidate, whose name is ``candidate_name``'s, and ``share`` of the
-    requests that it gets. ``devices``: that workers compute on; latencies of others do not count.
+    calls take as the table says. ``devices``: that workers compute on; latencies of others do not count.
     """
 
     artifacts: tuple[Path, ...]
@@ -79,8 +77,6 @@ class Sources:
     mapped: bool = False
     where: str = ""
     corrections: Mapping[str, Mapping[OperatingPoint, float]] = field(default_factory=dict)
-    role: str = ""
-    share: float = 1.0
     devices: tuple[str, ...] = (CPU,)
 
     @property
@@ -126,8 +122,7 @@ class Sources:
             raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
         named: dict[str, _Read] = {}
         for name, read in zip(self.names or [read.model.name for read in models], models, strict=True):
-            called = parted(name)[0] if self.role else name
-            if not called or "/" in called or not called.isprintable():
+            if not name or "/" in name or not name.isprintable():
                 raise InputError(f"{name!r} cannot name a model: printable text without / is expected by --name")
             if name in named:
                 raise InputError(f"{name!r} cannot name another model; choose names with --name")
@@ -177,7 +172,7 @@ class Sources:
             corrected = space.corrected(factors) if factors else space
             policy = self._policy(model, corrected, mine, latency, conditions, factors)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
-            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest, self.share)
+            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest)
         self._nothing_unused(served, rules, tables)
         return served
 
@@ -274,9 +269,8 @@ class CombinedSources:
 
     @property
     def switching_plan(self) -> SwitchingPlan | None:
-        """Of the only model, candidates aside; None where there are several. Raises ``InputError``."""
-        models = [part for part in self.parts if not part.role]
-        return models[0].switching_plan if len(models) == 1 else None
+        """Of the only model; None where there are several. Raises ``InputError``."""
+        return self.parts[0].switching_plan if len(self.parts) == 1 else None
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """As ``Sources.load``."""
@@ -284,7 +278,6 @@ class CombinedSources:
         for part in self.parts:
             with _naming(part):
                 served |= part.load(warn)
-        self._require_alike(served)
         return served
 
     def reload(
@@ -296,15 +289,7 @@ class CombinedSources:
             mine = {name: served[name] for name in part.names if name in served}
             with _naming(part):
                 reloaded |= part.reload(mine, warn, artifacts=artifacts) if mine else part.load(warn)
-        self._require_alike(reloaded)
         return reloaded
-
-    def _require_alike(self, served: Mapping[str, ServedModel]) -> None:
-        """Raises ``InputError`` for a candidate that does not take the requests of the model in use."""
-        for part in self.parts:
-            for name in part.names:
-                with _naming(part):
-                    require_same_interface(served[parted(name)[0]], served[name])
 
 
 def require_same_interface(before: ServedModel, after: ServedModel) -> None:

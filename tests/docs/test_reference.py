@@ -64,7 +64,6 @@ def test_a_document_that_is_not_as_described_is_noticed(change: dict[str, object
         "requests": 1,
         "confidence": 0.9,
         "evidence_wanted": 10,
-        "left_out": 0,
         "alarms": 0,
         "confirmed": 0,
     }

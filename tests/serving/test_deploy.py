@@ -232,10 +232,6 @@ def beyond_its_rate(metrics: Metrics) -> None:
     metrics.dropped("m", "quota")
 
 
-def stopped(metrics: Metrics) -> None:
-    metrics.candidate_stopped("m/canary")
-
-
 def one_tier(metrics: Metrics) -> None:
     metrics.watch_feedback("m", SimpleNamespace(accuracy=0.5, alarms=[1]))
 
@@ -259,7 +255,6 @@ def nothing(metrics: Metrics) -> None:
         (all_late, {'slotool_requests_total{model="m",outcome="late"}': 60}, {"DeadlinesMissed"}),
         (nothing, {"slotool_worker_restarts_total": 1}, {"WorkersRestarted"}),
         (no_worker, {}, {"NoWorkers"}),
-        (stopped, {}, {"CandidateStopped"}),
         (one_tier, {}, {"GuaranteeViolated"}),
         (one_group, {}, {"GroupGuaranteeViolated"}),
         (None, {}, {"ServerDown"}),

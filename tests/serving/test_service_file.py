@@ -66,10 +66,8 @@ def test_models_of_one_artifact_are_served_by_different_rules_and_reloaded(file:
         ({}, "models[1]: the key 'artifact' is missing"),
         ({"artifact": 3}, "models[1].artifact: text is expected, this is a whole number"),
         ({"artifact": "family"}, "models[1].name: 'family' is the name of another model"),
-        (
-            {"artifact": "family", "name": "f", "rulse": "r"},
-            "canary, shadow; did you mean 'rules'?",
-        ),
+        ({"artifact": "family", "name": "f", "rulse": "r"}, "deadline-ms; did you mean 'rules'?"),
+        ({"artifact": "family", "name": "f", "canary": {"artifact": "family"}}, "there is no key 'canary'"),
         ({"artifact": "family", "name": "f", "deadline-ms": 0}, "models[1].deadline-ms: a number > 0 is expected"),
         ({"artifact": "family", "name": "f", "deadline-ms": "5ms"}, "deadline-ms: a number is expected, this is text"),
         ({"artifact": "nowhere"}, "models[1].artifact: there is no folder"),

@@ -404,10 +404,9 @@ def test_the_documents_table_of_rejections_is_true() -> None:
             rejections.expired(0), rejections.cannot_meet(""), rejections.shed(""), rejections.queue_full(1),
             rejections.overloaded(1, 1.0, 1.0), rejections.too_many_connections(1),
             rejections.no_worker(1, 1, 1.0), rejections.no_version(""), rejections.stopping(),
-            rejections.candidate_stopped("", ""),
             rejections.too_many_bytes(1), rejections.client_gone(), rejections.failed(ValueError()),
             Rejection(401, "unauthorized", ""), Rejection(403, "forbidden", ""),
             Rejection(429, "quota", "")]  # fmt: skip
     assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status]) for each in made)
     servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
-    assert servers_own == {cause for cause, *_ in rows[-12:]}
+    assert servers_own == {cause for cause, *_ in rows[-11:]}

@@ -84,4 +84,3 @@ def test_answers_are_as_the_document_has_them(live: LiveServer) -> None:
 def test_the_live_figures_are_described_with_all_their_keys(live: LiveServer) -> None:
     schemas = HTTP.get(f"{live.url}/openapi.json").json()["components"]["schemas"]
     assert set(schemas["Live"]["properties"]) == set(HTTP.get(f"{live.url}/live").json())
-    assert "shadows" in schemas["Live"]["required"]

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -180,21 +179,6 @@ def test_a_pool_without_workers_says_so_and_takes_whoever_can_wait() -> None:
         await asyncio.wait_for(patient, 30)
 
     asyncio.run(lost())
-
-
-def test_a_candidate_whose_call_ends_a_worker_is_not_given_another() -> None:
-    async def lost() -> None:
-        engine, events = Puppet(), list[object]()
-        canary = replace(served(ThreeLinear()), name="three/canary")
-        router = Router({"three": served(ThreeLinear()), "three/canary": canary}, engine)
-        router.events.listen(lambda kind, sentence, fields: events.append(fields.get("model")))
-        asked = ask(router, model="three/canary")
-        await asyncio.sleep(0.01)
-        engine.calls.pop(0)(WorkerLost("hung"))
-        told = await rejection(asked)
-        assert (told.status, told.cause) == (500, "failed")
-        assert events == ["three/canary"]
-        assert router.waiting() == 0
 
     asyncio.run(lost())
 

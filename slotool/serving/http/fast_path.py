@@ -136,8 +136,7 @@ class FastPath:
                 self._front.let_address_in(peer, head.headers.get(FORWARDED_FOR))
             if head.model:
                 served = self._front.model(head.model, head.version)
-                sent = head.headers, body, head.arrival_us, is_disconnected
-                self._inference.submit(served, *sent, head.version, ended)
+                self._inference.submit(served, head.headers, body, head.arrival_us, is_disconnected, ended)
             else:
                 self._compute.submit(head.headers, bytes(body), head.arrival_us, is_disconnected, ended)
         except Exception as error:
