@@ -161,7 +161,7 @@ class Accounts:
         late = sum(answer.slack_us < 0 for _, answer in answers)
         self._metrics.answered(name, point, latencies_us, late=late)
         self._statistics[name].answered([answer for _, answer in answers], [asked.read_us for asked, _ in answers])
-        self._feedback[name].answered([(asked.x, answer, asked.options.group) for asked, answer in answers])
+        self._feedback[name].answered([(asked.x, answer, asked.options) for asked, answer in answers])
         self._count_groups(name, [asked for asked, _ in answers])
         first, answer = answers[0]
         accuracy = first.served.expected_accuracy.get(answer.decision.point)

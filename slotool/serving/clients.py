@@ -7,10 +7,10 @@ import math
 import os
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -19,6 +19,8 @@ from slotool.serving.rejections import Rejection
 
 TOKEN_VARIABLE = "SLOTOOL_TOKEN"
 MIN_TOKEN_CHARACTERS = 16
+# Rights beyond asking for inferences. Whoever has the only token has all.
+LABELS, SETTINGS = ROLES = ("labels", "settings")
 # Sentences state no shorter wait.
 MIN_WAIT_S = 1e-3
 _Rate = Annotated[float, msgspec.Meta(gt=0)]
@@ -28,13 +30,15 @@ class ClientEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw
     """One ``[[clients]]`` table of a token file.
 
     ``name``: in metrics and rejections. ``token``: its secret. ``rate``: requests for an inference that it may send per
-    second, by default any number; ``burst``: so many at once, by default those of a second, at least one.
+    second, labels included, by default any number; ``burst``: so many at once, by default those of a second, at least
+    one. ``roles``: "labels" may label answers to other clients, "settings" may change settings of the server.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
     token: str
     rate: _Rate | None = None
     burst: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    roles: list[Literal["labels", "settings"]] = []
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +47,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 class Client:
     """One who may send ``rate`` requests per second, ``burst`` of them at once: a bucket of so many that fills at that
-    rate. ``clock_s``: what time it is."""
+    rate. ``roles``: as in ``ClientEntry``. ``clock_s``: what time it is."""
 
     def __init__(
         self,
@@ -51,8 +55,9 @@ class Client:
         rate: float = math.inf,
         burst: float | None = None,
         clock_s: Callable[[], float] = time.monotonic,
+        roles: Iterable[str] = ROLES,
     ):
-        self.name = name
+        self.name, self.roles = name, frozenset(roles)
         self._rate, self._burst = rate, max(1.0, rate if burst is None else burst)
         self._clock_s, self._left, self._at_s = clock_s, self._burst, clock_s()
 
@@ -104,7 +109,7 @@ class Clients:
                 raise InputError(f"{where}.name: {entry.name!r} is the name of another client")
             if entry.burst is not None and entry.rate is None:
                 raise InputError(f"{where}.burst: it has no effect without a rate")
-            by_digest[digest] = Client(entry.name, entry.rate or math.inf, entry.burst)
+            by_digest[digest] = Client(entry.name, entry.rate or math.inf, entry.burst, roles=entry.roles)
         return cls(by_digest)
 
 

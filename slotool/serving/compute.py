@@ -57,7 +57,9 @@ class Compute:
         ``headers``: names in lower case. Raises ``Rejection`` for a request that cannot be read.
         """
         served = self.model(headers.get("model"))
-        options = request_options.from_headers(headers)
+        options, own_id = request_options.from_headers(headers), headers.get("x-request-id", "")
+        own_id = own_id if len(own_id) <= bounds.MAX_ID_CHARACTERS else ""
+        options = self._front.asked_by(options, headers.get("authorization"), own_id)
         signature, most = served.model.signature, self._front.example_bytes(served)
         shape = served.model.input_shape if signature is None else signature.inputs[0].shape[1:]
         if len(body) > most:

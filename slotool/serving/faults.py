@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from slotool.errors import InputError
 from slotool.serving import bounds, rejections
+from slotool.serving.clients import SETTINGS
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser
@@ -47,6 +48,7 @@ class Faults:
     async def inject(self, request: Request) -> Response:
         if is_from_browser(request.headers):
             raise rejections.forbidden("no page may inject faults")
+        self._front.require_role(request.headers.get("authorization"), SETTINGS)
         body = await self._front.body(request, bounds.OVERHEAD_BYTES)
         try:
             asked = msgspec.json.decode(body, type=FaultRequest)

@@ -16,6 +16,7 @@ from slotool.rules.drift import Watched
 from slotool.serving import rejections
 from slotool.serving.guarantees import Guarantees, Labelled
 from slotool.serving.model_queue import InferenceResult
+from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
 
 # Answers remembered until their labels come: so many, and no more than so many bytes of input.
@@ -28,12 +29,12 @@ MAX_UNKNOWN_GROUPS = 20
 
 @dataclass(slots=True)
 class Remembered:
-    """Answered request whose labels may still come. ``answers``: int64 [n]; ``group``: named by the request."""
+    """Answered request whose labels may still come. ``answers``: int64 [n]."""
 
     x: Inputs
     answers: np.ndarray
     in_time: bool
-    group: str
+    options: RequestOptions
 
 
 class Feedback:
@@ -47,8 +48,10 @@ class Feedback:
 
     def __init__(self) -> None:
         # The oldest first: answers that nobody has asked about, and those that somebody may have.
-        self._unread: deque[tuple[str, Inputs, np.ndarray, bool, str]] = deque()
+        self._unread: deque[tuple[str, Inputs, np.ndarray, bool, RequestOptions]] = deque()
         self._remembered: OrderedDict[str, Remembered] = OrderedDict()
+        # Ids of remembered requests by the ids that their clients gave them.
+        self._by_own_id: dict[str, list[str]] = {}
         self._bytes = 0
         self._right: deque[tuple[bool, bool]] = deque(maxlen=MAX_LABELLED)
         self._answered = self._rejected = self._labelled = 0
@@ -60,13 +63,13 @@ class Feedback:
         """Tiers whose guarantee labels violate."""
         return self.guarantees.alarms
 
-    def answered(self, answers: Iterable[tuple[Inputs, InferenceResult, str]]) -> None:
-        """Remember answers until their labels come: each input, its answer, and the group that the request named."""
+    def answered(self, answers: Iterable[tuple[Inputs, InferenceResult, RequestOptions]]) -> None:
+        """Remember answers until their labels come: each input, its answer, and the options of the request."""
         unread = self._unread
-        for x, answer, group in answers:
+        for x, answer, options in answers:
             self._answered += 1
             self._bytes += x.nbytes
-            unread.append((answer.request, x, answer.labels, answer.slack_us >= 0, group))
+            unread.append((answer.request, x, answer.labels, answer.slack_us >= 0, options))
         while len(self._remembered) + len(unread) > MAX_REMEMBERED or self._bytes > MAX_BYTES:
             if self._remembered:
                 self._forget(next(iter(self._remembered)))
@@ -77,8 +80,10 @@ class Feedback:
     def _waiting(self) -> OrderedDict[str, Remembered]:
         """By request. Most servers get no labels, so answers are filed when somebody asks for one."""
         while self._unread:
-            request, x, labels, in_time, group = self._unread.popleft()
-            self._remembered[request] = Remembered(x, labels, in_time, group)
+            request, x, labels, in_time, options = self._unread.popleft()
+            self._remembered[request] = Remembered(x, labels, in_time, options)
+            if options.id:
+                self._by_own_id.setdefault(options.id, []).append(request)
         return self._remembered
 
     def of_unknown_groups(self, groups: Counter[str]) -> list[str]:
@@ -95,27 +100,41 @@ class Feedback:
         """A request ended without an answer."""
         self._rejected += 1
 
-    def label(self, served: ServedModel, request: str, labels: np.ndarray, groups: Sequence[str] | None = None) -> None:
-        """Take the true classes (int64 [n]) of the examples of a request. ``groups``: one of all, or of each example;
-        None: what the request named.
+    def label(
+        self,
+        served: ServedModel,
+        request: str,
+        labels: np.ndarray,
+        groups: Sequence[str] | None = None,
+        client: str | None = None,
+    ) -> None:
+        """Add the true classes of the examples of a request.
 
-        Raises ``Rejection``: 404 for a request that is not remembered, or was labelled already; 400 for another number
-        of labels than it had examples, a class there is not, or a model whose answers are no classes.
+        Args:
+            served: The model that answered.
+            request: The id that came with the answer, or the one that its client gave the request.
+            labels: True classes, int64 [n].
+            groups: Group of all examples, or of each; None: the one that the request named.
+            client: The client whose requests may be labelled; None: those of all.
+
+        Raises:
+            Rejection: 404 for a request that is not remembered, was labelled already, or came from another client; 400
+                for an id that several requests share, another number of labels than examples, a class there is not, or
+                a model whose answers are no classes.
         """
         _require_classes(served)
-        remembered = self._waiting.get(request)
-        if remembered is None:
-            raise rejections.not_found(f"request {request[:40]!r} is not remembered: old, labelled, or never answered")
+        request = self._named(request, client)
+        remembered = self._waiting[request]
         if labels.shape != remembered.answers.shape:
             raise rejections.bad_request(f"{len(labels)} labels for a request of {len(remembered.answers)} examples")
         if not ((labels >= 0) & (labels < served.model.classes)).all():
             raise rejections.bad_request(f"labels are classes from 0 to {served.model.classes - 1}")
-        groups = tuple(groups or (remembered.group,))
+        groups = tuple(groups or (remembered.options.group,))
         if len(groups) not in (1, len(labels)):
             raise rejections.bad_request(f"{len(groups)} groups for a request of {len(labels)} examples")
         each = groups if len(groups) == len(labels) else groups * len(labels)
         if (rules := served.rules) is not None:
-            named = [name for name in groups if name and name != remembered.group]
+            named = [name for name in groups if name and name != remembered.options.group]
             self.of_unknown_groups(Counter(name for name in named if not rules.knows_group(name)))
         self._labelled += len(labels)
         self._forget(request)
@@ -123,9 +142,28 @@ class Feedback:
         if served.rules is not None:
             self.guarantees.add(Labelled(remembered.x, labels, each))
 
+    def _named(self, request: str, client: str | None) -> str:
+        """The remembered request that its client may mean by ``request``. Raises ``Rejection`` (404, 400)."""
+        waiting = self._waiting
+        named = [request] if request in waiting else self._by_own_id.get(request, [])
+        named = [name for name in named if client is None or waiting[name].options.client == client]
+        if not named:
+            raise rejections.not_found(
+                f"request {request[:40]!r} is not remembered for this client: old, labelled, or never answered here"
+            )
+        if len(named) > 1:
+            raise rejections.bad_request(
+                f"{len(named)} requests have the id {request[:40]!r}: send the id that came with the answer"
+            )
+        return named[0]
+
     def _forget(self, request: str) -> None:
-        remembered = self._waiting.pop(request, None)
-        self._bytes -= 0 if remembered is None else remembered.x.nbytes
+        remembered = self._waiting.pop(request)
+        self._bytes -= remembered.x.nbytes
+        if own_id := remembered.options.id:
+            self._by_own_id[own_id].remove(request)
+            if not self._by_own_id[own_id]:
+                del self._by_own_id[own_id]
 
     @property
     def accuracy(self) -> float:

@@ -52,6 +52,8 @@ class FrontEnd:
         self.clients = clients
         # Rates by the address that requests come from; None where there are none.
         self.addresses: AddressRates | None = None
+        # Every connection closes with its next answer: clients are to go to another server.
+        self.is_leaving = False
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
         self.shared_memory: SharedMemory | None = None
@@ -224,13 +226,13 @@ class FrontEnd:
         """Who is let in from now on, by this file. Raises ``InputError``; then nothing has changed."""
         self.clients = read_clients(path)
 
-    def let_in(self, authorization: str | None, for_inference: bool) -> None:
-        """Raises ``Rejection`` for a header that shows no client's token (401), or an inference beyond its rate (429);
-        inferences are counted by client."""
+    def let_in(self, authorization: str | None, is_limited: bool) -> None:
+        """Raises ``Rejection`` for a header that shows no client's token (401), or a request beyond its rate (429).
+        ``is_limited``: the request counts against the rate, and is counted by client."""
         if self.clients is None:
             return
         client = self.clients.check(authorization)
-        if not for_inference:
+        if not is_limited:
             return
         try:
             client.spend()
@@ -253,6 +255,21 @@ class FrontEnd:
             return self.clients.check(authorization).name
         except Rejection:
             return None
+
+    def asked_by(self, options: RequestOptions, authorization: str | None, request_id: str) -> RequestOptions:
+        """The options of whoever shows this header, with the client's own id of the request, empty without one."""
+        client = "" if self.clients is None else self.clients.check(authorization).name
+        return replace(options, client=client, id=request_id) if client or request_id else options
+
+    def has_role(self, authorization: str | None, role: str) -> bool:
+        """True if whoever shows this header has a role of ``clients.ROLES``; everybody has all where no token is
+        needed. Raises ``Rejection`` (401)."""
+        return self.clients is None or role in self.clients.check(authorization).roles
+
+    def require_role(self, authorization: str | None, role: str) -> None:
+        """Raises ``Rejection`` (403) for a client without this role of ``clients.ROLES``, and as ``has_role``."""
+        if not self.has_role(authorization, role):
+            raise rejections.forbidden(f"this client lacks the role {role!r}, which its table in the token file gives")
 
     @property
     def has_records(self) -> bool:

@@ -300,6 +300,7 @@ class GrpcFrontEnd:
         regions = None if front.shared_memory is None else front.regions_of(_authorization(context))
         asked = grpc_messages.parse_infer(request, interface, regions)
         options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
+        options = front.asked_by(options, _authorization(context), asked.id)
         answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
         outputs = {name: answer.output(name) for name in asked.outputs}
         return grpc_messages.format_infer(served.name, VERSION, interface, asked, outputs, explanation(answer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from slotool.tables.importing import less_sure
 # Certificates are looked at again after so many labelled requests.
 LOOK_EVERY = 20
 ALARM_CONFIDENCE = 0.99
+# Inputs that are recognised when they are labelled again: 10 MB.
+MAX_INPUTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,10 @@ class Labelled:
 class Guarantees:
     """Watches the certificates of a model's rules (``rules.drift``), by what every version answers to labelled inputs.
 
-    Only constant sums are kept of what was looked at. Other rules begin anew: they have other certificates.
+    An input counts once, by its first label. A certificate is about the mean over inputs, and the test assumes that
+    labelled inputs are drawn independently. Versions give a repeated input the same answers, so its label is no new
+    evidence: 1,500 labels of one input would confirm or violate every tier. Only constant sums are kept of what was
+    looked at, and digests of the last ``MAX_INPUTS`` inputs. Other rules begin anew: they have other certificates.
     """
 
     def __init__(self) -> None:
@@ -53,12 +59,24 @@ class Guarantees:
         self._watcher: Watcher | None = None
         self._watched: list[Watched] = []
         self._labelled: Counter[str] = Counter()
+        # Digests of inputs that have counted, the oldest first.
+        self._inputs: dict[bytes, None] = {}
         # One look at a time: labels count in the order in which they came.
         self._looking = False
 
     def add(self, request: Labelled) -> None:
-        """Take in a labelled request, for the next ``look``."""
-        self._unseen.append(request)
+        """Add the examples of a labelled request that have not counted yet, for the next ``look``."""
+        new = []
+        for at in range(len(request.labels)):
+            digest = _digest(request.x[at : at + 1])
+            if digest not in self._inputs:
+                new.append(at)
+                self._inputs[digest] = None
+        while len(self._inputs) > MAX_INPUTS:
+            del self._inputs[next(iter(self._inputs))]
+        if new:
+            groups = tuple(request.groups[at] for at in new)
+            self._unseen.append(Labelled(request.x[np.array(new)], request.labels[new], groups))
 
     @property
     def alarms(self) -> list[Watched]:
@@ -101,6 +119,8 @@ class Guarantees:
             return []
         taken, self._unseen, self._looking = self._unseen, [], True
         if self._watcher is None or self._watcher.rules is not rules:
+            if self._watcher is not None:
+                self._inputs.clear()
             self._watcher, self._watched, self._labelled = Watcher(rules, ALARM_CONFIDENCE), [], Counter()
         watcher, before = self._watcher, self._watched
         try:
@@ -136,6 +156,16 @@ def outcomes_of(model: ElasticModel, rules: RuleSet, parts: Sequence[Inputs], la
         numbered = {"example": np.arange(len(answers)).astype(str), "answer": texts}
         frames.append(pd.DataFrame({**numbered, **columns, **features}))
     return OutcomeTable(pd.concat(frames, ignore_index=True))
+
+
+def _digest(example: Inputs) -> bytes:
+    """Digest of one example, equal for equal values of the same tensors."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in ({"": example} if isinstance(example, np.ndarray) else example.arrays).items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        for part in [array.tobytes()] if array.dtype.kind != "O" else array.ravel().tolist():
+            digest.update(len(part).to_bytes(8) + (part if isinstance(part, bytes) else str(part).encode()))
+    return digest.digest()
 
 
 def _look(model: ElasticModel, watcher: Watcher, requests: list[Labelled]) -> list[Watched]:

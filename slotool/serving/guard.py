@@ -26,13 +26,14 @@ def others_can_read(path: Path) -> bool:
 
 # Also of models whose names are escaped.
 _INFERENCE = re.compile(r"^/compute$|/infer$")
+_LIMITED = re.compile(r"^/compute$|/infer$|/feedback$")
 _MODEL = re.compile(r"/v2/models/([^/]+)/")
 
 
 class BearerGuard:
     """ASGI middleware: everything but ``OPEN_PATHS`` and the empty page for browsers, which itself asks for a token,
-    goes by ``let_in``: it raises ``Rejection`` for an ``Authorization`` header, and gets whether the request is for an
-    inference. ``rejected`` makes the response to a request of this scope."""
+    goes by ``let_in``: it raises ``Rejection`` for an ``Authorization`` header, and gets whether the request counts
+    against rates. ``rejected`` makes the response to a request of this scope."""
 
     def __init__(
         self, app: ASGIApp, let_in: Callable[[str | None, bool], None], rejected: Callable[[Rejection, Scope], ASGIApp]
@@ -46,16 +47,16 @@ class BearerGuard:
         if scope["type"] == "http" and not _is_open(scope):
             shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
             try:
-                self._let_in(shown[0] if len(shown) == 1 else None, is_inference(scope))
+                self._let_in(shown[0] if len(shown) == 1 else None, is_limited(scope))
             except Rejection as rejection:
                 app = self._rejected(rejection, scope)
         await app(scope, receive, send)
 
 
 class AddressGuard:
-    """ASGI middleware: requests for an inference go by ``let_in``, which raises ``Rejection``. It is given the address
-    of the connection and what ``X-Forwarded-For`` says, all such headers in one. ``rejected`` makes the response to a
-    request of this scope."""
+    """ASGI middleware: requests that count against rates go by ``let_in``, which raises ``Rejection``. It is given the
+    address of the connection and what ``X-Forwarded-For`` says, all such headers in one. ``rejected`` makes the
+    response to a request of this scope."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class AddressGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
-        if scope["type"] == "http" and is_inference(scope):
+        if scope["type"] == "http" and is_limited(scope):
             peer, name = scope.get("client"), FORWARDED_FOR.encode()
             forwarded = [value.decode("latin-1") for header, value in scope["headers"] if header == name]
             try:
@@ -80,6 +81,11 @@ class AddressGuard:
 def is_inference(scope: Scope) -> bool:
     """Whether an HTTP request asks for one."""
     return scope["method"] == "POST" and _INFERENCE.search(scope["path"]) is not None
+
+
+def is_limited(scope: Scope) -> bool:
+    """True if an HTTP request counts against the rates of clients and addresses: an inference, or labels."""
+    return scope["method"] == "POST" and _LIMITED.search(scope["path"]) is not None
 
 
 def model_of(scope: Scope) -> str | None:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from slotool.elastic import ElasticModel
 from slotool.printable import printable
 from slotool.serving import bounds, rejections
+from slotool.serving.clients import LABELS
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser, require_same_origin
 from slotool.serving.request_options import group_of
@@ -21,7 +22,7 @@ from slotool.serving.tensors import json_object
 
 
 class FeedbackEndpoint:
-    """Takes ``{"request": id, "labels": [class, …]}``, the id being the one that came with the answer.
+    """Takes ``{"request": id, "labels": [class, …]}``: the id that came with the answer, or the client's own.
 
     Classes are given by number, or by name where the model knows their names. ``"group"``, text or a list of one per
     example, says whose guarantee they count for, where the request did not."""
@@ -34,15 +35,17 @@ class FeedbackEndpoint:
     async def feedback(self, request: Request) -> Response:
         served = self._front.model(request.path_params["model"])
         if request.method == "POST":
-            # Requests are numbered: a page of another site could guess them, and spoil figures and certificates.
-            # Programs may call the server by any name.
+            # Clients' own ids can be guessed, also by a page of another site. Programs may call the server by any name.
             if is_from_browser(request.headers):
                 require_same_origin(request, has_token=self._front.clients is not None)
             batch, names = self._front.limits.batch, self._names_of(served)
             per_example = names.bytes_per_label + bounds.BYTES_PER_NUMBER  # and a group's name
             body = await self._front.body(request, bounds.OVERHEAD_BYTES + per_example * batch)
             bounds.require_countable(body, 2 * batch, quotes=max(bounds.MAX_QUOTES, 5 * batch))
-            self._front.accounts.feedback[served.name].label(served, *_asked(body, names))
+            authorization = request.headers.get("authorization")
+            may_all = self._front.has_role(authorization, LABELS)
+            client = None if may_all else self._front.client_name(authorization)
+            self._front.accounts.feedback[served.name].label(served, *_asked(body, names), client)
             await self._look(served)
         return json_response(self._front.accounts.feedback[served.name].summary())
 

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from slotool import __version__
 from slotool.errors import InputError, SlotoolError
 from slotool.serving import bounds, tensors
+from slotool.serving.clients import SETTINGS
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import require_same_origin, wants_page
 from slotool.serving.rejections import bad_request
@@ -99,6 +100,7 @@ class LivePage:
         force."""
         front = self._front
         require_same_origin(request, has_token=front.clients is not None)
+        front.require_role(request.headers.get("authorization"), SETTINGS)
         asked = tensors.json_object(await front.body(request, bounds.OVERHEAD_BYTES))
         strangers = set(asked) - _SETTINGS
         if strangers:

@@ -32,7 +32,7 @@ LOG = logging.getLogger("uvicorn.error")
 class InferenceResult(NamedTuple):
     """The result of a request and its timing: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
-    in the call that answered it, those of other requests included, ``request``: the number feedback names it by,
+    in the call that answered it, those of other requests included, ``request``: the id that feedback names it by,
     ``fallback``: which version did not answer and which did in its place; empty where all answered, ``confidence``: the
     lowest of all examples, None where the model states none, ``is_shared``: other requests were in the call."""
 

@@ -123,6 +123,7 @@ class OpenInference:
         if asked.destinations and is_from_browser(headers):
             raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
         options = request_options.from_parameters(asked.parameters)
+        options = front.asked_by(options, headers.get("authorization"), asked.id)
         ended = listener(done, partial(self.reply, served, asked))
         front.submit(served, asked.x, options, arrival_us, is_disconnected, ended)
 

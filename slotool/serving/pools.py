@@ -21,8 +21,6 @@ from slotool.serving.request_options import RequestOptions
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 
-# Requests of different pools have numbers so far apart: labels come by number.
-NUMBERS_APART = 10**12
 # A pool gets no requests while each of its workers has been at a call longer than this, and far longer than planned.
 STALLED_US = 0.5e6
 
@@ -86,7 +84,6 @@ class PooledRouter:
                     max_queue=pool.max_queue,
                     default_deadline_us=default_deadline_us,
                     events=PoolEvents(events, pool.name),
-                    numbered_from=number * NUMBERS_APART,
                 )
                 router.results.loss_listener = partial(self._worker_lost, router)
                 router.alive_elsewhere = self.alive

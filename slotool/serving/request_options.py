@@ -30,7 +30,8 @@ MAX_MISSPELT_LENGTH = 16
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
     """``timeout_us``: µs from arrival to deadline, ``inf`` without one; ``group``: whose guarantee of the rules this
-    request's label will count for, empty where it is not known; the others as in ``Query``."""
+    request's label will count for, empty where it is not known; ``client``: name of the client that asks, empty where
+    no token is needed; ``id``: the client's own, empty without one; the others as in ``Query``."""
 
     timeout_us: float = math.inf
     tolerance: float | None = None
@@ -38,6 +39,8 @@ class RequestOptions:
     min_accuracy: float | None = None
     priority: int = 0
     group: str = ""
+    client: str = ""
+    id: str = ""
 
 
 GROUP = "group"

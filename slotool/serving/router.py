@@ -48,7 +48,7 @@ class Router:
     (``RemoteCall``). ``max_queue``: requests waiting beyond this are rejected on arrival.
     ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
     ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests.
-    ``numbered_from``: the number before that of the first request. Use it from one event loop. Raises ``InputError``
+    Use it from one event loop. Raises ``InputError``
     when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
     """
 
@@ -62,7 +62,6 @@ class Router:
         default_deadline_us: float = math.inf,
         events: Events | None = None,
         clock_us: Callable[[], float] = monotonic_us,
-        numbered_from: int = 0,
     ):
         if not models:
             raise InputError("there is no model to serve")
@@ -93,7 +92,7 @@ class Router:
         self._exchange = ModelExchange(self.engine, self._queues, clock_us, self._new_queue, self._models_changed)
         self._ended: Rejection | None = None
         self._is_draining = False
-        self._counts = RequestCounts(numbered=numbered_from)
+        self._counts = RequestCounts()
         loop_was_busy = self._dispatch_loop.read_if_long
         self.direct_calls = DirectCalls(
             self.engine,
@@ -269,10 +268,9 @@ class Router:
         if rejection is not None:
             done(rejection)
             return
-        self._counts.numbered += 1
         headroom_us = self.headroom.of(options.timeout_us, arrival_us)
         query = Query(
-            str(self._counts.numbered),
+            next(self._counts.ids),
             arrival_us,
             arrival_us + options.timeout_us - headroom_us,
             options.tolerance,

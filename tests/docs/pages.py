@@ -25,6 +25,7 @@ _TITLE = re.compile(r'title="([^"]+)"')
 _NUMBER = re.compile(r"[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 _TIME = re.compile(r"0 (?:ns|µs|ms|s|min)\b")
 _BOX = re.compile(r"[━─]+")
+_ID = re.compile(r'"request":"[0-9a-f]{24}"')
 _MACHINE = re.compile(r"\bmachine [0-9a-f]{12} \(.*\)")
 
 
@@ -110,7 +111,8 @@ def commands_in(block: Block) -> list[str]:
 
 
 def masked(line: str) -> str:
-    """``line`` without what depends on the machine and the hour: its name, numbers, units of time, padding."""
+    """``line`` without what depends on the machine and the hour: its name, numbers, ids, units of time, padding."""
+    line = _ID.sub('"request":""', line)
     line = _TIME.sub("0 s", _NUMBER.sub("0", _BOX.sub("─", _MACHINE.sub("machine", line))))
     return " ".join(line.split())
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -61,6 +63,35 @@ def test_never_more_than_the_burst_and_the_rate_and_never_much_less(
     for first, began_s in enumerate(let_in):
         for last in range(first, len(let_in)):
             assert last - first + 1 <= burst + rate * (let_in[last] - began_s) + 1e-6
+
+
+def test_clients_label_their_own_requests_and_need_roles_for_more(tmp_path: Path) -> None:
+    file = tmp_path / "clients.toml"
+    judge, operator = "token-of-the-judge", "token-of-the-operator"
+    roles = {judge: "labels", operator: "settings"}
+    others = [f'[[clients]]\nname = "{role}"\ntoken = "{token}"\nroles = ["{role}"]\n' for token, role in roles.items()]
+    file.write_text(LISTED.replace("burst = 2", "burst = 3") + "\n".join(others))
+    example = np.zeros((2, 3), np.float32).tobytes()
+    with live_server([served(ThreeLinear())], clients=read_clients(file)) as live:
+
+        def post(token: str, path: str, **content: Any) -> httpx.Response:
+            return HTTP.post(f"{live.url}{path}", headers={"Authorization": f"Bearer {token}"}, **content)
+
+        def compute(token: str) -> str:
+            request: str = post(token, "/compute", content=example).json()["request"]
+            return request
+
+        def label(token: str, request: str) -> int:
+            sent = {"request": request, "labels": [0]}
+            return post(token, "/v2/models/three/feedback", json=sent).status_code
+
+        mine, theirs = compute(SEARCH), compute(BATCH)
+        assert [label(token, theirs) for token in (SEARCH, operator, judge)] == [404, 404, 200]
+        assert [label(BATCH, mine), label(SEARCH, mine)] == [404, 200]
+        # A request and a label are spent of three at once.
+        assert [label(BATCH, mine), label(BATCH, mine)] == [404, 429]
+        settings = [post(token, "/live", json={"tolerance": None}).status_code for token in (SEARCH, judge, operator)]
+        assert settings == [403, 403, 200]
 
 
 def test_a_rate_is_kept_by_all_ways_in_and_each_client_has_its_own(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def queued(router: Router, xs: list[np.ndarray], options: RequestOptions = PLAIN
 
 def stated(answer: InferenceResult) -> tuple[Any, ...]:
     return (answer.decision, answer.labels.tolist(), answer.confidence, answer.queue_us, answer.compute_us,
-            answer.slack_us, answer.batch, answer.request, answer.is_shared)  # fmt: skip
+            answer.slack_us, answer.batch, answer.is_shared)  # fmt: skip
 
 
 def left_behind(router: Router, model: ThreeLinear) -> tuple[Any, ...]:

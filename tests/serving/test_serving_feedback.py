@@ -67,6 +67,38 @@ def test_a_guarantee_is_violated_when_the_tier_errs_more_than_it_may(live: LiveS
     assert (0.3 in {own["tolerance"] for own in told["confirmed"]}) != changed
 
 
+@pytest.mark.parametrize("right", [False, True])
+def test_an_input_that_is_repeated_is_evidence_once(live: LiveServer, right: bool) -> None:
+    for _ in range(300):
+        answer = compute(live, 0)
+        told = label(live, answer["request"], (answer["label"] + (not right)) % CLASSES).json()
+    assert (told["labelled"], told["accuracy"]) == (300, float(right))
+    assert told["alarms"] == told["confirmed"] == []
+
+
+def test_no_label_counts_for_a_request_to_another_server(live: LiveServer) -> None:
+    with live_server([served(ThreeLinear())]) as other:
+        ids = [compute(server, row)["request"] for row in range(20) for server in (live, other)]
+        assert len(set(ids)) == 40
+        assert [label(other, request, 0).status_code for request in ids] == [404, 200] * 20
+        # A number that counts requests names none.
+        assert {label(live, str(number), 0).status_code for number in range(20)} == {404}
+
+
+def test_a_request_is_labelled_by_the_id_that_its_client_gave_it(live: LiveServer) -> None:
+    tensor = {"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 3], "data": X[0].tolist()}
+    url = f"{live.url}/v2/models/three/infer"
+    assert HTTP.post(url, json={"id": "mine", "inputs": [tensor]}).json()["id"] == "mine"
+    compute(live, 1, **{"X-Request-Id": "of-compute"})
+    for own_id in ("mine", "of-compute"):
+        assert [label(live, own_id, 0).status_code for _ in range(2)] == [200, 404]
+    # An id of several requests names none of them; the server's still does.
+    twins = [compute(live, row, **{"X-Request-Id": "twin"})["request"] for row in (2, 3)]
+    assert label(live, "twin", 0).status_code == 400
+    assert label(live, twins[0], 0).status_code == 200
+    assert label(live, "twin", 0).status_code == 200
+
+
 def grouped(rules: RuleSet) -> RuleSet:
     return replace(rules, config={"group": "language", "groups": {"de": 100, "en": 100}})
 
@@ -104,9 +136,12 @@ def test_the_drift_of_one_group_is_found_and_announced() -> None:
 def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_all_only() -> None:
     rules, url = grouped(tier_rules()), "/v2/models/three"
     with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
-        inputs = [{"name": "input", "datatype": "FP32", "shape": [4, 1, 2, 3], "data": X[:4].ravel().tolist()}]
+        rows = iter(range(0, len(X), 4))
 
         def asked(said: object, **parameters: Any) -> httpx.Response:
+            first = next(rows)
+            data = X[first : first + 4].ravel().tolist()
+            inputs = [{"name": "input", "datatype": "FP32", "shape": [4, 1, 2, 3], "data": data}]
             content = {"inputs": inputs, "parameters": parameters}
             request = HTTP.post(f"{live.url}{url}/infer", json=content).json()["parameters"]["request"]
             given = {} if said is None else {"group": said}
@@ -125,6 +160,7 @@ def test_feedback_may_name_the_groups_of_a_request_and_one_without_counts_for_al
         assert told["unknown_groups"] == {"fr": 4 + 4}
         for wrong in (["de"] * 3, 1.5, ["de", None, "", ""], "x" * 101):
             assert asked(wrong).status_code == 400
+        inputs = [{"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 3], "data": [0.5] * 6}]
         content = {"inputs": inputs, "parameters": {"group": 1.5}}
         assert "parameter group" in HTTP.post(f"{live.url}{url}/infer", json=content).json()["error"]
 

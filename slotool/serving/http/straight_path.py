@@ -62,6 +62,7 @@ class StraightPath:
             return None
         if json is None or options is None or options.tolerance is not None or options.min_accuracy is not None:
             return None
+        options = self._front.asked_by(options, headers.get("authorization"), json.request.id)
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         known = KnownRequest(sent + json.head, served, reader, json, options)
