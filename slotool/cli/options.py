@@ -163,7 +163,7 @@ def parse_tolerance(text: str | None) -> float | dict[float, float] | None:
     return dict(pairs)
 
 
-def parse_duration(text: str | None, option: str) -> float | None:
+def parse_duration(text: str | None, option: str, *, may_be_zero: bool = False) -> float | None:
     """Seconds in ``20ms``, ``90s``, ``2min``, ``1.5h`` or a bare number; None stays None."""
     if text is None:
         return None
@@ -173,7 +173,7 @@ def parse_duration(text: str | None, option: str) -> float | None:
         seconds = float(number) * _SECONDS[unit]
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < float("inf"):
+    if not 0 < seconds < float("inf") and not (may_be_zero and seconds == 0):
         raise typer.BadParameter(f"{text!r} is no duration such as 20ms, 90s, 2min or 1h", param_hint=option)
     return seconds
 

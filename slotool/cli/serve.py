@@ -91,7 +91,13 @@ def serve(
         float,
         _limits("--default-deadline-ms", min=0, metavar="MS", help="Longest wait without a deadline; 0: any."),
     ] = 10_000.0,
-    drain: Annotated[str, _limits("--drain", help="Time to finish requests on SIGTERM.")] = "10s",
+    lame_duck: Annotated[
+        str | None,
+        _limits(
+            "--lame-duck", help="Time to answer on after SIGTERM, as not ready.", show_default="5s; 0s on 127.0.0.1"
+        ),
+    ] = None,
+    drain: Annotated[str, _limits("--drain", help="Then: time to finish requests.")] = "10s",
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, as JSON lines.")] = None,
     max_body_mib: Annotated[int, typer.Option("--max-body-mib", min=1, max=1_024, hidden=True)] = 16,
     access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
@@ -215,6 +221,7 @@ def serve(
             listener,
             ready,
             drain_s=drain_s,
+            lame_duck_s=_lame_duck_s(lame_duck, listener),
             warn=output.warn,
             secondary=secondary,
             on_hangup=reload,
@@ -223,6 +230,17 @@ def serve(
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _lame_duck_s(stated: str | None, listener: socket.socket) -> float:
+    """Seconds of --lame-duck. By default a balancer sees twice that the server is not ready; a server that only this
+    machine reaches ends at once, as scripts wait for its end."""
+    from slotool.serving.server import is_loopback
+
+    seconds = parse_duration(stated, "--lame-duck", may_be_zero=True)
+    if seconds is None:
+        return 0.0 if is_loopback(listener) else 5.0
+    return seconds
 
 
 def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> None:

@@ -1,4 +1,4 @@
-"""One server process: bind first, to fail at once on a port in use; drain on SIGTERM."""
+"""One server process: bind first, to fail at once on a port in use; lame duck, then drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import gc
 import ipaddress
 import logging
+import math
 import signal
 import socket
 import ssl
@@ -103,6 +104,7 @@ def serve_until_signalled(
     *,
     drain_s: float,
     warn: Callable[[str], None],
+    lame_duck_s: float = 0.0,
     secondary: SecondaryFrontEnd | None = None,
     on_hangup: Callable[[], Awaitable[None]] | None = None,
     tls: ssl.SSLContext | None = None,
@@ -111,6 +113,8 @@ def serve_until_signalled(
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; requests not
     answered by then are rejected with a sentence.
 
+    ``lame_duck_s``: seconds after SIGTERM in which new requests are still answered, while the server reports that it is
+    not ready and connections close with their next answer. A second signal ends this time; SIGINT skips it.
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
     ``on_hangup``: runs beside requests whenever SIGHUP comes, once for a burst, and perhaps before the run for the last
     one has ended.
@@ -128,6 +132,7 @@ def serve_until_signalled(
         app,
         on_ready,
         drain_s=drain_s,
+        lame_duck_s=lame_duck_s,
         secondary=secondary,
         on_hangup=on_hangup,
         max_connections=min(allowed, wanted),
@@ -154,6 +159,7 @@ class Server(uvicorn.Server):
         on_ready: Callable[[], None],
         *,
         drain_s: float,
+        lame_duck_s: float = 0.0,
         secondary: SecondaryFrontEnd | None = None,
         on_hangup: Callable[[], Awaitable[None]] | None = None,
         max_connections: int | None = None,
@@ -191,7 +197,9 @@ class Server(uvicorn.Server):
         self._front, self._router = front, front.router
         self._on_ready = on_ready
         self._secondary = secondary
-        self._drain_s = drain_s
+        self._drain_s, self._lame_duck_s = drain_s, lame_duck_s
+        # Monotonic time at which the lame duck ends; infinite before SIGTERM.
+        self._ends_s = math.inf
         self._on_hangup = on_hangup
         self._hangups: set[asyncio.Future[None]] = set()
         self._hangup_waits = False
@@ -258,10 +266,23 @@ class Server(uvicorn.Server):
         else:
             loop.default_exception_handler(context)
 
+    async def on_tick(self, counter: int) -> bool:
+        self.should_exit = self.should_exit or time.monotonic() >= self._ends_s
+        return await super().on_tick(counter)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # A second Ctrl-C means: now. uvicorn would raise the signal again after draining, which ends in another code.
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
+        if sig == signal.SIGTERM and self._lame_duck_s and not self.ended_by:
+            self._ends_s = time.monotonic() + self._lame_duck_s
+            self._router.begin_drain()
+            self._front.is_leaving = True
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, HttpProtocol):
+                    connection.leave()
+        else:
+            # A Ctrl-C while the server drains means: now.
+            self.force_exit = self.should_exit and sig == signal.SIGINT
+            self.should_exit = True
+        # uvicorn would raise the signal again after draining, which ends in another code.
         self.ended_by = self.ended_by or sig
 
 

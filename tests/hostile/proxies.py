@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -75,6 +75,37 @@ PROXIES: dict[str, tuple[str, Callable[[Path, int, str, str], list[str]], str]] 
 }
 
 
+def balancer(folder: Path, port: int, servers: Sequence[str], check_ms: int) -> list[str]:
+    """The command of an HAProxy before ``servers``, as ``docs/how-to/behind-a-balancer.md`` configures it."""
+    lines = [
+        f"    server s{number} {server} check inter {check_ms}ms fall 2 rise 2" for number, server in enumerate(servers)
+    ]
+    config = BALANCED.format(port=port, servers="\n".join(lines))
+    path = folder / "balancer.cfg"
+    path.write_text(config)
+    return ["haproxy", "-db", "-f", str(path)]
+
+
+BALANCED = """
+global
+    maxconn 200
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+    retries 3
+    option redispatch
+frontend in
+    bind 127.0.0.1:{port}
+    default_backend out
+backend out
+    balance leastconn
+    option httpchk GET /v2/health/ready
+{servers}
+"""
+
+
 def is_there(name: str) -> bool:
     """Whether the program is on PATH."""
     return shutil.which(PROXIES[name][0]) is not None
@@ -83,18 +114,30 @@ def is_there(name: str) -> bool:
 @contextlib.contextmanager
 def proxy(name: str, folder: Path, server: str) -> Iterator[int]:
     """The port of such a proxy in front of ``server`` (``host:port``), with its files in ``folder``."""
+    port, (_, command, option) = free_port(), PROXIES[name]
+    with running(command(folder, port, server, option), port):
+        yield port
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    _, command, option = PROXIES[name]
-    process = subprocess.Popen(command(folder, port, server, option), stdout=subprocess.DEVNULL)
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int) -> Iterator[None]:
+    """A process that listens on ``port``."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         for _ in range(300):
-            assert process.poll() is None, f"{name} does not start"
+            assert process.poll() is None, f"{command[0]} does not start"
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             time.sleep(0.05)
-        yield port
+        yield
     finally:
         process.terminate()
         process.wait(timeout=30)

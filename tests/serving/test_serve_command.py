@@ -64,9 +64,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def serving(folder: Path, *arguments: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """The real process, once it has said that it is ready, and the document it printed."""
-    command = [slotool.process.INTERPRETER, "-m", "slotool", "serve", *arguments, "--port", "0", "--json"]
+    command = [slotool.process.INTERPRETER, "-m", "slotool", "serve", *arguments, "--port", str(port), "--json"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -93,6 +93,7 @@ class HttpProtocol(AnsweringProtocol):
         }
         connections = self._server_state.connections
         connections.add(self)
+        self._stops = self._front.is_leaving
         if len(connections) > self._max_connections:
             self._reject(rejections.too_many_connections(self._max_connections))
         self._advance()
@@ -132,11 +133,15 @@ class HttpProtocol(AnsweringProtocol):
 
     def shutdown(self) -> None:
         """Answer what has come, then close."""
+        self.leave()
+        if self._exchange is None and not self._waiting and self._incoming is None and not self._lingers:
+            self._transport.close()
+
+    def leave(self) -> None:
+        """Close with the answer to the last request that has come or, where none has, to the next one."""
         self._stops = True
         if self._exchange is not None and self._exchange.cycle is not None and not self._waiting:
             self._exchange.cycle.keep_alive = False
-        if self._exchange is None and not self._waiting and self._incoming is None and not self._lingers:
-            self._transport.close()
 
     # What the reader calls.
 
