@@ -327,13 +327,13 @@ def test_those_for_which_no_time_is_left_are_gathered_again(
 def test_nothing_is_gathered_for_longer_than_requests_wait(slow_select: None) -> None:
     model, x = ThreeLinear(), np.ones((1, 1, 2, 3), dtype=np.float32)
     policy = policy_after(10.0)
-    with live_server([served(model, policy)], default_deadline_us=200_000.0) as live, ExitStack() as stack:
+    with live_server([served(model, policy)], default_deadline_us=1e6) as live, ExitStack() as stack:
         connections = connected(live, stack, 8)
         for connection in connections[4:]:
             for _ in range(3):
                 connection.sendall(request(x, id="other"))
                 assert answer_of(connection)[0] == 200
-        model.sleep_s[LARGE] = 0.4  # a call of the first four or of the others, and no time is left
+        model.sleep_s[LARGE] = 1.4  # a call of the first four or of the others, and no time is left
         for connection in connections[:4]:
             connection.sendall(request(x))
         for connection in connections[4:]:

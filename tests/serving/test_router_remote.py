@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -122,7 +123,10 @@ def test_one_that_hangs_costs_no_deadline_and_stops_nobody_else() -> None:
 
 
 def test_it_is_left_alone_after_failures_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_endpoints, "FIRST_PAUSE_S", 0.3)
+    ahead_s = [0.0]
+    monkeypatch.setattr(remote_endpoints, "FIRST_PAUSE_S", 60.0)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s[0])
+    monkeypatch.setattr(remote_endpoints, "time", clock)
     model = LargeIsRemote()
     model.fails = RemoteUnavailable("no connection at http://secret")
     service = Service(model)
@@ -130,7 +134,7 @@ def test_it_is_left_alone_after_failures_and_tried_again(monkeypatch: pytest.Mon
     assert service.answer(BEST).fallback == "large is not called, as it failed lately; medium answered alone"
     assert len(model.given_s) == 1
     assert service.events == [("remote-lost", "three: large is not called for now: no connection at http://secret")]
-    time.sleep(0.3)
+    ahead_s[0] = 60.0
     model.fails = None
     assert service.answer(BEST).fallback == ""
     assert service.events[1:] == [("remote-back", "three: large answers again")]

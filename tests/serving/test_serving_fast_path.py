@@ -119,7 +119,7 @@ def test_a_head_that_is_repeated_is_answered_however_it_is_cut(live: LiveServer,
 def test_a_head_that_another_connection_has_sent_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not parsed again, and the connection waits for the next request as any other."""
     x = np.arange(6, dtype=np.float32).reshape(X.shape)
-    with live_server([served(ThreeLinear())], Limits(head_s=0.5)) as live:
+    with live_server([served(ThreeLinear())], Limits(head_s=1.0)) as live:
         with live.connect() as first:
             expected = [label(first, compute(each.tobytes())) for each in (x, -x)]
         fed: list[bytes] = []
@@ -133,7 +133,7 @@ def test_a_head_that_another_connection_has_sent_is_known(monkeypatch: pytest.Mo
         with live.connect() as second:
             assert label(second, compute(x.tobytes())) == expected[0]
             assert fed == []
-            time.sleep(1.0)
+            time.sleep(1.5)
             assert label(second, compute((-x).tobytes())) == expected[1]
             # A body of another length has another head.
             assert answers_to(second, compute(x.tobytes()[:-4])).startswith(b"HTTP/1.1 400")

@@ -35,8 +35,8 @@ def guarded() -> Iterator[LiveServer]:
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[LiveServer]:
-    """Its patience for heads is a fifth of a second."""
-    with live_server([served(ThreeLinear())], Limits(head_bytes=2_000, head_s=0.2)) as live:
+    """A server that waits 0.6 s for a head."""
+    with live_server([served(ThreeLinear())], Limits(head_bytes=2_000, head_s=0.6)) as live:
         yield live
 
 
@@ -170,7 +170,7 @@ def test_connections_are_kept_alive_between_requests_and_the_next_head_has_its_o
     with closing(hasty.connect()) as connection:
         for _ in range(2):
             connection.sendall(GET + b"\r\n")
-            time.sleep(0.5)
+            time.sleep(0.9)
         connection.sendall(GET)
         statuses = re.findall(rb"HTTP/1.1 (\d+)", everything(connection))
     assert statuses == [b"200", b"200", b"408"], "idling is no slow head"
