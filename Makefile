@@ -21,23 +21,20 @@ demo: $(VENV)/.installed-demo
 # Tests that compare times have the machine to themselves; the others share it, in their order: the longest files come first.
 ALONE := $(patsubst %,tests/profiling/test_profiling_%.py,colocated interference timer)
 
-# A test that fails runs up to twice more, and is listed: some wait for real clocks on a machine that others use too.
-AGAIN := --reruns 2 -raR
-
 test: test-shared test-alone
 
 # Several workers share the cores, so threads of OpenMP that wait for each other sleep: spinning, they would keep those off
 # whom they wait for.
 test-shared: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(AGAIN) -m "not long" -n 3 --dist loadfile --no-loadscope-reorder \
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder \
 	  tests $(ALONE:%=--ignore=%)
 
 # Campaigns of minutes, and clusters that lose nodes. `make test` has a smaller one of each.
 test-long: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(AGAIN) -m long -n 2 --dist loadfile tests
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m long -n 2 --dist loadfile tests
 
 test-alone: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(AGAIN) $(ALONE)
+	$(BIN)/python -m pytest $(ALONE)
 
 # Rooms that use every package of a plain installation.
 FEW := tests/artifacts tests/tables tests/graphs/test_graph_format.py tests/rules tests/scheduling tests/simulation \

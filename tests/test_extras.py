@@ -91,3 +91,8 @@ def test_every_set_up_in_the_clone_installs_the_cpu_build_of_torch_first() -> No
     for page in ("README.md", "docs/how-to/install.md", "docs/how-to/deploy.md"):
         lines = re.findall(r"^.*pip install .*$", (ROOT / page).read_text(), re.MULTILINE)
         assert "torch --index-url https://download.pytorch.org/whl/cpu" in lines[0], page
+
+
+def test_no_failed_test_is_run_again() -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", ".ci/run"):
+        assert "rerun" not in (ROOT / name).read_text(), name
