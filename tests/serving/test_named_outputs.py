@@ -122,7 +122,7 @@ def test_labels_of_named_inputs_are_held_against_every_version_the_rules_consult
             x = Columns({"numbers": np.full((1, 1 + i % 2), i), "word": words(b"w")})
             options = RequestOptions(math.inf, tolerance=0.3)
             answer = await router.answer("counter", x, options, router.now_us(), lambda: False)
-            feedback.answered([(x, answer, "")])
+            feedback.answered([(x, answer, RequestOptions())])
             # All are right but for the last ten.
             right = (int(x.arrays["numbers"].sum()) + (i >= 2 * LOOK_EVERY - 10)) % 3
             feedback.label(served, answer.request, np.array([right]))

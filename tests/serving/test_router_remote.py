@@ -169,7 +169,7 @@ def test_labels_are_taken_while_a_version_cannot_judge_them() -> None:
     known, three = Feedback(), service.router.models["three"]
     for _ in range(LOOK_EVERY):
         answer = service.answer(SMALL_ALONE)
-        known.answered([(X, answer, "")])
+        known.answered([(X, answer, RequestOptions())])
         known.label(three, answer.request, np.zeros(len(X), dtype=np.int64))
     model.forward = Mock(side_effect=RemoteUnavailable("no connection"))
     asyncio.run(known.guarantees.look(three))
