@@ -319,7 +319,7 @@ async def _reload(
 
     reloads: dict[str, Callable[[], None]] = {}
     if certificate is not None:
-        reloads["certificate"] = certificate.reload
+        reloads["certificate and clients' authorities"] = certificate.reload
     if token_file is not None:
         reloads["tokens"] = lambda: app.state.front.read_clients(token_file)
     if app.state.front.access_log is not None:

@@ -18,33 +18,48 @@ class Certificate:
     its private key, without a password; None where ``certificate`` holds it. ``clients``: PEM file of the authorities
     of which every client must show a certificate; None where it needs none.
 
-    ``context`` is for HTTP/1.1 over TLS 1.2 or later; ``texts`` are key, certificate and clients' authorities, as gRPC
-    takes them. Raises ``InputError`` for a file that is missing or is not what is expected.
+    ``context`` is for HTTP/1.1 over TLS 1.2 or later: each connection gets certificate and authorities as they are when
+    it begins. ``texts`` are key, certificate and clients' authorities, as gRPC takes them. Raises ``InputError`` for a
+    file that is missing or is not what is expected.
     """
 
     def __init__(self, certificate: Path, key: Path | None = None, clients: Path | None = None):
         self._certificate, self._key, self._clients = certificate, key or certificate, clients
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_alpn_protocols(["http/1.1"])
         self.reload()
-        if clients is not None:
-            self.context.verify_mode = ssl.CERT_REQUIRED
-            try:
-                self.context.load_verify_locations(clients)
-            except OSError as error:
-                raise InputError(f"{clients}: certificates of the clients' authorities, PEM, are expected") from error
+        self.context = self._current
+        # A context cannot forget an authority, and asyncio keeps the one that it began with.
+        self.context.sni_callback = self._begin
 
     def reload(self) -> None:
-        """Certificate and key as their files are now, for connections to come. Raises ``InputError``; then nothing has
-        changed."""
+        """Certificate, key and clients' authorities as their files are now, for connections to come. Raises
+        ``InputError``; then nothing has changed."""
         for path in (self._certificate, self._key):
             if not path.is_file():
                 raise InputError(f"{path}: there is no such file; a PEM file is expected")
-        self._load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-        self._load_into(self.context)
+        current = self._read()
         authorities = None if self._clients is None else self._clients.read_bytes()
         self.texts = self._key.read_bytes(), self._certificate.read_bytes(), authorities
+        self._current = current
+
+    def _begin(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        self._load_into(context)
+        if self._clients is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            # A session that is resumed shows no certificate, and its authority may have left.
+            context.num_tickets, context.options = 0, context.options | ssl.OP_NO_TICKET
+            try:
+                context.load_verify_locations(self._clients)
+            except OSError as error:
+                raise InputError(
+                    f"{self._clients}: certificates of the clients' authorities, PEM, are expected"
+                ) from error
+        return context
 
     def _load_into(self, context: ssl.SSLContext) -> None:
         try:

@@ -138,6 +138,44 @@ def test_clients_show_certificates_and_slow_ones_hold_nobody_up(
             each.close()
 
 
+def test_other_authorities_of_clients_are_taken_over_http_and_grpc(folder: Path) -> None:
+    other = trustme.CA()
+    other.issue_cert("client@example.org").private_key_and_cert_chain_pem.write_to_path(folder / "other.pem")
+    AUTHORITY.cert_pem.write_to_path(folder / "clients.pem")
+    options = ("--tls-certificate", "server.pem", "--tls-clients", "clients.pem", "--grpc-port", "0")
+    with serving(folder, "family", *options) as (process, ready):
+
+        def answers(own: str) -> bool:
+            try:
+                reply = httpx.get(
+                    f"{ready['url']}/v2/health/live", verify=trusting(folder, own), trust_env=False, timeout=WAIT_S
+                )
+            except httpx.TransportError:
+                return False
+            return reply.status_code == 200
+
+        def answers_grpc(own: str) -> bool:
+            shown = str(folder / own)
+            roots = str(folder / "authority.pem")
+            with triton.InferenceServerClient(
+                ready["grpc"], ssl=True, root_certificates=roots, private_key=shown, certificate_chain=shown
+            ) as client:
+                try:
+                    return bool(client.is_server_live(client_timeout=5))
+                except triton.InferenceServerException:
+                    return False
+
+        for asked in (answers, answers_grpc):
+            assert [asked(own) for own in ("client.pem", "other.pem")] == [True, False]
+        other.cert_pem.write_to_path(folder / "clients.pem")
+        process.send_signal(signal.SIGHUP)
+        until_s = time.monotonic() + WAIT_S
+        while not answers("other.pem"):
+            assert time.monotonic() < until_s
+        for asked in (answers, answers_grpc):
+            assert [asked(own) for own in ("client.pem", "other.pem")] == [False, True]
+
+
 def test_files_that_are_not_what_is_expected_are_sentences(folder: Path, slotool: Callable[..., Any]) -> None:
     (folder / "text.pem").write_text("no certificate")
     server, missing, text = folder / "server.pem", folder / "missing.pem", folder / "text.pem"
