@@ -39,6 +39,8 @@ def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False
         raise InputError(f"{url!r} is an address of gRPC: give --protocol grpc too")
     if parts.scheme not in known or not host or parts.query or parts.fragment:
         raise InputError(f"{url!r} is not a server's address; expected one like {example}")
+    if parts.username is not None:
+        raise InputError(f"the address of {host} holds a user; a server's token is in $SLOTOOL_TOKEN")
     if not (allow_remote or is_loopback(host)):
         raise InputError(f"{host} is not this machine; --allow-remote says that its owner expects this load")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

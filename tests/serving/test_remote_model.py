@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -92,12 +93,30 @@ def test_an_unknown_model_and_a_wrong_address(live: LiveServer) -> None:
         HttpModel(f"{live.url}/v2/models/four")
     with pytest.raises(InputError, match="no model is called 'four'"):
         GrpcModel(f"grpc://{live.grpc_address}/four")
-    with pytest.raises(InputError, match="http://host:port/v2/models/NAME is expected"):
+    with pytest.raises(InputError, match="http://host:port/v2/models/NAME or"):
         HttpModel(live.url)
     with pytest.raises(RemoteUnavailable, match="no connection"):
         HttpModel("http://127.0.0.1:9/v2/models/three")
     with pytest.raises(InputError, match="leaves no time"):
         HttpModel(live.url, timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["a/../../../admin", "a/%2e%2e/%2e%2e", "..", "a/versions/..", "a/ready", "a/versions/1/2", "a?b=c", "a#b"],
+)
+def test_a_name_that_leads_elsewhere_is_refused(path: str) -> None:
+    with pytest.raises(InputError, match="NAME or"):
+        HttpModel(f"http://127.0.0.1:9/v2/models/{path}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "url"), [(HttpModel, "http://me:pw@host/v2/models/m"), (GrpcModel, "grpc://me@host/m")]
+)
+def test_a_url_with_a_password_is_refused_and_not_repeated(kind: Any, url: str) -> None:
+    with pytest.raises(InputError, match="SLOTOOL_REMOTE_TOKENS") as caught:
+        kind(url)
+    assert "pw" not in str(caught.value)
 
 
 class Endpoint(ThreadingHTTPServer):

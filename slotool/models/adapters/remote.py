@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -29,6 +30,8 @@ TIMEOUT_S = 10.0
 # Of one answer.
 MAX_ANSWER_BYTES = 64 << 20
 BINARY_EXTENSION = "binary_tensor_data"
+# What follows /v2/models/: a name and perhaps a version, each without what a URL parts.
+_NAMED = re.compile(r"([^/?#]+)(?:/versions/[^/?#]+)?")
 
 
 class RemoteUnavailable(RunError):
@@ -58,6 +61,8 @@ class RemoteModel(Model):
     timeout_s: float
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S):
+        if urlsplit(url).username is not None:
+            raise InputError(f"{urlsplit(url).hostname}: the URL holds a user; name a token in ${VARIABLE} instead")
         if not timeout_s > 0:
             raise InputError(f"{url}: a timeout of {timeout_s:g} s leaves no time for a call")
         self.url, self.timeout_s = url, timeout_s
@@ -106,10 +111,11 @@ class HttpModel(RemoteModel):
         import httpx
 
         parts = urlsplit(self.url)
-        base, found, path = self.url.partition("/v2/models/")
-        if not parts.hostname or not found or not path:
-            raise InputError(f"{url}: http://host:port/v2/models/NAME is expected")
-        self.name = path.partition("/")[0]
+        base, _, path = self.url.partition("/v2/models/")
+        named = _NAMED.fullmatch(path)
+        if not parts.hostname or named is None or {"..", "."} & set(unquote(self.url).split("/")):
+            raise InputError(f"{url}: http://host:port/v2/models/NAME or …/NAME/versions/VERSION is expected")
+        self.name = named[1]
         # No proxy of the environment: where a call goes is what was written.
         self._client = httpx.Client(timeout=timeout_s, trust_env=False, headers=self._authorization)
         self._server_url = f"{base}/v2"
