@@ -46,11 +46,14 @@ class LoadTest(Result):
         return self.log.rows
 
     def judge(self) -> None:
-        """Raises ``RunError`` when the client was so late that nothing can be said of the server, and ``PromiseBroken``
-        when a smaller share than ``target`` met the deadline."""
+        """Raises ``RunError`` when the client was so late that nothing can be said of the server, or no request was
+        answered, and ``PromiseBroken`` when a smaller share than ``target`` met the deadline."""
         self._refuse_late()
         if self.target is not None and self.log.deadline_s is not None:
             self._judge(self.target, 1e3 * self.log.deadline_s)
+        if not self.log.answered.any():
+            most = self.log.statuses()[0]
+            raise RunError(f"none of {len(self.log):,} requests was answered; most: {most['status']} {most['error']}")
 
     def findings(self) -> Mapping[str, Any]:
         from slotool.workloads.over_time import over_time

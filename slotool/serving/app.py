@@ -94,7 +94,7 @@ def create_app(
             *live.routes,
             *pages.routes,
             *(Faults(front, faults).routes if faults else []),
-            *(SharedMemoryRoutes(front).routes if shared_memory else []),
+            *SharedMemoryRoutes(front).routes,
         ],
         exception_handlers={Rejection: pages.rejected, HTTPException: pages.not_served, Exception: pages.broken},
         middleware=[

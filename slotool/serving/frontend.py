@@ -170,6 +170,8 @@ class FrontEnd:
         raise.
 
         Raises ``Rejection`` for what the router is not even asked."""
+        if self.default_tolerance is not None:
+            options = _with_default(options, self.default_tolerance, served)
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
         if options.tolerance is not None and served.rules is not None:
@@ -179,8 +181,6 @@ class FrontEnd:
                 served.model.check_inputs(x)
             except InputError as error:
                 raise rejections.bad_request(str(error)) from None
-        if self.default_tolerance is not None:
-            options = _with_default(options, self.default_tolerance, served)
         asked = Asked(served, x, options, arrival_us, self.router.now_us() - arrival_us)
         self.admission.begin()
         ended = partial(self._ended, asked, done)

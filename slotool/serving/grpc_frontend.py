@@ -115,6 +115,7 @@ class GrpcFrontEnd:
             "RepositoryModelUnload": (self._fixed, v2.RepositoryModelUnloadRequest),
             "SystemSharedMemoryRegister": (self._register_region, v2.SystemSharedMemoryRegisterRequest),
             "SystemSharedMemoryUnregister": (self._unregister_region, v2.SystemSharedMemoryUnregisterRequest),
+            "CudaSharedMemoryUnregister": (self._unregister_none, v2.CudaSharedMemoryUnregisterRequest),
             "SystemSharedMemoryStatus": (self._region_status, v2.SystemSharedMemoryStatusRequest),
             "ModelInfer": (self._infer, v2.ModelInferRequest),
         }
@@ -279,8 +280,13 @@ class GrpcFrontEnd:
         return v2.SystemSharedMemoryRegisterResponse()
 
     async def _unregister_region(self, request: Any, context: Any) -> Any:
-        self._regions(context).unregister(request.name)
+        if self._front.shared_memory is not None:  # else none are registered
+            self._regions(context).unregister(request.name)
         return v2.SystemSharedMemoryUnregisterResponse()
+
+    async def _unregister_none(self, request: Any, context: Any) -> Any:
+        """None can be registered: Triton's clients begin with this."""
+        return v2.CudaSharedMemoryUnregisterResponse()
 
     async def _region_status(self, request: Any, context: Any) -> Any:
         return grpc_messages.regions_message(self._regions(context).status(request.name))
@@ -299,7 +305,8 @@ class GrpcFrontEnd:
         interface = front.interfaces[served.name]
         regions = None if front.shared_memory is None else front.regions_of(_authorization(context))
         asked = grpc_messages.parse_infer(request, interface, regions)
-        options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
+        metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
+        options = _nearer(request_options.from_parameters(asked.parameters, metadata), context.time_remaining())
         options = front.asked_by(options, _authorization(context), asked.id)
         answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
         outputs = {name: answer.output(name) for name in asked.outputs}

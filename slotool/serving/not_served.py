@@ -21,7 +21,7 @@ _METHODS = {
     "ModelStreamInfer": "no state is kept between requests; send each of them by ModelInfer",
     "TraceSetting": _TRACES,
     "LogSettings": _LOGS,
-    **dict.fromkeys((f"CudaSharedMemory{what}" for what in ("Status", "Register", "Unregister")), CUDA_NOT_SHARED),
+    **dict.fromkeys((f"CudaSharedMemory{what}" for what in ("Status", "Register")), CUDA_NOT_SHARED),
 }
 _SHOWN = 80
 

@@ -122,7 +122,7 @@ class OpenInference:
         asked = self.reader(served.name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
         if asked.destinations and is_from_browser(headers):
             raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
-        options = request_options.from_parameters(asked.parameters)
+        options = request_options.from_parameters(asked.parameters, headers)
         options = front.asked_by(options, headers.get("authorization"), asked.id)
         ended = listener(done, partial(self.reply, served, asked))
         front.submit(served, asked.x, options, arrival_us, is_disconnected, ended)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,11 +31,12 @@ MAX_MISSPELT_LENGTH = 16
 class RequestOptions:
     """``timeout_us``: µs from arrival to deadline, ``inf`` without one; ``group``: whose guarantee of the rules this
     request's label will count for, empty where it is not known; ``client``: name of the client that asks, empty where
-    no token is needed; ``id``: the client's own, empty without one; the others as in ``Query``."""
+    no token is needed; ``id``: the client's own, empty without one; ``objective``: empty where it is not stated; the
+    others as in ``Query``."""
 
     timeout_us: float = math.inf
     tolerance: float | None = None
-    objective: str = RESPONSE_TIME
+    objective: str = ""
     min_accuracy: float | None = None
     priority: int = 0
     group: str = ""
@@ -43,23 +44,29 @@ class RequestOptions:
     id: str = ""
 
 
-GROUP = "group"
+GROUP, DEADLINE = "group", "deadline-ms"
 DEFAULT_OPTIONS = RequestOptions()
 
 
-def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
+def from_parameters(parameters: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> RequestOptions:
     """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy,
-    group.
+    group. ``headers``: HTTP headers or gRPC metadata, names in lower case, of which ``Deadline-Ms`` counts too; the
+    nearer of two deadlines is the request's.
 
     Parameters of other names are ignored, as the protocol has it. Raises ``Rejection`` (400) for a value that cannot be
     meant, for a name that is nearly one of these, and for a request that is part of a sequence.
     """
-    if not parameters:
-        return DEFAULT_OPTIONS
-    for name in SEQUENCE:
+    options = DEFAULT_OPTIONS
+    for name in SEQUENCE if parameters else ():
         if parameters.get(name):
             raise bad_request(f"parameter {name}: sequences are not served, as no state is kept between requests")
-    return _options("parameter ", parameters, "timeout", 1.0, "tolerance", "objective", "min_accuracy", "priority")
+    if parameters:
+        names = "tolerance", "objective", "min_accuracy", "priority"
+        options = _options("parameter ", parameters, "timeout", 1.0, *names)
+    if not headers or DEADLINE not in headers:
+        return options
+    deadline_us = 1e3 * (_number("header ", headers, DEADLINE, MAX_TIMEOUT_US * 1e-3) or math.inf)
+    return replace(options, timeout_us=min(options.timeout_us, deadline_us))
 
 
 def from_headers(headers: Mapping[str, str]) -> RequestOptions:
@@ -69,11 +76,11 @@ def from_headers(headers: Mapping[str, str]) -> RequestOptions:
     ``headers``: names in lower case; those that begin with ``x-`` belong to gateways. Raises ``Rejection`` (400) for a
     value that cannot be meant, and for a name that is nearly one of these.
     """
-    return _options("header ", headers, "deadline-ms", 1e3, "tolerance", "objective", "min-accuracy", "priority")
+    return _options("header ", headers, DEADLINE, 1e3, "tolerance", "objective", "min-accuracy", "priority")
 
 
 # Those of ``from_headers``, and what names the model on ``/compute``.
-_HEADERS = ("tolerance", "objective", "deadline-ms", "min-accuracy", "priority", GROUP, "model")
+_HEADERS = ("tolerance", "objective", DEADLINE, "min-accuracy", "priority", GROUP, "model")
 
 
 def require_single(headers: Sequence[tuple[bytes, bytes]], more: Sequence[str] = ()) -> None:
@@ -161,6 +168,18 @@ def require_meant(rules: RuleSet, tolerance: float) -> None:
         raise bad_request(str(error)) from None
 
 
+def with_objective(options: RequestOptions, offered: Collection[str]) -> RequestOptions:
+    """The options with an objective that rules have tiers for: by default response time or, without it, their only one.
+
+    ``offered``: objectives of the rules. Raises ``Rejection`` (400) for a stated objective that they lack.
+    """
+    if options.objective in offered or not offered:
+        return options
+    if options.objective:
+        raise bad_request(f"objective {options.objective}: the tolerance tiers are for {' and '.join(sorted(offered))}")
+    return replace(options, objective=RESPONSE_TIME if RESPONSE_TIME in offered else min(offered))
+
+
 def group_of(value: Any, where: str) -> str:
     """A group's name: text or a whole number. Raises ``Rejection`` (400) for what is none; ``where``: it was given."""
     name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -170,7 +189,7 @@ def group_of(value: Any, where: str) -> str:
 
 
 def _objective(kind: str, given: Mapping[str, Any], name: str) -> str:
-    value: str = given.get(name, RESPONSE_TIME)
-    if value not in OBJECTIVES:
+    value: str = given.get(name, "")
+    if name in given and value not in OBJECTIVES:
         raise bad_request(f"{kind}{name}: {shown(value)} is none of {', '.join(OBJECTIVES)}")
     return value

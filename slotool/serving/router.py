@@ -29,7 +29,7 @@ from slotool.serving.model_queue import (
     settle,
 )
 from slotool.serving.rejections import Rejection
-from slotool.serving.request_options import RequestOptions
+from slotool.serving.request_options import RequestOptions, with_objective
 from slotool.serving.served import ServedModel
 
 
@@ -265,6 +265,11 @@ class Router:
             return
         self._counts.arrived += 1
         rejection = self.rejection_on_arrival(options.timeout_us)
+        if rejection is None and options.tolerance is not None:
+            try:
+                options = with_objective(options, model_queue.served.objectives)
+            except Rejection as other:
+                rejection = other
         if rejection is not None:
             done(rejection)
             return

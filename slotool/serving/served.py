@@ -46,6 +46,11 @@ class ServedModel:
     by_pool: tuple[ServedModel, ...] = ()
 
     @cached_property
+    def objectives(self) -> frozenset[str]:
+        """Objectives that the rules have tiers for."""
+        return frozenset(rule.objective for rule in self.rules.rules) if self.rules is not None else frozenset()
+
+    @cached_property
     def expected_accuracy(self) -> Mapping[OperatingPoint, float]:
         """Mean accuracy of the points and of the tiers' ensembles, as far as it is known.
 

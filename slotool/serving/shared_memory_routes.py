@@ -16,15 +16,22 @@ PATH = "/v2/systemsharedmemory"
 
 
 class SharedMemoryRoutes:
-    """Handlers over one ``FrontEnd``; ``routes`` is what the application mounts where clients may share memory."""
+    """Handlers over one ``FrontEnd``; ``routes`` is what the application mounts.
+
+    Where none can be registered, of CUDA always, unregistering does nothing: Triton's clients begin with it."""
 
     def __init__(self, front: FrontEnd):
         self._front = front
         # A name may hold a slash, which clients escape and servers unescape before they look at the path.
         region = f"{PATH}/region/{{region:path}}"
+        cuda = [path.replace("system", "cuda") for path in (PATH, region)]
+        if front.shared_memory is None:
+            self.routes = [Route(f"{at}/unregister", self.none, methods=["POST"]) for at in (PATH, region, *cuda)]
+            return
         self.routes = [
             Route(f"{region}/register", self.register, methods=["POST"]),
             *(Route(f"{path}/unregister", self.unregister, methods=["POST"]) for path in (PATH, region)),
+            *(Route(f"{path}/unregister", self.none, methods=["POST"]) for path in cuda),
             *(Route(f"{path}/status", self.status) for path in (PATH, region)),
         ]
 
@@ -40,6 +47,11 @@ class SharedMemoryRoutes:
         regions = self._changing(request)
         await self._front.body(request, bounds.OVERHEAD_BYTES)
         regions.unregister(request.path_params.get("region", ""))
+        return json_response({})
+
+    async def none(self, request: Request) -> Response:
+        """No region is registered that could be unregistered."""
+        await self._front.body(request, bounds.OVERHEAD_BYTES)
         return json_response({})
 
     async def status(self, request: Request) -> Response:

@@ -243,7 +243,12 @@ def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface
     if not isinstance(asked, list):
         raise bad_request("outputs: a list of tensors is expected")
     bounds.require_few(len(asked), bounds.MAX_OUTPUTS, "outputs")
-    return dict(_wanted_output(entry, binary, interface) for entry in asked)
+    found: dict[str, bool] = {}
+    for name, wanted in (_wanted_output(entry, binary, interface) for entry in asked):
+        if name in found:
+            raise bad_request(f"outputs: {name} is asked for twice, expected once")
+        found[name] = wanted
+    return found
 
 
 def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str, bool]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.utils import InferenceServerException
 
+from slotool.scheduling import by_demand
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions, from_headers, from_parameters
+from tests.serving.live_server import HTTP, ThreeLinear, live_server, served, space, tier_rules
 
 
 def test_parameters_and_headers_say_the_same() -> None:
@@ -100,6 +107,50 @@ def test_names_of_others_are_ignored() -> None:
     sent = "host accept connection origin referer content-type content-length user-agent x-priority cookie model "
     sent += "accept-encoding accept-language cache-control traceparent dnt date range te via upgrade pragma forwarded"
     assert from_headers(dict.fromkeys(sent.split(), "1")) == RequestOptions()
+
+
+def test_a_deadline_in_a_header_counts_beside_one_in_the_parameters() -> None:
+    cases = [({}, "20", 2e4), ({"timeout": 5e3}, "20", 5e3), ({"timeout": 5e5}, "20", 2e4), ({}, "0", math.inf)]
+    for parameters, header, expected_us in cases:
+        assert from_parameters(parameters, {"deadline-ms": header, "priority": "u=1"}).timeout_us == expected_us
+    with pytest.raises(Rejection, match="header deadline-ms"):
+        from_parameters({}, {"deadline-ms": "soon"})
+
+
+def test_a_deadline_in_a_header_holds_for_the_protocol_over_http_and_grpc() -> None:
+    x = np.zeros((1, 1, 2, 3), np.float32)
+    url, tensor = "/v2/models/three/infer", triton.InferInput("input", list(x.shape), "FP32")
+    tensor.set_data_from_numpy(x)
+    content = {"inputs": [{"name": "input", "datatype": "FP32", "shape": list(x.shape), "data": [0.0] * 6}]}
+    with live_server([served(ThreeLinear())]) as live, triton.InferenceServerClient(live.grpc_address) as client:
+
+        def slack_us(headers: dict[str, str]) -> list[float | None]:
+            over_http = HTTP.post(f"{live.url}{url}", json=content, headers=headers).json()["parameters"]
+            over_grpc = client.infer("three", [tensor], headers=headers).get_response().parameters
+            shown = over_grpc["slack_us"].double_param if "slack_us" in over_grpc else None
+            return [over_http.get("slack_us"), shown]
+
+        assert slack_us({}) == [None, None]
+        assert all(0 < slack < 6e8 for slack in slack_us({"deadline-ms": "600000"}) if slack is not None)
+        assert None not in slack_us({"deadline-ms": "600000"})
+        assert HTTP.post(f"{live.url}{url}", json=content, headers={"Deadline-Ms": "1e-6"}).status_code in (503, 504)
+        with pytest.raises(InferenceServerException, match="deadline"):
+            client.infer("three", [tensor], headers={"deadline-ms": "1e-6"})
+
+
+@pytest.mark.parametrize(("there", "absent"), [("cost", "response-time"), ("response-time", "cost")])
+def test_rules_of_one_objective_answer_a_tolerance_alone_and_refuse_the_other_one(there: str, absent: str) -> None:
+    tiers = tier_rules()
+    rules = replace(tiers, rules=tuple(rule for rule in tiers.rules if rule.objective == there))
+    with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
+
+        def ask(**headers: str) -> httpx.Response:
+            return HTTP.post(f"{live.url}/compute", content=np.zeros((1, 2, 3), np.float32).tobytes(), headers=headers)
+
+        assert ask(Tolerance="0.2").json()["rule"] == f"{there}-0.2"
+        assert ask(Tolerance="0.2", Objective=there).json()["rule"] == f"{there}-0.2"
+        refused = ask(Tolerance="0.2", Objective=absent)
+        assert (refused.status_code, there in refused.json()["error"]) == (400, True)
 
 
 def test_an_objective_without_a_tolerance_is_rejected() -> None:

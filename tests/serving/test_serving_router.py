@@ -179,7 +179,7 @@ def test_a_lone_request_has_the_outcome_that_the_queue_gives_it(kind: str) -> No
         (outcome,) = told
         model_queue = router._queues["three"]
         said = (outcome.status, outcome.cause, str(outcome)) if isinstance(outcome, Rejection) else (
-            outcome.decision, outcome.labels.tolist(), outcome.queue_us, outcome.slack_us, outcome.request
+            outcome.decision, outcome.labels.tolist(), outcome.queue_us, outcome.slack_us
         )  # fmt: skip
         counted = dict(model_queue.dispatcher.outcomes)
         seen.append((said, counted, list(model.calls), len(model_queue.pending), router.busy(), router.waiting()))

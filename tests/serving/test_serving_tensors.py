@@ -71,6 +71,15 @@ def test_a_tensor_arrives_as_it_was_sent_in_every_form(data: st.DataObject, shap
     assert request.id == "42"
 
 
+def test_an_output_that_is_asked_for_twice_is_rejected() -> None:
+    with pytest.raises(Rejection, match="label is asked for twice"):
+        parse(
+            json_body(
+                np.zeros((1, *SHAPE), np.float32), outputs=[{"name": name} for name in ("label", "logits", "label")]
+            )
+        )
+
+
 @given(st.integers(1, 4), st.lists(st.sampled_from(["logits", "label", "confidence"]), unique=True), st.booleans())
 def test_outputs_arrive_as_they_were_formatted(n: int, names: list[str], binary: bool) -> None:
     x = np.zeros((n, *SHAPE), dtype=np.float32)

@@ -299,6 +299,10 @@ def test_without_the_option_every_request_for_it_is_a_sentence(triton: ModuleTyp
             ):
                 with pytest.raises(InferenceServerException, match="start it with --shared-memory"):
                     ask()
+            # Triton's examples begin so, whatever the server has.
+            client.unregister_system_shared_memory()
+            client.unregister_cuda_shared_memory()
+            client.unregister_cuda_shared_memory("r")
         said = HTTP.get(f"{live.url}/v2").json()["extensions"]
         assert "system_shared_memory" not in said
         assert "CUDA" in HTTP.get(f"{live.url}/v2/cudasharedmemory/status").json()["error"]

@@ -193,7 +193,8 @@ def test_a_body_that_breaks_the_protocol_is_no_answer(slotool: Any, server: Any,
     run = slotool(
         "loadtest", server.url, "-o", tmp_path / "r", "--data", "digits", "--rate", 60, "--duration", 0.3, "--json"
     )
-    assert run.exit_code == 0, run.stderr
+    assert run.exit_code == 3, run.stderr
+    assert "none of" in run.stderr
     assert run.document["answered"] == 0
     assert "not JSON" in run.document["statuses"][0]["error"]
 

@@ -57,7 +57,7 @@ class StraightPath:
         reader = self._inference.reader(model)
         try:
             json = reader.repeatable(body, headers[HEADER_LENGTH])
-            options = None if json is None else request_options.from_parameters(json.request.parameters)
+            options = None if json is None else request_options.from_parameters(json.request.parameters, headers)
         except Rejection:
             return None
         if json is None or options is None or options.tolerance is not None or options.min_accuracy is not None:
