@@ -101,6 +101,12 @@ def test_an_onnx_file_of_two_integer_inputs(tmp_path: Path) -> None:
             model({"input_ids": [[999]], "attention_mask": [[1]]})
 
 
+def test_threads_of_onnx_runtime_do_not_spin_between_calls(tmp_path: Path) -> None:
+    with load(onnx_file(tmp_path / "texts.onnx"), threads=2) as model:
+        options = model._session.get_session_options()  # type: ignore[attr-defined]
+        assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
 def test_an_exported_program_of_two_integer_inputs(tmp_path: Path) -> None:
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", min=2)
     examples = tuple(torch.ones(2, 6, dtype=torch.int64) for _ in range(2))
