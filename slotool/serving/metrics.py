@@ -12,8 +12,9 @@ from prometheus_client.registry import Collector
 
 from slotool.serving.distribution import Distribution
 
-# 100 µs to 10 s in steps of about 1.8: microsecond models and queues of seconds in one histogram.
-BUCKETS_S = tuple(round(1e-4 * 10 ** (i / 4), 7) for i in range(21))
+# 10 µs to 100 s in steps of at most 1.25 and by numbers that deadlines have, so that the share in time can be read off.
+_STEPS = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8)
+BUCKETS_S = (*(float(f"{step}e{power}") for power in range(-5, 2) for step in _STEPS), 100.0)
 BATCHES = tuple(2**i for i in range(11))
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
