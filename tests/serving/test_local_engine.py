@@ -187,3 +187,25 @@ def test_an_artifact_that_a_worker_cannot_load_is_reported_at_the_start(tmp_path
     served = family()
     with pytest.raises(RunError, match="cannot run its models"):
         Router({"family": ServedModel("family", served.model, served.policy, None, tmp_path)}, LocalInferenceEngine())
+
+
+def test_the_request_of_a_frozen_worker_is_answered_long_before_the_limit() -> None:
+    """Calls are known to be short, so that one of seconds is none of them: the request still has time."""
+    served = family()
+    engine = LocalInferenceEngine(1, hang_s=3_600.0)
+    router = Router({"family": served}, engine)
+
+    async def ask() -> list[InferenceResult]:
+        options = RequestOptions(600e6)
+        first = await router.answer("family", X[:1], options, router.now_us(), HERE)
+        frozen = engine.pid(0)
+        os.kill(frozen, signal.SIGSTOP)
+        second = await router.answer("family", X[:1], options, router.now_us(), HERE)
+        assert engine.pid(0) != frozen
+        return [first, second]
+
+    try:
+        first, second = asyncio.run(ask())
+    finally:
+        router.close()
+    assert first.labels.tolist() == second.labels.tolist()

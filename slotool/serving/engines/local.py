@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from slotool.devices import CPU
 from slotool.errors import InputError, RunError
 from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange, WorkerLost
+from slotool.serving.engines.hang_limit import HangLimit
 from slotool.serving.engines.protocol import MAX_MESSAGE_BYTES, READY, REPLY
 from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.ensemble import PointRunner
@@ -35,7 +37,8 @@ class LocalInferenceEngine(InferenceEngine):
     """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
 
     Each process runs on as many cores as it has threads, where there are enough for all. A worker that dies, or takes
-    longer than ``hang_s`` over a call, is replaced. ``max_replicas``: how many there may be at a time (``scale_to``).
+    longer over a call than ``HangLimit`` of ``hang_s``, is replaced. ``max_replicas``: how many there may be at a time
+    (``scale_to``).
     ``devices``: that they compute on in turn; a process sees no other GPU than its own. ``max_examples``: in one call.
     ``cores``: of these workers; by default all that this process may use.
     A cancelled call ends before its next operator, where the model can (``ElasticModel.set_cancellation_check``).
@@ -57,7 +60,7 @@ class LocalInferenceEngine(InferenceEngine):
     ):
         self.workers, self._max_replicas = replicas, max_replicas
         self.can_reconfigure = max_replicas is None
-        self._threads, self._most_examples, self._hang_s = threads, max_examples, hang_s
+        self._threads, self._most_examples, self._hang = threads, max_examples, HangLimit(hang_s)
         self._devices, self._own_cores = tuple(devices), list(cores)
         self._models: dict[str, ServedModel] = {}
         self._processes: list[WorkerProcess] = []
@@ -314,7 +317,7 @@ class LocalInferenceEngine(InferenceEngine):
         self._loop = loop
         for worker, process in enumerate(self._processes):
             loop.add_reader(process.socket, self._hear, worker)
-        self._watch = loop.call_later(self._hang_s / 4, self._look_for_hung)
+        self._watch = loop.call_later(self._hang.look_s, self._look_for_hung)
 
     def _hear(self, worker: int) -> None:
         process = self._processes[worker]
@@ -327,6 +330,8 @@ class LocalInferenceEngine(InferenceEngine):
         if not message:
             self._lost(worker)
         elif process.call is not None:
+            call = process.call
+            self._hang.observe(*call.terms, time.monotonic() - call.begun_s)
             report = process.finish(message)
             if worker in self._successors:
                 self._succeed(worker, self._successors.pop(worker))
@@ -365,7 +370,8 @@ class LocalInferenceEngine(InferenceEngine):
             self._replace_later(worker, process.pauses)
         if call is not None:
             ended = f"worker {worker} ended in the middle of a call (exit code {code})"
-            hung = f"worker {worker} took longer than {self._hang_s:g} s over a call (--hang), and was ended"
+            limit_s = self._hang.of(*call.terms)
+            hung = f"worker {worker} took longer than {limit_s:.3g} s over a call (--hang), and was ended"
             call.done(WorkerLost(hung if process.has_hung else ended))
 
     def _replace_later(self, worker: int, pauses: int) -> None:
@@ -393,13 +399,15 @@ class LocalInferenceEngine(InferenceEngine):
         for worker, process in enumerate(self._processes):
             if worker in self._removed:
                 continue
-            if process.hangs(now_s, self._hang_s, max(START_FACTOR * self._start_took_s, MIN_START_LIMIT_S)):
+            call = process.call
+            limit_s = math.inf if call is None else self._hang.of(*call.terms)
+            if process.hangs(now_s, limit_s, max(START_FACTOR * self._start_took_s, MIN_START_LIMIT_S)):
                 process.has_hung = True
                 process.popen.kill()  # its socket closes, which is noticed
             elif not process.was_warm and now_s - process.started_s > LOW_PRIORITY_S:
                 process.raise_priority()
         assert self._loop is not None
-        self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
+        self._watch = self._loop.call_later(self._hang.look_s, self._look_for_hung)
 
 
 def _require_loadable(models: Mapping[str, ServedModel]) -> None:

@@ -16,6 +16,7 @@ from slotool.models.packing import pack, unpack
 from slotool.models.signature import RowCountError
 from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray, with_cause, workers_that_fit
 from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
+from slotool.serving.engines.hang_limit import HangLimit
 from slotool.serving.engines.protocol import encode_point, outputs_of_tensors, tensors_of_inputs
 from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISCOUNTED, MISSING, Load, Worker
 from slotool.serving.ensemble import PointRunner
@@ -36,6 +37,8 @@ class _Call:
     model: ElasticModel
     done: Done
     begun_s: float
+    # Its name, point and examples.
+    terms: tuple[str, OperatingPoint, int]
 
 
 @dataclass(slots=True)
@@ -58,7 +61,8 @@ class RayInferenceEngine(InferenceEngine):
 
     ``address``: as of ``ray.init``: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a cluster, of this
     machine. A process that is connected already stays so. ray starts an actor that is lost again, on another node where
-    its own is lost too, as soon as it has the CPUs; one that takes longer than ``hang_s`` over a call counts as lost.
+    its own is lost too, as soon as it has the CPUs; one that takes longer over a call than ``HangLimit`` of ``hang_s``
+    counts as lost.
     Nodes need this version of slotool. An artifact is read at its path where it lies there, else its files are sent.
     Other models or workers get ready beside those that serve, so that the cluster needs CPUs for both for that time.
     ``max_replicas``: workers come and go by ``scale_to``, so many at most.
@@ -79,7 +83,7 @@ class RayInferenceEngine(InferenceEngine):
         max_replicas: int | None = None,
     ):
         self.workers, self.can_reconfigure = replicas, max_replicas is None
-        self._threads, self._address, self._hang_s = threads, address, hang_s
+        self._threads, self._address, self._hang = threads, address, HangLimit(hang_s)
         self._places: list[_Place] = []
         # Of other models or threads: on their way, and warm ones that wait for the call of the worker before them.
         self._staged: list[_Place] = []
@@ -255,7 +259,7 @@ class RayInferenceEngine(InferenceEngine):
         place = self._places[worker]
         self._calls += 1
         served = place.load.models[model].model
-        call = place.call = _Call(self._calls, served, done, time.monotonic())
+        call = place.call = _Call(self._calls, served, done, time.monotonic(), (model, point, len(x)))
         sent = x if served.signature is None else pack(tensors_of_inputs(x))
         answer = place.actor.compute.remote(call.number, model, encode_point(point), sent)
         self._when_done(answer, partial(self._answered, worker, place.life))
@@ -324,7 +328,7 @@ class RayInferenceEngine(InferenceEngine):
         self._loop = loop
         for worker in range(self.workers):
             self._stay_with(worker)
-        self._watch = loop.call_later(self._hang_s / 4, self._look_for_hung)
+        self._watch = loop.call_later(self._hang.look_s, self._look_for_hung)
 
     def _stay_with(self, worker: int) -> None:
         """Notice when the actor is lost, also while it is idle."""
@@ -353,6 +357,7 @@ class RayInferenceEngine(InferenceEngine):
         call, place.call = place.call, None
         kind, *said = answer
         if kind == DONE:
+            self._hang.observe(*call.terms, time.monotonic() - call.begun_s)
             outcome: Computed | Exception = _computed(call.model, said)
         elif kind == CANCELLED:
             outcome = CallCancelled("the call was cancelled")
@@ -412,10 +417,10 @@ class RayInferenceEngine(InferenceEngine):
     def _look_for_hung(self) -> None:
         now_s = time.monotonic()
         for place in self._places:
-            if place.call is not None and now_s - place.call.begun_s > self._hang_s:
+            if place.call is not None and now_s - place.call.begun_s > self._hang.of(*place.call.terms):
                 self._ray.kill(place.actor, no_restart=False)  # its calls then fail
         assert self._loop is not None
-        self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
+        self._watch = self._loop.call_later(self._hang.look_s, self._look_for_hung)
 
 
 def _computed(model: ElasticModel, said: list[Any]) -> Computed:

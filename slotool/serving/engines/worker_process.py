@@ -47,9 +47,15 @@ class _Call:
     """``size``: its examples, or the bytes of its packed inputs."""
 
     model: str
+    point: OperatingPoint
     size: int
     done: Done
     begun_s: float
+
+    @property
+    def terms(self) -> tuple[str, OperatingPoint, int]:
+        """What its latency depends on."""
+        return self.model, self.point, self.size
 
 
 class WorkerProcess:
@@ -136,7 +142,7 @@ class WorkerProcess:
             assert isinstance(x, np.ndarray)
             size = len(x)
             self._tensors.inputs(model, size)[:] = x.reshape(size, -1)
-        self.call = _Call(model, size, done, time.monotonic())
+        self.call = _Call(model, point, size, done, time.monotonic())
         self.socket.send(CALL.pack(self._numbers[model], size) + encode_point(point))
 
     def cancel(self) -> None:
