@@ -30,7 +30,7 @@ def serve(
     tls_certificate: FilePath | None = None,
     tls_key: FilePath | None = None,
     tls_clients: FilePath | None = None,
-    engine: str = "inline",
+    engine: str = "auto",
     replicas: int | None = None,
     threads: int | None = None,
     max_batch: int | None = None,
@@ -62,7 +62,8 @@ def serve(
         tls_certificate: PEM file of the server's certificate: it speaks TLS.
         tls_key: PEM file of its private key; None: the same file.
         tls_clients: PEM file of the authorities of which clients must show a certificate.
-        engine: ``"inline"`` (the server's process), ``"local"`` (processes) or ``"ray"``.
+        engine: ``"inline"`` (the server's process), ``"local"`` (processes), ``"ray"``, or ``"auto"``: inline where no
+            call takes longer than a millisecond, else local.
         replicas: Workers of ``"local"`` or ``"ray"``; None: 1, or the plan's.
         threads: Compute threads per call; None: 1, or the plan's.
         max_batch: Most examples in one request; None: the command's default.

@@ -36,7 +36,7 @@ _NAME_COLUMNS = 20
 # Between the lines of a command that goes on.
 _CONTINUED = " \\\n"
 _OF_THE_TERMINAL = ("quiet", "verbose", "no_progress", "color", "install_completion", "show_completion")
-_STATED = ("COMMANDLINE", "DEFAULT_MAP")
+STATED = ("COMMANDLINE", "DEFAULT_MAP")
 # Parameters that name what a command writes, and the panel of others that do; every other path is read.
 _OUTPUTS = ("out", "plot", "plots", "log")
 FILES_TO_WRITE = "Files to write"
@@ -162,7 +162,7 @@ def refuse_without_effect(options: Sequence[str], why: str) -> None:
     ctx = _running[-1]
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name or "")
-        if param.name in options and source is not None and source.name in _STATED:
+        if param.name in options and source is not None and source.name in STATED:
             raise typer.BadParameter(f"it has no effect {why}; leave it out", param_hint=param.opts[-1])
 
 

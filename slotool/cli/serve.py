@@ -14,7 +14,16 @@ from slotool.cli.options import Json, panel, parse_duration
 from slotool.cli.serve_logs import access_log_at, events_to, traces_to
 from slotool.cli.serve_pools import of_only_pool, router_of, scaling_of
 from slotool.cli.serve_sources import beside_config, devices_of, first_read, keys_in_force, reader
-from slotool.cli.serve_workers import autoscalers_of, engine_of, reprofiling_of, with_faults, worker_changes
+from slotool.cli.serve_workers import (
+    OF_WORKERS,
+    autoscalers_of,
+    chosen_engine,
+    engine_of,
+    reprofiling_of,
+    stated_engine,
+    with_faults,
+    worker_changes,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -77,13 +86,17 @@ def serve(
     tls_clients: Annotated[
         Path | None, _network("--tls-clients", help="PEM file: clients must show certificates of these.")
     ] = None,
-    engine: Annotated[str, _workers("--engine", help="inline (this process), local (processes) or ray.")] = "inline",
+    engine: Annotated[
+        str, _workers("--engine", help="inline (this process), local (processes), ray; auto: by latency.")
+    ] = "auto",
     replicas: Annotated[int, _workers("--replicas", min=1, help="Workers of --engine local or ray.")] = 1,
     threads: Annotated[int, _workers("--threads", min=1, help="Compute threads per call.")] = 1,
     address: Annotated[
         str | None, _workers("--address", help="Ray cluster: host:port or auto.", show_default="auto")
     ] = None,
-    hang: Annotated[str, _workers("--hang", help="Restart a worker whose call takes longer.")] = "10s",
+    hang: Annotated[
+        str, _workers("--hang", help="Restart a worker whose call takes longer, or far longer than usual.")
+    ] = "10s",
     allow_faults: Annotated[bool, typer.Option("--allow-faults", hidden=True)] = False,
     max_batch: Annotated[int, _limits("--max-batch", min=1, help="Examples in one request.")] = 1_024,
     max_queue: Annotated[int, _limits("--max-queue", min=1, help="Requests that may wait.")] = 1_000,
@@ -146,7 +159,7 @@ def serve(
     hang_s, drain_s = (parse_duration(text, option) for text, option in ((hang, "--hang"), (drain, "--drain")))
     assert hang_s is not None
     assert drain_s is not None
-    _refuse_options_without_effect(engine, max_replicas)
+    _refuse_options_without_effect(engine := stated_engine(engine, device, pools is not None), max_replicas)
     _check_scaling(replicas, max_replicas, requests_per_worker, latency is not None or bool(models))
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
@@ -181,7 +194,7 @@ def serve(
         access_log_at(access_log) as accesses,
         traces_to(traces, traces_share, encrypted=certificate is not None) as spans,
     ):
-        served = sources.load(output.warn)
+        engine = chosen_engine(engine, served := sources.load(output.warn), replicas)
         autoscalers = autoscalers_of(sources, served, max_replicas, requests_per_worker)
         router = router_of(
             sources,
@@ -245,10 +258,9 @@ def _lame_duck_s(stated: str | None, listener: socket.socket) -> float:
 
 def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> None:
     if engine == "inline":
-        of_workers = ("address", "allow_faults", "hang", "max_replicas", "replicas", "switch_workers")
-        refuse_without_effect(of_workers, "with --engine inline")
-    elif engine == "local":
-        refuse_without_effect(("address",), "with --engine local")
+        refuse_without_effect(("address", *OF_WORKERS), "with --engine inline")
+    elif engine in ("auto", "local"):
+        refuse_without_effect(("address",), f"with --engine {engine}")
     elif engine != "ray":
         refuse_without_effect(("max_replicas",), f"with --engine {engine}")
     if max_replicas is None:

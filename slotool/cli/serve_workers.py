@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from slotool.cli.commands import STATED, stated_in
+
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,24 @@ if TYPE_CHECKING:
     from slotool.serving.router import Router
     from slotool.serving.runtime_settings import AnySources, ReloadableSettings
     from slotool.serving.worker_switching import WorkerSwitching
+
+# Options of serve that workers alone have.
+OF_WORKERS = ("allow_faults", "hang", "max_replicas", "replicas", "switch_workers")
+
+
+def stated_engine(engine: str, device: str, has_pools: bool) -> str:
+    """Return the engine that the options ask for: ``auto`` only while that depends on the models."""
+    of_workers = has_pools or device != "cpu" or any(stated_in(option) in STATED for option in OF_WORKERS)
+    return "local" if engine == "auto" and of_workers else engine
+
+
+def chosen_engine(engine: str, models: Mapping[str, ServedModel], replicas: int) -> str:
+    """Return the engine, for ``auto`` as short as the calls of one worker are."""
+    from slotool.serving.engines.choice import compute_in_loop
+
+    if engine != "auto":
+        return engine
+    return "inline" if replicas == 1 and compute_in_loop(models) else "local"
 
 
 def engine_of(

@@ -278,7 +278,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         (here / "rules.json").write_text(json.dumps(rules))
         updated = HTTP.post(f"{ready['url']}/live", json={"policy": "by-demand"})
         assert updated.json()["policy"] == "by-demand"
-        assert compute()["reason"].startswith("no option set")
+        assert compute()["reason"].startswith("no option excludes it")
         assert [json.loads(line)["event"] for line in (here / "events.jsonl").read_text().splitlines()] == [
             "reload",
             "reload-failed",
@@ -292,9 +292,9 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
     ("arguments", "sentence"),
     [
         (("--engine", "cloud"), "no engine 'cloud'; there are inline, local, ray"),
-        (("--replicas", "2"), "it has no effect with --engine inline"),
+        (("--engine", "inline", "--replicas", "2"), "it has no effect with --engine inline"),
         (("--engine", "local", "--address", "auto"), "it has no effect with --engine local"),
-        (("--allow-faults",), "it has no effect with --engine inline"),
+        (("--engine", "inline", "--allow-faults"), "it has no effect with --engine inline"),
         (("--reprofile",), "no latencies to correct"),
         (("--policy", "value-iteration"), "policy value-iteration chooses by latency: give --latency"),
         (("--policy", "luck"), "no policy 'luck'"),

@@ -1,0 +1,52 @@
+"""Choice between the event loop and worker processes, by how long the calls of the served models take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from slotool.elastic import ElasticModel
+from slotool.serving.ensemble import compute, ensemble_plan, warm_up_example
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.serving.served import ServedModel
+
+# The longest call that the event loop computes itself: it reads nothing meanwhile.
+MAX_INLINE_US = 1_000.0
+# Calls of a point that are measured, until one is short enough: the first is slow, and others may use the core.
+TRIES = 6
+
+
+def compute_in_loop(models: Mapping[str, ServedModel]) -> bool:
+    """True if no call of one example at any point of these models takes longer than ``MAX_INLINE_US``, by their latency
+    tables where these know it, else as measured now. A model that cannot run counts as quick: its engine says why."""
+    return all(_latency_us(served, point) <= MAX_INLINE_US for served in models.values() for point in _points(served))
+
+
+def _points(served: ServedModel) -> list[OperatingPoint]:
+    """Points that calls may have here, without those that another server computes."""
+    plans = [ensemble_plan(served.model, point) for point in served.policy.points]
+    points = dict.fromkeys(point for plan in plans for point in plan.points)
+    return [point for point in points if point not in served.model.remote_points]
+
+
+def _latency_us(served: ServedModel, point: OperatingPoint) -> float:
+    known_us = None if served.space is None else served.space.latency_us(point)
+    return _measured_us(served.model, point) if known_us is None else known_us
+
+
+def _measured_us(model: ElasticModel, point: OperatingPoint) -> float:
+    least_us = float("inf")
+    try:
+        x = warm_up_example(model)
+        for _ in range(TRIES):
+            began_s = time.perf_counter()
+            compute(model, x, point)
+            least_us = min(least_us, 1e6 * (time.perf_counter() - began_s))
+            if least_us <= MAX_INLINE_US:
+                break
+    except Exception:
+        return 0.0
+    return least_us
