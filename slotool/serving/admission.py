@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import time
 from collections import deque
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from slotool.serving import rejections
 from slotool.serving.rejections import Rejection
 
+# After a shorter turn of the loop it makes no difference whether an event came before the loop looked for it.
+LONG_TURN_S = 200e-6
 # The loop has no idleness to spare when it has been idle for less than this share of the time.
 MIN_IDLE_SHARE = 0.1
 # Length of a measuring interval, and age after which a measurement is discarded.
@@ -19,6 +22,9 @@ INTERVAL_S, STALE_S = 0.1, 1.0
 BUSY_INTERVALS = 2
 # The rate of answers is the best of the last so many intervals: one in which others had the core says little.
 INTERVALS = 5
+# The share of its deadline that a request may be expected to wait: the estimate is rough, and a request that is read in
+# vain costs much more than one that is rejected.
+SHARE = 0.5
 # So many are always admitted, so that the rate at which they are answered can be measured.
 MIN_LIMIT = 8
 # Rejections of an interval that are remembered, by deadline: to make one costs more than to reject with it.
@@ -26,21 +32,49 @@ MAX_REMEMBERED = 64
 
 
 class IdleTrackingSelector(selectors.DefaultSelector):
-    """Counts the seconds in which its event loop had nothing to do (``idle_s``), and how many sockets had something for
-    it in its last turn (``ready``)."""
+    """Selector that measures its event loop's idle time, and when the bytes came that it reports.
 
-    idle_s = 0.0
-    ready = 0
+    ``idle_s``: seconds in which the loop had nothing to do; ``ready``: sockets with an event in its last turn;
+    ``arrived_us``: instant from which on these events may have waited, by ``time.monotonic``: bytes that were there
+    when the loop looked came after its look before, and a loop that slept was woken before it had a core again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle_s, self.ready = 0.0, 0
+        self._looked_s = time.monotonic()
+        self.arrived_us = 1e6 * self._looked_s
+        try:
+            self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no Linux, or one that keeps no such record
+            self._waits = -1
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is not None and timeout <= 0:
+        began_s, looked_s = time.monotonic(), self._looked_s
+        # What came during a long turn is told from what ends the wait after it.
+        waits = timeout is None or timeout > 0
+        events = super().select(0) if waits and began_s - looked_s > LONG_TURN_S else []
+        if not waits:
             events = super().select(timeout)
-        else:
-            began_s = time.monotonic()
+        self._looked_s, arrived_s = began_s, looked_s
+        if waits and not events:
+            waited_s = self._waited_s()
             events = super().select(timeout)
-            self.idle_s += time.monotonic() - began_s
-        self.ready = len(events)
+            self._looked_s = ended_s = time.monotonic()
+            self.idle_s += ended_s - began_s
+            arrived_s = max(began_s, ended_s - self._waited_s() + waited_s)
+        self.ready, self.arrived_us = len(events), 1e6 * arrived_s
         return events
+
+    def _waited_s(self) -> float:
+        """Return for how long this thread has waited for a core so far, in seconds; 0 where that is not known."""
+        return 1e-9 * int(os.pread(self._waits, 64, 0).split()[1]) if self._waits >= 0 else 0.0
+
+    def close(self) -> None:
+        super().close()
+        if self._waits >= 0:
+            os.close(self._waits)
+            self._waits = -1
 
 
 class Admission:
@@ -49,8 +83,8 @@ class Admission:
     Policies decide what waits for a worker, by its deadline. But reading a request only to reject it costs the loop
     half of what an answer of a small network costs, and at several times its capacity nothing else would get done. So
     while the loop is hardly ever idle, a request is rejected unread if it has a deadline and those in progress take
-    longer than that, at the rate at which requests have lately been answered. In progress are requests that were read
-    to their end and are not answered yet: neither a half-sent request nor a rejected one counts.
+    longer than half of that, at the rate at which requests have lately been answered. In progress are requests that
+    were read to their end and are not answered yet: neither a half-sent request nor a rejected one counts.
 
     The load is measured by the clock, at every request: the rate is at most ``INTERVAL_S`` old, and after ``STALE_S``
     without requests, or with an idle loop, all requests are admitted again. A stall, shorter than that and with
@@ -99,7 +133,7 @@ class Admission:
 
     def rejection(self, timeout_us: float) -> Rejection | None:
         """Return why one more request that has so long is not admitted; None if it is."""
-        if not self.is_overloaded() or self.in_progress * self._spacing_us <= timeout_us:
+        if not self.is_overloaded() or self.in_progress * self._spacing_us <= SHARE * timeout_us:
             return None
         if timeout_us not in self._rejections:
             if len(self._rejections) >= MAX_REMEMBERED:

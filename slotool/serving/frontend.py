@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -79,19 +80,25 @@ class FrontEnd:
         self._selector = selector
         self.admission.listen_to(lambda: selector.idle_s)
 
+    def arrival_us(self) -> float:
+        """Return since when the request that is read now may have been here, by the router's clock, in µs."""
+        return self.router.now_us() if self._selector is None else self._selector.arrived_us
+
     def may_answer_alone(self) -> bool:
         """Whether ``DirectCalls.answer`` is worth asking: a request that arrives now is the only one, in this iteration
         of the event loop and in progress, and it is computed without asking who sent it or writing down what."""
         return not self.admission.in_progress and self._arrives_alone() and self._only_computes()
 
-    def may_gather(self, gathered: int) -> bool:
-        """Whether a request that arrives now may wait with others, as so many do already, to ask
-        ``DirectCalls.answer_alike`` for all together: what else is in progress is being computed, and they are as in
-        ``may_answer_alone``."""
+    def may_gather(self, gathered: int, timeout_us: float) -> bool:
+        """True if a request that arrives now, and has so long, may wait with others, as so many do already, to ask
+        ``DirectCalls.answer_alike`` for all together: what else is in progress is being computed, has no deadline and
+        leaves time for it, and they are as in ``may_answer_alone``."""
         direct = self.router.direct_calls
         if direct is None or not self._only_computes():
             return False
-        return (self.admission.in_progress == gathered and direct.is_free()) or direct.is_soon_free(gathered + 1)
+        if self.admission.in_progress == gathered and direct.is_free():
+            return True
+        return timeout_us == math.inf and direct.is_soon_free(gathered + 1)
 
     def may_stay_gathered(self, gathered: int, arrived: int) -> bool:
         """Whether so many wait no longer as they are than they would in the queue, when ``arrived`` had come before the

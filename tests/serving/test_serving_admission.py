@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import selectors
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.serving import rejections
-from slotool.serving.admission import BUSY_INTERVALS, INTERVAL_S, MIN_IDLE_SHARE, MIN_LIMIT, Admission
+from slotool.serving.admission import (
+    BUSY_INTERVALS,
+    INTERVAL_S,
+    MIN_IDLE_SHARE,
+    MIN_LIMIT,
+    SHARE,
+    Admission,
+    IdleTrackingSelector,
+)
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
@@ -50,9 +60,9 @@ def test_only_deadlines_that_cannot_be_met_are_rejected_and_only_by_a_loop_that_
     assert admission.rejection(math.inf) is None
     rejection = admission.rejection(timeout_us)
     wait_us = waiting * 1e6 * INTERVAL_S / max(1, sum(answers))
-    if idle >= MIN_IDLE_SHARE + 1e-9 or waiting < MIN_LIMIT or wait_us < 0.99 * timeout_us:
+    if idle >= MIN_IDLE_SHARE + 1e-9 or waiting < MIN_LIMIT or wait_us < 0.99 * SHARE * timeout_us:
         assert rejection is None
-    elif idle <= MIN_IDLE_SHARE - 1e-9 and wait_us > 1.01 * timeout_us:
+    elif idle <= MIN_IDLE_SHARE - 1e-9 and wait_us > 1.01 * SHARE * timeout_us:
         assert rejection is not None
         assert rejection.status == 503
 
@@ -233,3 +243,32 @@ def test_rejections_end_where_requests_do(full: LiveServer, packets: str) -> Non
         found = statuses(full, len(expected), whole[:at], whole[at:])
         assert len(found) == len(expected), at
         assert all(a == b or b"503" in (a, b) for a, b in zip(found, expected, strict=True)), at
+
+
+def test_what_came_while_the_loop_computed_counts_from_its_last_look() -> None:
+    selector = IdleTrackingSelector()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.closing(selector):
+        selector.register(ours, selectors.EVENT_READ)
+        for timeout_s in (0, 60.0):  # other callbacks wait, and none
+            assert not selector.select(0)
+            looked_us = 1e6 * time.monotonic()
+            time.sleep(0.01)  # a call
+            theirs.send(b"request")
+            sent_us = 1e6 * time.monotonic()
+            assert selector.select(timeout_s)
+            assert selector.arrived_us <= looked_us < sent_us
+            ours.recv(100)
+
+
+def test_what_wakes_a_loop_that_sleeps_counts_from_then() -> None:
+    selector = IdleTrackingSelector()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.closing(selector):
+        selector.register(ours, selectors.EVENT_READ)
+        began_us = 1e6 * time.monotonic()
+        waker = threading.Timer(0.05, theirs.send, (b"request",))
+        waker.start()
+        assert selector.select(60.0)
+        assert began_us < selector.arrived_us <= 1e6 * time.monotonic()
+        waker.join()

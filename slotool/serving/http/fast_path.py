@@ -30,7 +30,7 @@ MAX_HEADS = 256
 
 class Head(NamedTuple):
     """What an inference request's head asks for. ``model``: empty on ``/compute``; ``version``: None where the path has
-    none; ``headers``: names in lower case; ``arrival_us``: when it was read, by the router's clock."""
+    none; ``headers``: names in lower case; ``arrival_us``: since when it may have been here, by the router's clock."""
 
     model: str
     version: str | None
@@ -76,7 +76,7 @@ class FastPath:
         headers = tuple(request.headers)
         read = self._remembered if len(headers) <= MAX_REMEMBERED_HEADERS else _read
         asked = read(request.target, headers)
-        return None if asked is None else Head(*asked, self._front.router.now_us())
+        return None if asked is None else Head(*asked, self._front.arrival_us())
 
     def keep(self, sent: bytes, request: Request, head: Head) -> SentHead:
         """The three together. Connections whose clients send equal heads hold the same: never change it."""
@@ -89,8 +89,8 @@ class FastPath:
         return self._sent.get(head)
 
     def again(self, head: Head) -> Head:
-        """The same head, read now."""
-        return Head(head.model, head.version, head.headers, self._front.router.now_us())
+        """The same head of another request, read now."""
+        return Head(head.model, head.version, head.headers, self._front.arrival_us())
 
     def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""

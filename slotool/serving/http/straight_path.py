@@ -76,7 +76,7 @@ class StraightPath:
         """The answer to ``data``, a whole request that is ``known`` and current, while ``FrontEnd.may_answer_alone``;
         ``settle`` must follow, once it is written. None: nothing has happened."""
         served, options, router = known.served, known.options, self._front.router
-        arrival_us, direct = router.now_us(), router.direct_calls
+        arrival_us, direct = self._front.arrival_us(), router.direct_calls
         try:
             x = known.json.x(bytearray(memoryview(data)[len(known.prefix) :]))
             answer = None if direct is None else direct.answer(served, x, options, arrival_us)
