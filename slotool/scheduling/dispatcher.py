@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from slotool.scheduling.call_times import CallTimes
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.policy_failure import PolicyFailure
@@ -77,6 +78,8 @@ class Dispatcher:
         self.workers = Workers(workers) if isinstance(workers, int) else workers
         self.queue = EdfQueue(self.workers)
         self.outcomes: Counter[RequestOutcome] = Counter()
+        # Of calls whose latency the policy does not know.
+        self._times = CallTimes()
 
     @property
     def running(self) -> Mapping[int, Batch]:
@@ -107,10 +110,16 @@ class Dispatcher:
             dropped += self._shed(now_us)
             if not self.queue:
                 break
+            first = self.queue.peek()
             decision = self._decided(self.policy.decide, now_us, self.queue)
-            if isinstance(decision, Decision):
+            assert first is not None
+            if not isinstance(decision, Decision):
+                dropped.append(self._undecided(self.queue.pop(), decision))
+            elif (late := self._too_late(first, decision.point, now_us)) is not None:
+                self.queue.pop()
+                dropped.append(late)
+            else:
                 return self._begin(worker, decision, now_us), dropped
-            dropped.append(self._undecided(self.queue.pop(), decision))
         return None, dropped
 
     def begin_alone(self, query: Query, now_us: float) -> Batch | Drop:
@@ -129,6 +138,8 @@ class Dispatcher:
         decision = self._decided(policy.decide_alone, now_us, query, self.workers)
         if not isinstance(decision, Decision):
             return self._undecided(query, decision)
+        if (late := self._too_late(query, decision.point, now_us)) is not None:
+            return late
         batch = Batch(
             worker, [query], decision, now_us, self._second(worker, decision),
             self.planned_us(decision.point, query.examples),
@@ -146,7 +157,9 @@ class Dispatcher:
             decision = policy.decide_alone(now_us, query, self.workers)
         except Exception:
             return None  # ``begin_alone`` says why
-        return (worker, decision) if isinstance(decision, Decision) and not decision.concurrent else None
+        if not isinstance(decision, Decision) or decision.concurrent:
+            return None
+        return None if self._needs_us(query, decision.point) > query.slack_us(now_us) else (worker, decision)
 
     def answered_alone(self, query: Query, worker: int, now_us: float) -> None:
         """A call decided by ``decide_alone`` has ended with an answer; nothing else has happened since."""
@@ -155,19 +168,23 @@ class Dispatcher:
         self.outcomes[RequestOutcome.IN_TIME if now_us <= query.deadline_us else RequestOutcome.LATE] += 1
 
     def decide_alike(self, query: Query, now_us: float) -> tuple[int, Decision] | None:
-        """The worker and the decision of the batch that ``query`` begins with others like it, which have no deadline
-        either, where the policy decides without the queue; None where none would join, and otherwise as
-        ``decide_alone``. ``answered_alike`` says that the call was made and has ended."""
+        """Return the worker and the decision of the batch that ``query`` begins with others like it, which came later,
+        where the policy decides without the queue; None where none would join, and otherwise as ``decide_alone``.
+        ``answered_alike`` notes that the call was made and has ended."""
         decided = self.decide_alone(query, now_us)
         if decided is None or not self._serves(decided[1].point, query):
             return None
         return decided[0], self._decision_for(query, decided[1])
 
-    def answered_alike(self, arrivals_us: Sequence[float], worker: int, now_us: float) -> None:
-        """A call decided by ``decide_alike`` has ended with answers to queries that came at these instants."""
+    def answered_alike(self, first: Query, arrivals_us: Sequence[float], worker: int, now_us: float) -> None:
+        """Note that a call decided by ``decide_alike`` for ``first`` has ended with answers to queries that came at
+        these instants."""
         self.queue.note_arrivals(arrivals_us)
         self.workers.becomes_idle(worker, now_us)
-        self.outcomes[RequestOutcome.IN_TIME] += len(arrivals_us)
+        slack_us = first.slack_us(first.arrival_us)
+        late = sum(now_us > arrival_us + slack_us for arrival_us in arrivals_us)
+        self.outcomes[RequestOutcome.LATE] += late
+        self.outcomes[RequestOutcome.IN_TIME] += len(arrivals_us) - late
 
     def finished(self, worker: int, now_us: float) -> Batch:
         """The answers of ``worker`` are there; it is idle again. The batch they are of."""
@@ -213,12 +230,28 @@ class Dispatcher:
         self.workers.expects(worker, free_us)
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
-        """How long the policy takes a call to last; 0, as where it knows nothing, if it fails to say."""
-        return self._said("planned_us", float, 0.0, point, examples)
+        """Return how long a call is expected to take: by the policy or, where it does not know or fails to say, by the
+        calls before; 0 where there were none."""
+        return self._said("planned_us", float, 0.0, point, examples) or self._times.of(point, examples)
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
-        """Tell the policy how long a call took."""
+        """Note how long a call took."""
+        self._times.observe(point, examples, took_us)
         self._said("observe", _anything, None, point, examples, took_us)
+
+    def _needs_us(self, query: Query, point: OperatingPoint) -> float:
+        """Return how long a call is expected to take of which the policy does not know it, in µs; 0 for others."""
+        needs_us = self._times.of(point, query.examples) if math.isfinite(query.deadline_us) else 0.0
+        return 0.0 if needs_us and self._said("planned_us", float, 0.0, point, query.examples) else needs_us
+
+    def _too_late(self, query: Query, point: OperatingPoint, now_us: float) -> Drop | None:
+        """Return the drop of a query that cannot be in time by the calls before; None if it can."""
+        needs_us = self._needs_us(query, point)
+        if needs_us <= query.slack_us(now_us):
+            return None
+        if needs_us > query.slack_us(query.arrival_us):
+            self._times.doubt(point, query.examples)
+        return self._dropped(query, RequestOutcome.EXPIRED, f"a call takes {needs_us:.0f} µs")
 
     def _said(self, method: str, read: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:
         """What ``read`` makes of the answer of a policy's method; ``otherwise`` if either fails: the policy may be

@@ -10,7 +10,7 @@ from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
-# The longest call that queries without a deadline share: they wait for no other that is longer.
+# The longest call that queries share: they wait for no other that is longer.
 SHARED_US = 1_000.0
 # The share of the latest call in what an example is taken to cost.
 LATEST = 0.125
@@ -19,7 +19,7 @@ LATEST = 0.125
 class FixedPoint(Policy):
     """Always ``point`` (default: the last and greatest of the space); rejects a deadline it is known to miss.
 
-    Queries without a deadline share a call, as many as are expected to take a millisecond by the calls before: what a
+    Queries share a call, as many as are expected to take a millisecond, and to be in time, by the calls before: what a
     call costs beyond its examples is spent once for all of them. Calls of longer than that are not shared.
     Raises ``InputError`` when the space does not hold the point.
     """
@@ -31,10 +31,7 @@ class FixedPoint(Policy):
         self._space = space
         self._point = space.points[-1] if point is None else space.require(point)
         self._is_given = point is not None
-        self._reason = self._reason_without_deadline = "always this point"
-        if point is None:
-            self._reason = "the most accurate point: no latency is known, so the deadline only limits the wait"
-            self._reason_without_deadline = "no option set: the most accurate point"
+        self._reason = "always this point" if self._is_given else "no option excludes it: the most accurate point"
         self.points = (self._point,)
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
@@ -42,16 +39,14 @@ class FixedPoint(Policy):
         return None if query is None else self.decide_alone(now_us, query, queue)
 
     def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
-        if math.isinf(query.deadline_us):
-            shared = int(SHARED_US / self._example_us)
-            return Decision(self._point, max(query.examples, shared), self._reason_without_deadline)
         slack_us = query.slack_us(now_us)
-        if not self._space.fits(self._point, query.examples, slack_us):
+        if math.isfinite(slack_us) and not self._space.fits(self._point, query.examples, slack_us):
             return CannotMeet(self._space.too_slow(self.points, query.examples, slack_us))
-        return Decision(self._point, query.examples, self._reason)
+        shared = int(min(SHARED_US, slack_us) / self._example_us)
+        return Decision(self._point, max(query.examples, shared), self._reason)
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
-        if not math.isinf(query.deadline_us) or point != self._point:
+        if point != self._point:
             return False
         return self._is_given or (query.tolerance is None and query.min_accuracy is None)
 

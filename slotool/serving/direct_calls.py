@@ -91,12 +91,16 @@ class DirectCalls:
         return self._is_free(1)
 
     def is_soon_free(self, count: int) -> bool:
-        """Whether so many requests without a deadline may wait until ``answer_alike`` is worth asking."""
+        """True if so many requests without a deadline may wait until ``answer_alike`` is worth asking."""
         return self._is_catching_up(count)
 
-    def first_arrival_us(self) -> float:
-        """Requests without a deadline that came before this have waited too long by now."""
-        return self._default_deadline.first_arrival_us(self._now_us())
+    def first_arrival_us(self, timeout_us: float) -> float:
+        """Return the arrival, in µs, before which requests that have so long (``inf``: as long as by default) can no
+        longer be in time."""
+        now_us = self._now_us()
+        if math.isinf(timeout_us):
+            return self._default_deadline.first_arrival_us(now_us)
+        return now_us - timeout_us + self._results.headroom.of(timeout_us, now_us)
 
     def answer(
         self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
@@ -141,13 +145,14 @@ class DirectCalls:
         loop, as many as the policy has share a call. ``settle`` must follow if there are any; if there are none,
         nothing has happened, and ``submit`` is asked.
 
-        ``options``: of all of them, without a deadline, a tolerance or a minimum of accuracy; ``examples``: of each;
-        ``joined``: the examples of so many of the first, which it may fail to join.
+        ``options``: of all of them, without a tolerance or a minimum of accuracy; ``arrivals_us``: ascending;
+        ``examples``: of each; ``joined``: the examples of so many of the first, which it may fail to join.
         """
         model_queue = self._queue_of(served)
         if model_queue is None or not self._is_free(len(arrivals_us)):
             return ()
-        query = self._query(options, arrivals_us[0], math.inf, examples)
+        headroom_us = self._results.headroom.of(options.timeout_us, arrivals_us[0])
+        query = self._query(options, arrivals_us[0], arrivals_us[0] + options.timeout_us - headroom_us, examples)
         begun_us = self._now_us()
         decided = model_queue.dispatcher.decide_alike(query, begun_us)
         if decided is None or decided[1].switches:
@@ -169,7 +174,7 @@ class DirectCalls:
                 decision,
                 begun_us - arrival_us,
                 took_us,
-                math.inf,
+                arrival_us + options.timeout_us - done_us,
                 batch,
                 next(ids),
                 confidence=None if sure is None else sure[at],
@@ -187,7 +192,7 @@ class DirectCalls:
         if count == 1:
             call.model_queue.dispatcher.answered_alone(call.query, call.worker, call.done_us)
         else:
-            call.model_queue.dispatcher.answered_alike(call.arrivals_us, call.worker, call.done_us)
+            call.model_queue.dispatcher.answered_alike(call.query, call.arrivals_us, call.worker, call.done_us)
         planned_us = call.model_queue.dispatcher.planned_us(call.point, call.examples)
         self._results.note_call(call.model_queue, call.point, call.examples, call.begun_us, call.done_us)
         self._results.all_answered(call.done_us - call.begun_us, planned_us or 0.0, call.done_us, count)

@@ -203,7 +203,9 @@ def earliest_deadline(queues: Iterable[ModelQueue]) -> ModelQueue | None:
 def rejection_of(drop: Drop, now_us: float, headroom_us: float) -> Rejection:
     if drop.outcome is RequestOutcome.EXPIRED:
         waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + headroom_us
-        return rejections.deadline_infeasible(waited_us, left_us) if left_us > 0 else rejections.expired(waited_us)
+        if left_us <= 0:
+            return rejections.expired(waited_us)
+        return rejections.deadline_infeasible(waited_us, left_us, headroom_us, drop.reason)
     if drop.outcome is RequestOutcome.FAILED:
         return Rejection(500, "failed", drop.reason)
     if drop.reason == ACCURACY_UNKNOWN:

@@ -74,12 +74,11 @@ def expired(waited_us: float) -> Rejection:
     )
 
 
-def deadline_infeasible(waited_us: float, left_us: float) -> Rejection:
-    """504: the deadline is infeasible: less time is left than the current latency headroom; no work was spent on it."""
+def deadline_infeasible(waited_us: float, left_us: float, headroom_us: float, reason: str) -> Rejection:
+    """504: too little time is left for a call and the latency headroom; no work was spent on it."""
     left = f"{left_us:.0f} µs are left after {waited_us:.0f} µs of waiting"
-    return Rejection(
-        504, "expired", f"the deadline is infeasible: {left}, less than the latency headroom of recent answers"
-    )
+    headroom = f"recent answers needed up to {headroom_us:.0f} µs more than planned"
+    return Rejection(504, "expired", f"the deadline is infeasible: {left}, {reason}, and {headroom}")
 
 
 def waited_too_long(waited_us: float) -> Rejection:
@@ -134,7 +133,7 @@ def stopping() -> Rejection:
 def overloaded(in_progress: int, spacing_us: float, timeout_us: float) -> Rejection:
     """503: rejected before parsing: the event loop is overloaded, and the deadline comes before its turn would."""
     pace = f"{in_progress} requests are in progress and one is answered every {spacing_us:.0f} µs"
-    wait = f"this one would wait {1e-3 * in_progress * spacing_us:.1f} ms and has {1e-3 * timeout_us:.1f} ms"
+    wait = f"this one would wait about {1e-3 * in_progress * spacing_us:.1f} ms and has {1e-3 * timeout_us:.1f} ms"
     return Rejection(503, "overloaded", f"{pace}: {wait}; try again later", 1)
 
 

@@ -158,8 +158,9 @@ int main(int argc, char **argv) {
         open_connection(i);
         idle[idle_count++] = i;
     }
-    began = now();
     int closed = rate <= 0, waiting = 0;
+    if (!closed) usleep(300000); /* the server accepts all connections first, as a service's have long been */
+    began = now();
     double due = closed ? 0.0 : -log(1.0 - drand48()) / rate;
     for (;;) {
         double at = now();

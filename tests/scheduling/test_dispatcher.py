@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from slotool.errors import InputError
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import (
+    Batch,
     Decision,
     Dispatcher,
     EdfQueue,
@@ -440,3 +441,37 @@ def test_an_answer_that_a_policy_must_not_give_is_a_failure(
     assert (batch is None, len(drops)) == (method == "decide", 3 if method == "decide" else 0)
     assert {failure.method for failure in failures} == {method}
     assert state.outcomes == Counter({RequestOutcome.FAILED: len(drops)} if drops else {})
+
+
+def test_a_query_that_cannot_be_in_time_by_the_calls_before_costs_no_call() -> None:
+    state = Dispatcher(FixedPoint(ControlSpace([GRID.points[0]])), 1)
+    point = GRID.points[0]
+    state.arrive(Query("first", 0.0, 100.0))
+    batch, _ = state.next_batch(0.0)
+    assert batch is not None, "nothing is known yet"
+    state.finished(batch.worker, 600.0)
+    state.observe(point, 1, 600.0)
+    for name, deadline_us in (("late", 1_500.0), ("in time", 1_700.0), ("patient", math.inf)):
+        state.arrive(Query(name, 900.0, deadline_us))
+    batch, dropped = state.next_batch(1_000.0)
+    assert [drop.query.id for drop in dropped] == ["late"]
+    assert dropped[0].outcome is RequestOutcome.EXPIRED
+    assert "600" in dropped[0].reason
+    assert batch is not None
+    assert batch.queries[0].id == "in time"
+    assert batch.planned_us == 600.0
+
+
+def test_an_estimate_that_rules_out_all_queries_is_tried_again() -> None:
+    """A stall must not make a service refuse all later requests: nothing would show that it is over."""
+    state, point = Dispatcher(FixedPoint(ControlSpace([GRID.points[0]])), 1), GRID.points[0]
+    state.observe(point, 1, 1e6)
+    for number in range(1_000):
+        decided = state.begin_alone(Query(str(number), 0.0, 5e4), 0.0)
+        if isinstance(decided, Batch):
+            break
+    assert isinstance(decided, Batch)
+    state.finished(decided.worker, 6e3)
+    for _ in range(50):
+        state.observe(point, 1, 6e3)
+    assert isinstance(state.begin_alone(Query("next", 1e4, 1e4 + 5e4), 1e4), Batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -296,7 +297,9 @@ def test_requests_are_gathered_while_a_dispatch_is_to_come(live: LiveServer) -> 
 
     def look() -> None:
         router._dispatch_loop.wake(3)
-        seen.append((front.may_gather(0), front.may_stay_gathered(1, router.arrived), router.direct_calls.is_free()))
+        seen.append(
+            (front.may_gather(0, math.inf), front.may_stay_gathered(1, router.arrived), router.direct_calls.is_free())
+        )
 
     live.server.servers[0].get_loop().call_soon_threadsafe(look)
     until(lambda: seen)
@@ -360,3 +363,22 @@ def test_a_second_request_of_a_connection_is_answered_after_the_gathered_one(
             first, second = (logits_of(answer) for _, answer in answers_of(connection, 2))
             np.testing.assert_allclose(first, weights.sum(axis=0), rtol=1e-5)
             np.testing.assert_allclose(second, -first, rtol=1e-5)
+
+
+def test_requests_with_a_deadline_share_calls_too(live: LiveServer, calls_shared: list[int]) -> None:
+    with ExitStack() as stack:
+        connections = connected(live, stack, 8)
+        xs = np.random.default_rng(3).normal(size=(8, 1, 1, 2, 3)).astype(np.float32)
+        for _ in range(50):  # on a crowded machine they may come one by one
+            calls_shared.clear()
+            for connection, x in zip(connections, xs, strict=True):
+                connection.sendall(request(x, parameters={"timeout": 60_000_000}))
+            for connection, x in zip(connections, xs, strict=True):
+                status, answer = answer_of(connection)
+                assert status == 200
+                np.testing.assert_allclose(logits_of(answer), live.models["three"].forward(x, LARGE).ravel(), rtol=1e-5)
+                assert 0 < answer["parameters"]["slack_us"] <= 60_000_000
+            if calls_shared:
+                break
+        assert calls_shared
+    until(lambda: live.admission.in_progress == 0)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slotool.data.columns import Inputs, concatenate
+from slotool.serving import rejections
 from slotool.serving.accounts import Asked
 from slotool.serving.direct_calls import DirectCalls
 from slotool.serving.dispatch_loop import LONG_US
@@ -31,8 +32,9 @@ class GatheredRequests:
     """Gathers known requests that arrive in an iteration of the event loop, and answers those that are alike in as few
     calls as the policy admits: without the queue, and with one decision for each call.
 
-    They are answered once nothing waits in the queue. Until then they stay, as long as all that waits came before them
-    and has no deadline: the queue would have them wait as long, and whatever joins it is dearer to answer.
+    They are answered once nothing waits in the queue. Until then those without a deadline stay, as long as all that
+    waits came before them and has none either: the queue would have them wait as long, and whatever joins it is dearer
+    to answer.
 
     Tensors are read, the policy asked, the call made and each answer written as for every other request. Whatever is
     unusual is left to the fast path, as if it had not been gathered: a request whose client has left, values that are
@@ -52,9 +54,9 @@ class GatheredRequests:
         assert direct is not None  # nothing is gathered without them
         return direct
 
-    def admit(self) -> bool:
-        """Whether a known request that arrives now may be added."""
-        return self._front.may_gather(self._count)
+    def admits(self, known: KnownRequest) -> bool:
+        """True if such a request that arrives now may be added."""
+        return self._front.may_gather(self._count, known.options.timeout_us)
 
     def add(self, known: KnownRequest, request: GatheredRequest) -> None:
         """Have it answered once all that this iteration has read were added."""
@@ -67,22 +69,25 @@ class GatheredRequests:
 
     def _answer(self) -> None:
         """For a millisecond; then the event loop reads what has arrived."""
-        have_priority = any(known.options.priority for known, _ in self._groups.values())
-        if not have_priority and self._front.may_stay_gathered(self._count, self._arrived):
+        urgent = any(known.options.priority or _has_deadline(known) for known, _ in self._groups.values())
+        if not urgent and self._front.may_stay_gathered(self._count, self._arrived):
             asyncio.get_running_loop().call_soon(self._answer)
             return
         groups, self._groups = self._groups, {}
         admission, now_us = self._front.admission, self._front.router.now_us
         admission.leave(self._count)
         self._count, until_us, is_over = 0, now_us() + LONG_US, False
-        first_us = self._direct.first_arrival_us()
-        # None has a deadline of its own.
-        for known, requests in sorted(groups.values(), key=lambda group: group[0].options.priority or math.inf):
+        for known, requests in sorted(groups.values(), key=_urgency):
             here: list[GatheredRequest] = []
             left: list[GatheredRequest] = []
+            first_us = self._direct.first_arrival_us(known.options.timeout_us)
             for request in requests:
-                is_late = request.arrival_us < first_us
-                (left if is_late or request.is_disconnected() else here).append(request)
+                if request.arrival_us >= first_us and not request.is_disconnected():
+                    here.append(request)
+                elif _has_deadline(known):
+                    self._expire(known, request)
+                else:
+                    left.append(request)
             for request in (*self._unanswered(known, here, until_us), *left):
                 if not is_over and now_us() >= until_us:
                     admission.begin()  # none that begins while another is in progress is the only one
@@ -90,6 +95,13 @@ class GatheredRequests:
                 request.begin()
         if is_over:
             admission.leave(1)
+
+    def _expire(self, known: KnownRequest, request: GatheredRequest) -> None:
+        """Reject a request that cannot be in time, or whose client has left: of these there are many under overload."""
+        waited_us = self._front.router.now_us() - request.arrival_us
+        gone = request.is_disconnected()
+        rejection = rejections.client_gone() if gone else rejections.expired(waited_us)
+        request.done(self._front.rejected(rejection, known.served.name))
 
     def _unanswered(
         self, known: KnownRequest, requests: list[GatheredRequest], until_us: float
@@ -132,3 +144,13 @@ class GatheredRequests:
             for x, request, answer in zip(taken, requests, answers, strict=False)
         ], answers)  # fmt: skip
         return len(answers)
+
+
+def _has_deadline(known: KnownRequest) -> bool:
+    return math.isfinite(known.options.timeout_us)
+
+
+def _urgency(group: tuple[KnownRequest, list[GatheredRequest]]) -> tuple[float, float]:
+    """As of a queue: earliest deadline first, then priority."""
+    options, requests = group[0].options, group[1]
+    return requests[0].arrival_us + options.timeout_us, options.priority or math.inf

@@ -236,7 +236,8 @@ class HttpProtocol(AnsweringProtocol):
     def _gathers(self, exchange: Exchange, data: bytes) -> bool:
         """Whether the request ``data`` waits for others that arrive with it and are like it but for their values."""
         gathered = self._fast_path.gathered
-        if not gathered.admit() or (known := self._repeated_head.patient(data)) is None:
+        known = self._repeated_head.known(data)
+        if known is None or not gathered.admits(known):
             return False
         assert exchange.head is not None
         self._exchange = exchange

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.fast_path import FastPath, SentHead
 from slotool.serving.http.straight_path import KnownRequest
@@ -69,12 +67,11 @@ class RepeatedHead:
         self._fast_path.straight.settle()
         self._looks = MAX_LOOKS
 
-    def patient(self, data: bytes) -> KnownRequest | None:
-        """What ``data``, which this head begins, is known as, if it has no deadline; None otherwise."""
+    def known(self, data: bytes) -> KnownRequest | None:
+        """Return what ``data``, which this head begins, is known as; None for a request unlike those before."""
         known = self._known_of(data)
-        if known is None or not math.isinf(known.options.timeout_us):
-            return None
-        self._looks = MAX_LOOKS
+        if known is not None:
+            self._looks = MAX_LOOKS
         return known
 
     def _known_of(self, data: bytes) -> KnownRequest | None:
