@@ -94,13 +94,13 @@ class DirectCalls:
         """True if so many requests without a deadline may wait until ``answer_alike`` is worth asking."""
         return self._is_catching_up(count)
 
-    def first_arrival_us(self, timeout_us: float) -> float:
-        """Return the arrival, in µs, before which requests that have so long (``inf``: as long as by default) can no
-        longer be in time."""
-        now_us = self._now_us()
-        if math.isinf(timeout_us):
+    def first_arrival_us(self, served: ServedModel, options: RequestOptions) -> float:
+        """Return the arrival, in µs, before which such requests can no longer be in time, or have waited too long
+        without a deadline."""
+        now_us, model_queue = self._now_us(), self._queues.get(served.name)
+        if math.isinf(options.timeout_us) or model_queue is None:
             return self._default_deadline.first_arrival_us(now_us)
-        return now_us - timeout_us + self._results.headroom.of(timeout_us, now_us)
+        return now_us - options.timeout_us + self._headroom_us(model_queue, options, now_us)
 
     def answer(
         self, served: ServedModel, x: Inputs, options: RequestOptions, arrival_us: float
@@ -114,7 +114,7 @@ class DirectCalls:
         model_queue = self._queue_of(served)
         if model_queue is None or not self._is_free(1):
             return None
-        headroom_us = self._results.headroom.of(options.timeout_us, arrival_us)
+        headroom_us = self._headroom_us(model_queue, options, arrival_us)
         deadline_us = arrival_us + options.timeout_us - headroom_us
         query = self._query(options, arrival_us, deadline_us, len(x))
         begun_us = self._now_us()
@@ -151,7 +151,7 @@ class DirectCalls:
         model_queue = self._queue_of(served)
         if model_queue is None or not self._is_free(len(arrivals_us)):
             return ()
-        headroom_us = self._results.headroom.of(options.timeout_us, arrivals_us[0])
+        headroom_us = self._headroom_us(model_queue, options, arrivals_us[0])
         query = self._query(options, arrivals_us[0], arrivals_us[0] + options.timeout_us - headroom_us, examples)
         begun_us = self._now_us()
         decided = model_queue.dispatcher.decide_alike(query, begun_us)
@@ -203,6 +203,9 @@ class DirectCalls:
         model_queue = self._queues.get(served.name)
         is_there = model_queue is not None and model_queue.served is served and not model_queue.is_closing
         return model_queue if is_there else None
+
+    def _headroom_us(self, model_queue: ModelQueue, options: RequestOptions, now_us: float) -> float:
+        return self._results.headroom.of(options.timeout_us, now_us, model_queue.dispatcher.times.latest_us)
 
     def _query(self, options: RequestOptions, arrival_us: float, deadline_us: float, examples: int) -> Query:
         return Query(

@@ -14,7 +14,7 @@ QUANTILE, EVERY = 0.999, 50
 # Until so many answers are remembered the headroom is at least this share of a request's timeout: a policy that waits
 # as long as plans allow has its first answers late otherwise.
 FEW, CAREFUL_SHARE = 100, 0.05
-# Largest share of a request's timeout that the headroom takes.
+# Largest share that the headroom takes of what a call leaves of a request's timeout: a new request can be in time.
 MAX_SHARE = 0.5
 
 
@@ -39,8 +39,9 @@ class LatencyHeadroom:
         self._seen_at_us = now_us
         self._since += answers
 
-    def of(self, timeout_us: float, now_us: float) -> float:
-        """µs by which to bring forward the deadline of a request that has ``timeout_us``."""
+    def of(self, timeout_us: float, now_us: float, call_us: float = 0.0) -> float:
+        """Return by how many µs to bring forward the deadline of a request that has ``timeout_us`` and needs a call of
+        about ``call_us``."""
         if math.isinf(timeout_us):
             return 0.0
         if now_us - self._seen_at_us > FORGOTTEN_US:
@@ -49,7 +50,7 @@ class LatencyHeadroom:
             self._since = 0
             self._needed_us = max(0.0, _quantile(self._excess_us, QUANTILE))
         careful_us = CAREFUL_SHARE * timeout_us if len(self._excess_us) < FEW else 0.0
-        return min(max(self._needed_us, careful_us), MAX_SHARE * timeout_us)
+        return min(max(self._needed_us, careful_us), MAX_SHARE * max(0.0, timeout_us - call_us))
 
 
 def _quantile(values: Iterable[float], share: float) -> float:

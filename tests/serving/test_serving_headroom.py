@@ -28,6 +28,8 @@ def test_it_is_careful_while_few_answers_are_known_and_forgets_what_is_old() -> 
     assert headroom.of(10_000.0, EVERY) == pytest.approx(700.0)
     assert headroom.of(100_000.0, EVERY) == CAREFUL_SHARE * 100_000.0, "few answers may not tell"
     assert headroom.of(1_000.0, EVERY) == MAX_SHARE * 1_000.0, "a short deadline is not eaten up"
+    assert headroom.of(1_000.0, EVERY, 600.0) == MAX_SHARE * 400.0, "a call and the headroom leave time"
+    assert headroom.of(1_000.0, EVERY, 2_000.0) == 0.0
     for at in range(FEW):
         headroom.observe(700.0, float(EVERY + at))
     assert headroom.of(100_000.0, EVERY + FEW) == pytest.approx(700.0)

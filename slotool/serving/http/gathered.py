@@ -80,7 +80,7 @@ class GatheredRequests:
         for known, requests in sorted(groups.values(), key=_urgency):
             here: list[GatheredRequest] = []
             left: list[GatheredRequest] = []
-            first_us = self._direct.first_arrival_us(known.options.timeout_us)
+            first_us = self._direct.first_arrival_us(known.served, known.options)
             for request in requests:
                 if request.arrival_us >= first_us and not request.is_disconnected():
                     here.append(request)
