@@ -161,7 +161,7 @@ class Domain:
     """``types``: of operators seen, sorted. ``shares``: float64 [prototypes, types] of cost. ``largest``: float64
     [types, 3] log1p of FLOPs, weights and outputs of the largest operator of each. ``totals``: float64 [2, 4], log of
     least and most of ``TOTALS``. ``forms``: element types, and compiled or not. ``inputs``: what all networks take
-    (``inputs_of``), where anything else is too far; empty where errors on other kinds of networks say how far it is."""
+    (``inputs_of``), where anything else is too far; empty in files of before."""
 
     types: tuple[str, ...]
     shares: np.ndarray
@@ -182,7 +182,7 @@ class Domain:
         totals = _totals(rows, graphs)
         ranges = np.stack([totals.min(axis=0), totals.max(axis=0)])
         forms = tuple(sorted({graph.form for graph in graphs}))
-        return cls(types, shares[_spread_out(shares)], largest, ranges, forms)
+        return cls(types, shares[_spread_out(shares)], largest, ranges, forms, inputs_of(graphs))
 
     def distances(self, graphs: Sequence[OperatorGraph]) -> list[Distance]:
         """Of each graph."""
@@ -223,7 +223,7 @@ class Domain:
         largest = np.maximum(*(_moved(each.largest, each.types, types) for each in (self, other)))
         low, high = zip(self.totals, other.totals, strict=True)
         forms = tuple(sorted({*self.forms, *other.forms}))
-        inputs = tuple(sorted({*self.inputs, *inputs_of(graphs)})) if self.inputs else ()
+        inputs = tuple(sorted({*self.inputs, *other.inputs})) if self.inputs else ()
         return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms, inputs)
 
     def _distance(

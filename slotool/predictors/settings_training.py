@@ -13,7 +13,7 @@ import numpy as np
 from slotool.artifacts import create_artifact
 from slotool.graphs import OperatorGraph
 from slotool.predictors.bounds import Bounds
-from slotool.predictors.domain import Domain, inputs_of
+from slotool.predictors.domain import Domain
 from slotool.predictors.kinds import even_sample
 from slotool.predictors.labels import Setting
 from slotool.predictors.network_features import TOTALS, network_features
@@ -149,7 +149,7 @@ def train_settings(
         setting=labelled.settings[0],
         dev_mae_s=float(mean_error_s),
         # No kind of network was held out that takes other inputs, so nothing says how wrong it would be there.
-        domain=replace(Domain.of(graphs), inputs=inputs_of(graphs)),
+        domain=Domain.of(graphs),
         like=like,
     )
     run_labels = SettingsLabelled(tuple(graphs), labelled.settings, latency_s, labelled.left_out)

@@ -10,6 +10,7 @@ import pytest
 
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.errors import ArtifactError, InputError, TableError
+from slotool.graphs.store import read_graphs
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.evaluation import rows_to_pick
 from slotool.predictors.labels import join_labels
@@ -264,3 +265,42 @@ def test_a_label_without_end_is_refused() -> None:
 
 def test_documents_are_plain_json(run) -> None:
     assert json.loads(json.dumps(run.scores(), allow_nan=False)) == run.scores()
+
+
+SHIPPED, DATASETS = Path(__file__).parents[2] / "models", Path(__file__).parents[2] / "datasets"
+
+
+def test_intervals_hold_for_networks_that_chose_nothing() -> None:
+    """Architectures measured on a machine of the same kind, none of which the predictor learnt."""
+    rows = LatencyTable.load(DATASETS / "random-architectures-backends-latency.parquet").rows
+    rows = rows[(rows["backend"] == "torch") & (rows["status"] == "ok")]
+    measured = {
+        subject: np.median(samples) for subject, samples in zip(rows["subject"], rows["samples_s"], strict=True)
+    }
+    graphs = [graph for graph in read_graphs(DATASETS / "random-architectures.parquet") if graph.id in measured]
+    found = TrainedPredictor.load(str(SHIPPED / "predictor-torch")).predict(graphs)
+    latency_s = np.array([measured[graph.id] for graph in graphs])
+    given = np.isfinite(found.low_s)
+    assert given.sum() > 100
+    assert 0.85 <= np.mean((found.low_s <= latency_s)[given] & (latency_s <= found.high_s)[given]) <= 0.95
+
+
+def test_no_interval_for_a_network_whose_inputs_were_never_measured() -> None:
+    (mlp,) = random_networks(1, seed=4)
+    trained = TrainedPredictor.load(str(SHIPPED / "predictor-architectures"))
+    assert trained.domain is not None
+    assert trained.domain.inputs == ("images", "token ids")
+    found = trained.predict([mlp])
+    assert np.isnan(found.low_s).all()
+    assert "takes vectors" in (found.no_interval[0] or "")
+
+
+def test_likeness_to_the_training_networks_makes_no_interval_narrower() -> None:
+    trained = TrainedPredictor.load(str(SHIPPED / "predictor-torch"))
+    assert trained.calibration is not None
+    graphs = list(read_graphs(DATASETS / "random-networks-mlps.parquet"))[:20]
+    found = trained.predict(graphs)
+    assert None in found.outside
+    low, high = trained.calibration.residuals.interval(0.9)
+    widths = trained.calibration.widths(found.distances)
+    assert np.log(found.high_s / found.low_s) == pytest.approx((high - low) * widths)
