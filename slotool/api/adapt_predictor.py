@@ -58,7 +58,7 @@ class Adaptation(Result):
         ]
         titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
         parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
-        parts += [f"kept {run.best}: {run.held_out.why()}", f"from {run.base.setting}", f"to {run.adapted.setting}"]
+        parts += [f"kept {run.best}: {run.held_out.why()}", f"from {run.base_setting}", f"to {run.adapted.setting}"]
         if run.other_backend is not None:
             parts.append(run.other_backend)
         if scored:
@@ -70,7 +70,7 @@ class Adaptation(Result):
             parts.append(f"what tells of the new setting: {', '.join(told)}")
         if run.coverage is not None:
             parts.append(f"its 90 % interval covers {run.coverage:.0%} of the others that have one")
-        if run.adapted.calibration is None:
+        if not run.adapted.bounds_other_kinds:
             parts.append("no interval: the labels are too unlike each other to tell how wrong it is; label more")
         return parts if self.out is None else [*parts, f"wrote {self.out}"]
 

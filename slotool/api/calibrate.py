@@ -164,7 +164,7 @@ class Calibrated(Result):
         )
         parts.append(f"{'kept' if self.out else 'best, not kept:'} {self.run.best}: {self.run.held_out.why()}")
         parts.append(f"for {self.run.adapted.setting}")
-        if self.run.adapted.calibration is None:
+        if not self.run.adapted.bounds_other_kinds:
             parts.append("no interval: the labels are too unlike each other to tell how wrong it is; measure more")
         if never := self.unmeasured:
             more = f" and {len(never) - MAX_TYPES_SHOWN} more" if len(never) > MAX_TYPES_SHOWN else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.chosen_predictor import Chosen, Coverage, machine_differences, opened_predictors
+from slotool.api.chosen_predictor import Chosen, Coverage, machine_differences, not_covered, opened_predictors
 from slotool.api.networks import Networks
 
 if TYPE_CHECKING:
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 class Candidates:
     """Predictors of one backend, in the order in which they answer where nothing else tells them apart: one calibrated
     on this machine, then those shipped; the one that the user named alone. ``facts``: those that tell a predictor's
-    settings apart, but for the batch size. ``unfit``: those with other facts, which may know the networks better."""
+    settings apart, but for the batch size. ``unfit``: those with other facts, which may know the networks better.
+    ``named``: by the user. ``colocated``: predictors of co-located latencies, which are not scaled to a batch size."""
 
     each: Sequence[Chosen]
     facts: Mapping[str, Any]
     unfit: Sequence[Chosen] = ()
+    named: bool = False
+    colocated: bool = False
 
     @classmethod
     def of(cls, predictor: str | Path | None, asked: Networks, *, colocated: bool = False, **facts: Any) -> Candidates:
@@ -32,7 +35,7 @@ class Candidates:
         Raises ``ArgumentError`` for a backend or device that none is of.
         """
         opened, rest = opened_predictors(predictor, asked, colocated=colocated, **facts)
-        return cls(opened, rest)
+        return cls(opened, rest, named=predictor is not None, colocated=colocated)
 
     def of_setting(self, batch_size: int | None) -> Candidates:
         """Each of its setting that the facts and ``batch_size`` choose (``Chosen.of_setting``).
@@ -41,12 +44,18 @@ class Candidates:
         """
         facts = {**self.facts, "batch_size": batch_size}
         fitting = self.fitting(batch_size)
-        return replace(fitting, each=[one.of_setting(**facts) for one in fitting.each])
+        return replace(fitting, each=[one.of_setting(scaling=not self.colocated, **facts) for one in fitting.each])
 
     def fitting(self, batch_size: int | None = None) -> Candidates:
-        """Those that have such a setting; where none has, the first, which says so."""
+        """Those that have such a setting, or, where none has, from whose settings it can be scaled.
+
+        Raises ``ArgumentError`` where there are none.
+        """
         facts = {**self.facts, "batch_size": batch_size}
-        fitting = [one for one in self.each if one.fits(**facts)] or self.each[:1]
+        fitting = [one for one in self.each if one.fitting(**facts)]
+        fitting = fitting or [one for one in self.each if one.fitting(scaling=not self.colocated, **facts)]
+        if not fitting:
+            raise not_covered(self.each, named=self.named, **facts)
         return replace(self, each=fitting, unfit=[one for one in self.each if one not in fitting])
 
     def of_machine(self, machine: str) -> Candidates:

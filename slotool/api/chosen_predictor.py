@@ -3,6 +3,8 @@ this machine or shipped."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +13,12 @@ from slotool import strict_json
 from slotool.api.calibrated_predictors import calibrated_here, refused_here
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError, ArtifactError, SlotoolError
+from slotool.graphs.graph_documents import FLOAT32
 from slotool.machine import machine_id, usable_cores
 
 if TYPE_CHECKING:
     from slotool.predictors.colocation import PredictorArtifact
+    from slotool.predictors.labels import Setting
     from slotool.predictors.trained import TrainedPredictor
 
 # It knows attention, norms and mixers, which the others never saw; its latencies are those of one thread.
@@ -24,6 +28,7 @@ SHIPPED = {"torch": ("predictor-torch", ARCHITECTURES), "keras": ("predictor",)}
 TORCH, KERAS = SHIPPED
 # Of devices that others measured.
 DEVICES = "predictor-devices"
+CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -56,73 +61,122 @@ class Chosen:
     coverage: Coverage | None = None
     others: tuple[Chosen, ...] = ()
 
-    def fits(self, **facts: Any) -> bool:
-        """Whether its setting has all ``facts`` (``predictors.setting.FACTS``) that are not None."""
-        from slotool.predictors.setting import matching
-
-        return bool(matching([self.opened.setting], **facts))
-
-    def of_setting(self, **facts: Any) -> Chosen:
-        """Of a predictor of several settings, the one that ``facts`` (``predictors.setting.FACTS``) tell from the
-        others, or the plain one of variants of it; ``why`` then says so.
-
-        Raises ``ArgumentError`` where none or several fit, naming those there are.
-        """
-        from slotool.predictors.setting import SettingsPredictor, matching, parting_facts, usual
-        from slotool.predictors.settings_training import of_setting
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Settings that it has labels of."""
+        from slotool.predictors.setting import SettingsPredictor
 
         solo = self.opened.solo
-        given = {name: value for name, value in facts.items() if value is not None}
         if solo is None or not isinstance(solo.predictor, SettingsPredictor) or solo.predictor.function is not None:
-            return self._of_this_setting(given)
-        known = solo.predictor.settings
-        found = matching(known, **given)
-        argument = next(iter(given), "device")
+            return (self.opened.setting,)
+        return solo.predictor.settings
+
+    @property
+    def scaled(self) -> bool:
+        """True if no label had the batch size of its latencies."""
+        from slotool.predictors.batch_scaling import ScaledPredictor
+
+        return isinstance(self.opened.solo, ScaledPredictor)
+
+    def fitting(self, *, scaling: bool = False, **facts: Any) -> list[int]:
+        """Return the numbers of ``settings`` with all ``facts`` (``predictors.setting.FACTS``) that are not None.
+
+        Args:
+            scaling: Where none has the batch size, those of the nearest one on a CPU, from which it can be scaled.
+            facts: Values of ``predictors.setting.FACTS``.
+        """
+        from slotool.predictors.setting import matching
+
+        found, size = matching(self.settings, **facts), facts.get("batch_size")
+        if found or not scaling or size is None:
+            return found
+        rest = matching(self.settings, **{**facts, "batch_size": None})
+        found = [i for i in rest if self.settings[i].device == CPU]
+        distance = [abs(math.log(self.settings[i].batch_size / size)) for i in found]
+        return [i for i, own in zip(found, distance, strict=True) if own == min(distance)]
+
+    def of_setting(self, *, scaling: bool = False, **facts: Any) -> Chosen:
+        """Of a predictor of several settings, the one that ``facts`` (``predictors.setting.FACTS``) tell from the
+        others, or the plain one of variants of it; ``why`` then says so. ``scaling``: as ``fitting`` has it.
+
+        Raises ``ArgumentError`` where none or several fit, naming the nearest, or those that fit.
+        """
+        from slotool.predictors.batch_scaling import ScaledPredictor
+        from slotool.predictors.setting import SettingsPredictor, parting_facts, usual
+        from slotool.predictors.settings_training import of_setting
+
+        known, found, size = self.settings, self.fitting(scaling=scaling, **facts), facts.get("batch_size")
         if not found:
-            asked = " and ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
-            raise ArgumentError(argument, f"{self.path} knows no {asked}, but {'; '.join(parting_facts(known))}")
+            raise not_covered([self], named=True, **facts)
         chosen = usual(known, found)
         if chosen is None:
+            argument = next((name for name, value in facts.items() if value is not None), "device")
             fitting = ", or ".join(parting_facts([known[i] for i in found]))
             raise ArgumentError(argument, f"{len(found)} settings of {self.path} fit: say {fitting}")
         why = [self.why] if self.why else []
         if len(found) > 1:
             others = ", ".join(repr(known[i].backend) for i in found if i != chosen)
             why.append(f"of its backends {known[chosen].backend}, not {others}")
-        there = of_setting(solo, solo.predictor, chosen)
+        there = self.opened.solo
+        if there is not None and len(known) > 1:
+            assert isinstance(there.predictor, SettingsPredictor)
+            there = of_setting(there, there.predictor, chosen)
+        if there is not None and size not in (None, known[chosen].batch_size):
+            there = ScaledPredictor.of(there, size)
         return replace(self, opened=replace(self.opened, solo=there), why=", ".join(why) or None)
 
-    def batch_sizes(self, **facts: Any) -> list[int]:
-        """Those that it learnt, of its settings that have ``facts``, ascending."""
-        from slotool.predictors.setting import SettingsPredictor, matching
 
-        solo = self.opened.solo
-        if solo is None or not isinstance(solo.predictor, SettingsPredictor) or solo.predictor.function is not None:
-            return [self.opened.setting.batch_size]
-        known = solo.predictor.settings
-        return sorted({known[i].batch_size for i in matching(known, **facts)})
+def not_covered(each: Sequence[Chosen], *, named: bool, **facts: Any) -> ArgumentError:
+    """Return the error of a combination that no predictor covers: the nearest that one does, and a command for it.
 
-    def _of_this_setting(self, given: dict[str, Any]) -> Chosen:
-        """Raises ``ArgumentError`` when the predictor's only setting is another."""
-        from slotool.predictors.setting import matching
+    Args:
+        each: Predictors that were looked at.
+        named: True if the user named the predictor.
+        facts: Values of ``predictors.setting.FACTS``; those that are None were left open.
+    """
+    from slotool.predictors.setting import matching
 
-        own = self.opened.setting
-        for name, value in given.items():
-            if not matching([own], **{name: value}):
-                predicts = getattr(own, name)
-                what = f"{self.path} predicts {name.replace('_', ' ')} {predicts}, not {value}: leave it out"
-                raise ArgumentError(name, what + self._measured_here(**{name: value}))
-        return self
+    given = {name: value for name, value in facts.items() if value is not None}
 
-    def _measured_here(self, threads: int | None = None, batch_size: int | None = None, **_: Any) -> str:
-        """Which command answers for so many threads or examples, as the end of a sentence; empty where none does."""
-        own = self.opened.setting
-        if batch_size is not None and own.device == "cpu":
-            return f", or scale it by a roofline, which no label checks: --sweep batch={batch_size}"
-        if threads is None or own.device != "cpu" or threads > usable_cores():
-            return ""
-        command = f"slotool calibrate --backend {own.backend} --threads {threads}"
-        return f", or measure on {threads} here, which takes two minutes: {command}"
+    def distance(pair: tuple[Chosen, Setting]) -> tuple[float, ...]:
+        differing = [name for name, value in given.items() if not matching([pair[1]], **{name: value})]
+        counts = [name for name in differing if name in ("threads", "batch_size")]
+        return (
+            len(differing),
+            "device" in differing,
+            *(abs(math.log(getattr(pair[1], name) / given[name])) for name in counts),
+        )
+
+    def in_words(values: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+
+    one, setting = min(((one, setting) for one in each for setting in one.settings), key=distance)
+    nearest = {name: getattr(setting, name) for name in given}
+    argument = next((name for name, value in given.items() if not matching([setting], **{name: value})), "device")
+    who, whose = (f"{one.path} has no labels", "") if named else ("no predictor has labels", f" ({one.path})")
+    return ArgumentError(
+        argument,
+        f"{who} of {in_words(given)}; the nearest there are: {in_words(nearest)}{whose}; to measure the others: "
+        f"{_measuring(one, setting, given)}",
+    )
+
+
+def _measuring(one: Chosen, setting: Setting, given: Mapping[str, Any]) -> str:
+    """Return the command that measures labels of ``given``, other facts as in ``setting``."""
+    wanted = {name: given.get(name, getattr(setting, name)) for name in ("backend", "device", "threads")}
+    if wanted["device"] == setting.device == CPU and given.get("precision") in (None, setting.precision):
+        cores = usable_cores()
+        where = "" if wanted["threads"] <= cores else f", on a machine with more cores than the {cores} here"
+        return f"slotool calibrate --backend {wanted['backend']} --threads {wanted['threads']}{where}"
+    if wanted["device"] != CPU and not wanted["device"].startswith("cuda"):
+        # A model of a device, which its machine numbers.
+        wanted["device"] = "cuda:0"
+    options = [f"--{name} {value}" for name, value in wanted.items() if name in given]
+    options += [f"--batch-size {given['batch_size']}"] if "batch_size" in given else []
+    return (
+        f"slotool profile solo GRAPHS {' '.join(options)} -o few.parquet; "
+        f"slotool adapt-predictor {one.folder} few.parquet --graphs GRAPHS -o PREDICTOR"
+    )
 
 
 def opened_predictors(
@@ -140,8 +194,8 @@ def opened_predictors(
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
         return [Chosen(opened, str(predictor), calibration_in_words(str(predictor)), str(predictor))], facts
-    if (facts["device"], facts["precision"]) == (None, None):
-        rest = {"threads": facts["threads"]}
+    if facts["device"] is None and facts["precision"] in (None, FLOAT32):
+        rest = {name: facts[name] for name in ("precision", "threads")}
         return _of_backend(facts["backend"], asked, colocated, facts["threads"]), rest
     if colocated:
         raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
@@ -232,6 +286,11 @@ def calibration_in_words(folder: str) -> str | None:
             f"calibrated {where} on {stated['date']}: held-out error {stated['held_out_mape']:.0%}, "
             f"{stated['unstable']} of {stated['labels']} labels unstable{doubt}"
         )
+
+
+def is_of_here(device: str | None) -> bool:
+    """True if a latency on this ``device`` is one of this machine: no other machine's device is named."""
+    return device is None or device.lower() == CPU
 
 
 def machine_differences(trained: TrainedPredictor[Any]) -> list[str] | None:

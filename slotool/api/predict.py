@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.candidates import Candidates
+from slotool.api.chosen_predictor import is_of_here
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
@@ -108,7 +109,8 @@ def predict(
     for path in (out, plot):
         if path is not None:
             refuse_existing(Path(path), force)
-    if predictor is None and device is not None and device.lower() == "cpu":
+    here = is_of_here(device)
+    if predictor is None and here:
         # The published devices are others; those of a CPU are chosen as where none is asked for.
         device = None
     facts: dict[str, Any] = {
@@ -141,7 +143,7 @@ def predict(
     found = replace(found, failed=failed)
     if explain:
         found = found.explained(None if plot is None else Path(plot))
-    if (device, precision) == (None, None):
+    if here:
         found = found.on_this_machine()
     if written is not None:
         known = [name not in failed for name in asked.distinct_names]

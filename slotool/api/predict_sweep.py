@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.candidates import Candidates
-from slotool.api.chosen_predictor import Chosen, machine_differences
+from slotool.api.chosen_predictor import Chosen, is_of_here, machine_differences
 from slotool.api.networks import Captured, Networks
 from slotool.api.prediction import NOT_HERE
 from slotool.api.progress import short_phase
@@ -111,45 +111,31 @@ def answers_of(
             candidates = candidates.of_setting(size) if axis.fact in SHAPES else candidates.fitting()
         over = _over_shapes if axis.fact in SHAPES else _over_batches
         found = over(axis, candidates, asked, limits)
-    if (facts["device"], facts["precision"]) != (None, None):
+    if not is_of_here(facts["device"]):
         return found
     return [_only_here(answer) for answer in found]
 
 
 def _over_batches(axis: SweepAxis, candidates: Candidates, asked: Networks, limits: Limits) -> list[Answer]:
-    from slotool.predictors.batch_scaling import scaled_to_batch
-
     # Before a model is opened, which takes seconds.
     for one in candidates.each:
         _by_batch(one, candidates.facts, axis)
     networks, graphs = _captured(asked, limits)
     known = _by_batch(candidates.best(graphs), candidates.facts, axis)
-    found = []
-    for value in axis.values:
-        nearest = min(known, key=lambda size: abs(math.log(size / value)))
-        trained = known[nearest].opened.require_solo()
-        predictions = trained.predict(graphs) if nearest == value else scaled_to_batch(trained, graphs, value)
-        found.append(Answer(value, known[nearest], value, networks, predictions, learnt=nearest == value))
-    return found
+    return [
+        Answer(size, one, size, networks, one.opened.require_solo().predict(graphs), learnt=not one.scaled)
+        for size, one in known.items()
+    ]
 
 
-def _by_batch(opened: Chosen, facts: Mapping[str, Any], axis: SweepAxis) -> dict[int, Chosen]:
-    """The predictor of each batch size that was learnt, of the settings with ``facts``.
-
-    Raises ``ArgumentError`` where there is none, and where ``axis`` has others that nothing scales to.
-    """
-    # Also says what it knows where ``facts`` fit nothing.
-    sizes = opened.batch_sizes(**facts) or [1]
-    known = {size: opened.of_setting(**facts, batch_size=size) for size in sizes}
-    device = known[min(known)].opened.setting.device
-    if device != "cpu" and any(value not in known for value in axis.values):
-        raise ArgumentError(
-            "sweep",
-            f"{opened.path} learnt {device} at batch {', '.join(map(str, known))} alone, and only on a CPU is a "
-            "latency scaled to other batch sizes: learn from labels of them, with slotool train-predictor --model "
-            "settings",
-        )
-    return known
+def _by_batch(one: Chosen, facts: Mapping[str, Any], axis: SweepAxis) -> dict[int, Chosen]:
+    """Return the predictor at each batch size. Raises ``ArgumentError`` for one that nothing scales to."""
+    try:
+        return {size: one.of_setting(scaling=True, **facts, batch_size=size) for size in axis.values}
+    except ArgumentError as error:
+        # The sizes are those of the axis.
+        argument = "sweep" if error.argument == "batch_size" else error.argument
+        raise ArgumentError(argument, error.problem) from error
 
 
 def _over_threads(
@@ -181,8 +167,9 @@ def _over_threads(
     size = first.opened.setting.batch_size
     for value in axis.values:
         if value in chosen:
-            predictions = chosen[value].opened.require_solo().predict(graphs)
-            found.append(Answer(value, chosen[value], size, networks, predictions))
+            one = chosen[value]
+            predictions = one.opened.require_solo().predict(graphs)
+            found.append(Answer(value, one, size, networks, predictions, learnt=not one.scaled))
         else:
             command = f"slotool calibrate --backend {first.opened.setting.backend} --threads {value}"
             where = " on that machine" if value in known else ""
@@ -205,7 +192,8 @@ def _over_shapes(axis: SweepAxis, candidates: Candidates, asked: Networks, limit
     trained, found = chosen.opened.require_solo(), []
     for value, networks, graphs in zip(axis.values, captured, by_value, strict=True):
         predictions = trained.predict(graphs) if graphs else None
-        found.append(Answer(value, chosen, trained.setting.batch_size, networks, predictions))
+        size = trained.setting.batch_size
+        found.append(Answer(value, chosen, size, networks, predictions, learnt=not chosen.scaled))
     return found
 
 

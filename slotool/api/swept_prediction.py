@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.chosen_predictor import machine_differences
+from slotool.api.chosen_predictor import is_of_here, machine_differences
 from slotool.api.display import Part, duration, number, table
 from slotool.api.networks import Captured, Networks
 from slotool.api.predict_sweep import Answer, SweepPoint, answers_of
@@ -61,7 +61,6 @@ class SweptPrediction(Prediction):
         points = [point for own in columns for point in own if point.name not in failed]
         trained = first.chosen.opened.require_solo()
         graphs = [point.graph for point in points if point.graph is not None]
-        own_machine = (facts["device"], facts["precision"]) == (None, None)
         return cls(
             chosen=first.chosen,
             trained=trained,
@@ -70,7 +69,7 @@ class SweptPrediction(Prediction):
             predictions=first.predictions,
             slo_s=slo_s,
             failed={name: why or "" for name, why in failed.items()},
-            differences=machine_differences(trained) if own_machine else None,
+            differences=machine_differences(trained) if is_of_here(facts["device"]) else None,
             fact=axis.fact,
             points=points,
             answers=answers,

@@ -153,6 +153,12 @@ class AdaptationRun:
         return kept.sources() if isinstance(kept, SettingsPredictor) else []
 
     @property
+    def base_setting(self) -> Setting:
+        """Setting of the base; of many settings, the one that the labels speak for most."""
+        labels = Examples(self.learnt.items, self.learnt.latency_s)
+        return sources_of(self.base, labels, self.labelled.setting)[0].setting
+
+    @property
     def unlike(self) -> float:
         """Of a base of many settings: how likely the new one is like none of them, by its labels."""
         kept = self.adapted.predictor
@@ -210,7 +216,7 @@ class AdaptationRun:
     def scores(self) -> dict[str, Any]:
         """JSON document."""
         return {
-            "base": {"name": self.base.predictor.name, "setting": self.base.setting.document()},
+            "base": {"name": self.base.predictor.name, "setting": self.base_setting.document()},
             "taken_to_backend": None if self.other_backend is None else self.labelled.setting.backend,
             "setting": self.labelled.setting.document(),
             "sources": [{"setting": own.document(), "share": share} for own, share in self.sources],

@@ -6,8 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+import slotool as library
+from slotool.api.calibrated_predictors import Place
 from slotool.api.candidates import Candidates
 from slotool.api.chosen_predictor import SHIPPED, TORCH, Chosen
 from slotool.api.networks import Networks
@@ -134,6 +139,18 @@ def test_what_this_machine_does_not_cover_is_answered_with_a_hint_at_what_does(
     assert slotool("predict", command, "--graph", "net.jsonl").exit_code == 0
 
 
+def test_no_interval_and_no_probability_on_a_machine_that_nobody_measured(slotool, folder: Path, monkeypatch) -> None:
+    at_machine(monkeypatch, "0" * 12)
+    write_graphs(folder / "nets.jsonl", [*MLPS, *random_networks(6, seed=0, kind="cnn"), drawn("vit")])
+    asked = ("predict", "--graph", "nets.jsonl", "--slo", "100us", "--json")
+    for more in ((), ("--device", "cpu"), ("--precision", "float32"), ("--batch-size", 4), ("--sweep", "batch=1:2")):
+        document = slotool(*asked, *more).document
+        for row in document.get("predictions", document.get("points")):
+            assert row["low_s"] is row["high_s"] is row["probability_within_slo"] is None
+            assert row["no_interval"]
+        assert any("slotool calibrate" in line for line in document["advice"])
+
+
 def test_threads_and_the_cpu_choose_among_the_shipped_predictors(slotool, folder: Path, monkeypatch) -> None:
     run_as(UNKNOWN, monkeypatch)
     write_graphs(folder / "nets.jsonl", [drawn("vit"), *MLPS])
@@ -216,11 +233,11 @@ def test_a_shipped_device_is_chosen_by_its_facts(facts: dict[str, str], setting:
     [
         ("predictor-devices", {}, "4 settings of .* fit: say device i9-10940x"),
         ("predictor-devices", {"precision": "amp"}, "3 settings .* fit: say device rtx4090, backend torch, or device"),
-        ("predictor-devices", {"device": "rtx4090", "backend": "keras"}, "knows no device rtx4090 and backend keras"),
-        ("predictor-devices", {"device": "i9", "batch_size": 8}, "knows no device i9 and batch size 8"),
-        ("predictor-torch", {"backend": "keras"}, "predicts backend torch, not keras"),
-        ("predictor-torch", {"threads": 7}, "predicts threads 2, not 7"),
-        ("predictor-torch", {"threads": 1}, "measure on 1 here.*: slotool calibrate --backend torch --threads 1"),
+        ("predictor-devices", {"device": "rtx4090", "backend": "keras"}, "nearest .* device rtx4090, backend torch"),
+        ("predictor-devices", {"device": "i9", "batch_size": 8}, "nearest .* device i9-10940x, batch size 1"),
+        ("predictor-torch", {"backend": "keras"}, "slotool calibrate --backend keras"),
+        ("predictor-torch", {"threads": 7}, "slotool calibrate --backend torch --threads 7"),
+        ("predictor-torch", {"threads": 1}, "slotool calibrate --backend torch --threads 1"),
     ],
 )
 def test_facts_that_choose_no_setting_or_several_are_sentences(
@@ -229,6 +246,55 @@ def test_facts_that_choose_no_setting_or_several_are_sentences(
     folder = Path(__file__).parents[2] / "models" / named
     with pytest.raises(ArgumentError, match=sentence):
         chosen_predictor(folder, Networks.of("a.onnx"), **facts)
+
+
+COMBINATIONS = {
+    "threads": (None, 1, 2, 7),
+    "batch_size": (None, 8),
+    "device": (None, "cpu", "RTX4090", "cuda:0"),
+    "backend": (None, "torch", "keras", "onnx"),
+    "precision": (None, "float32", "amp"),
+}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in COMBINATIONS.items()}))
+@example({"threads": 1, "batch_size": 8})
+@example({"threads": 7, "batch_size": 8, "backend": "torch"})
+def test_any_combination_is_answered_or_names_the_nearest_that_is_and_a_command(facts: dict[str, Any]) -> None:
+    asked = {name: value for name, value in facts.items() if value is not None}
+    found = answered(asked)
+    if isinstance(found, ArgumentError):
+        assert found.argument in asked
+        nearest = re.search(r"nearest there are: (.*?) \(", found.problem)
+        if nearest is None:
+            # Several fit, or it is a backend that none is shipped of.
+            assert re.search(r"settings of .* fit: say |slotool calibrate --backend ", found.problem)
+            return
+        assert re.search(r"slotool (calibrate|profile solo GRAPHS) --", found.problem)
+        words = dict(part.replace("batch size", "batch_size").split(" ", 1) for part in nearest[1].split(", "))
+        assert words.keys() <= asked.keys()
+        asked |= words | {name: int(words[name]) for name in ("threads", "batch_size") if name in words}
+        found = answered(asked)
+    assert not isinstance(found, ArgumentError)
+    assert found.latency_s[0] > 0
+    setting = found.document["setting"]
+    assert all(setting[name] == asked[name] for name in ("threads", "batch_size", "backend") if name in asked)
+
+
+def answered(facts: dict[str, Any]) -> Any:
+    """The prediction, or the error that says why there is none."""
+    try:
+        return library.predict(MLPS[0], progress=None, **facts)
+    except ArgumentError as error:
+        return error
+
+
+def test_a_batch_size_alone_is_what_a_sweep_over_it_says() -> None:
+    swept = library.predict(MLPS[:2], threads=1, sweep="batch=8", progress=None)
+    alone = library.predict(MLPS[:2], threads=1, batch_size=8, progress=None)
+    assert alone.latency_s == pytest.approx(swept.latency_s)
+    assert np.isnan(alone.interval_s).all()
 
 
 def test_the_advice_to_measure_names_a_folder_that_opens(monkeypatch) -> None:
@@ -279,6 +345,18 @@ def test_another_machine_is_said_in_words_on_the_first_line_and_no_interval_is_g
     for row in document["predictions"]:
         assert row["low_s"] is row["high_s"] is row["probability_within_slo"] is None
         assert row["latency_s"] > 0
+
+
+def test_a_calibration_sends_nobody_back_to_a_shipped_predictor(slotool, folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("SLOTOOL_CACHE_DIR", str(folder / "cache"))
+    place = Place.here("torch", 1)
+    place.folder.parent.mkdir(parents=True)
+    made_elsewhere(folder).rename(place.folder)
+    write_graphs(folder / "net.jsonl", [drawn("vit")])
+    document = slotool("predict", "--graph", "net.jsonl", "--backend", "torch", "--json").document
+    assert document["artifact"] == place.folder.name
+    assert document["other_predictors"]
+    assert not [line for line in document["advice"] if "slotool predict " in line]
 
 
 def test_a_newer_kernel_is_the_same_machine(slotool, folder: Path) -> None:
