@@ -18,6 +18,8 @@ def advice_of(chosen: Chosen, trained: TrainedPredictor[Any], elsewhere: bool, *
     unbounded = chosen.coverage is not None and chosen.coverage.bounded < chosen.coverage.networks
     if elsewhere or (unbounded and not chosen.calibrated):
         found.append(chosen.refused or _calibrate(chosen, trained.setting, elsewhere, colocated))
+    elif unbounded:
+        found.append("to measure a network that has no interval: slotool profile solo GRAPHS -o latency.parquet")
     return found
 
 
@@ -39,7 +41,7 @@ def _covering(chosen: Chosen) -> str | None:
 
 def _calibrate(chosen: Chosen, setting: Setting, elsewhere: bool, colocated: bool) -> str:
     """What it would cost to be right here."""
-    if colocated or setting.device != "cpu" or setting.batch_size != 1:
+    if colocated or setting.device != "cpu" or (setting.batch_size != 1 and not chosen.scaled):
         return (
             "to learn this machine, measure ten networks here and adapt: "
             f"slotool profile solo GRAPHS --for {chosen.folder} -o few.parquet; "

@@ -140,7 +140,7 @@ def test_what_this_machine_does_not_cover_is_answered_with_a_hint_at_what_does(
 
 
 def test_no_interval_and_no_probability_on_a_machine_that_nobody_measured(slotool, folder: Path, monkeypatch) -> None:
-    at_machine(monkeypatch, "0" * 12)
+    run_as(UNKNOWN, monkeypatch)
     write_graphs(folder / "nets.jsonl", [*MLPS, *random_networks(6, seed=0, kind="cnn"), drawn("vit")])
     asked = ("predict", "--graph", "nets.jsonl", "--slo", "100us", "--json")
     for more in ((), ("--device", "cpu"), ("--precision", "float32"), ("--batch-size", 4), ("--sweep", "batch=1:2")):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import slotool
+from slotool.api.adapt_predictor import Adaptation
 from slotool.api.settings_training import worse_than_baseline
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
@@ -147,6 +148,15 @@ def test_labels_that_do_harm_are_said_to(run: SettingsRun) -> None:
     assert replace(harmed, held_out=HeldOut({AS_IS: worse, SETTINGS: better})).harm is None
 
 
+def test_the_setting_that_the_labels_speak_for_is_named_as_the_base(run: SettingsRun) -> None:
+    others = random_networks(12, 9) + random_networks(12, 9, kind="cnn")
+    labelled = Labelled(tuple(others), latency_on(others, *PRICES["c"]), np.full(24, np.nan), setting_of("new"))
+    found = adapt_and_score(run.trained, labelled, samples=12)
+    assert found.base_setting.device == found.scores()["base"]["setting"]["device"] == "c"
+    given = np.isfinite(found.adapted.predict(others).low_s)
+    assert given.all() == ("no interval" not in str(Adaptation(found)))
+
+
 def test_what_is_written_answers_the_same(run: SettingsRun, networks: list[OperatorGraph], tmp_path: Path) -> None:
     run.save(tmp_path / "p", config={}, seed=0)
     opened: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(tmp_path / "p"))
@@ -259,7 +269,7 @@ def test_from_tables_to_a_predictor_of_a_device(networks: list[OperatorGraph], t
     truth = latency_on(networks[:3], *PRICES["b"])
     assert said.latency_s == pytest.approx(truth, rel=0.2)
     assert np.isfinite(said.interval_s).all()
-    with pytest.raises(ArgumentError, match="device a, precision float32"):
+    with pytest.raises(ArgumentError, match=r"nearest .* device [ab]"):
         slotool.predict(networks[:3], predictor=tmp_path / "p", device="c")
     measured = {"latency": tmp_path / "latency.parquet", "graphs": tmp_path / "graphs.parquet"}
     scored = slotool.evaluate_predictor(tmp_path / "p", **measured, device="b")

@@ -134,16 +134,10 @@ def test_batch_sizes_that_labels_had_are_answered_from_these(tmp_path: Path) -> 
 
 def test_threads_that_nobody_measured_are_not_made_up(each_machine: str) -> None:
     found = swept(MLPS[0], sweep="threads=1:2")
-<<<<<<< HEAD
     measured = 1 if each_machine == "predictor-architectures" else 2
     assert np.isnan(found.latency_s).tolist() == [threads != measured for threads in (1, 2)]
     assert f"slotool calibrate --backend torch --threads {3 - measured}" in (found.points[2 - measured].why_not or "")
-    with pytest.raises(ArgumentError, match=r"predicts threads \d, not 7"):
-=======
-    assert np.isnan(found.latency_s).tolist() == [True, False]
-    assert "slotool calibrate --backend torch --threads 1" in (found.points[0].why_not or "")
     with pytest.raises(ArgumentError, match="no predictor has labels of threads 7"):
->>>>>>> d7b3971e (api: answer any combination of threads, batch size, device, backend)
         library.predict(MLPS[0], sweep="threads=7")
 
 
