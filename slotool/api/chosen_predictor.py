@@ -134,7 +134,7 @@ def not_covered(each: Sequence[Chosen], *, named: bool, **facts: Any) -> Argumen
         named: True if the user named the predictor.
         facts: Values of ``predictors.setting.FACTS``; those that are None were left open.
     """
-    from slotool.predictors.setting import matching
+    from slotool.predictors.setting import FACTS, matching, usual
 
     given = {name: value for name, value in facts.items() if value is not None}
 
@@ -152,6 +152,10 @@ def not_covered(each: Sequence[Chosen], *, named: bool, **facts: Any) -> Argumen
 
     one, setting = min(((one, setting) for one in each for setting in one.settings), key=distance)
     nearest = {name: getattr(setting, name) for name in given}
+    for name in FACTS:
+        # As many facts more as it takes to tell it from the others.
+        if usual(one.settings, one.fitting(**nearest)) is None:
+            nearest[name] = getattr(setting, name)
     argument = next((name for name, value in given.items() if not matching([setting], **{name: value})), "device")
     who, whose = (f"{one.path} has no labels", "") if named else ("no predictor has labels", f" ({one.path})")
     return ArgumentError(
@@ -174,7 +178,7 @@ def _measuring(one: Chosen, setting: Setting, given: Mapping[str, Any]) -> str:
     options = [f"--{name} {value}" for name, value in wanted.items() if name in given]
     options += [f"--batch-size {given['batch_size']}"] if "batch_size" in given else []
     return (
-        f"slotool profile solo GRAPHS {' '.join(options)} -o few.parquet; "
+        f"{' '.join(['slotool profile solo GRAPHS', *options])} -o few.parquet; "
         f"slotool adapt-predictor {one.folder} few.parquet --graphs GRAPHS -o PREDICTOR"
     )
 
