@@ -107,15 +107,16 @@ def test_another_element_type_is_not_priced_as_float32_with_an_interval(trained)
     assert "it is compiled float32" in str(predictions.no_interval[2])
 
 
-def test_held_out_networks_of_the_same_kinds_keep_the_narrow_interval(labelled, trained) -> None:
+def test_held_out_networks_of_the_same_kinds_have_the_interval_of_a_new_kind(labelled, trained) -> None:
     test = paper_split(labelled.kinds, 0).test
     scores = trained.held_out(labelled, test).scores()
     assert scores["interval_given"] == 1.0
     assert scores["interval_coverage"] >= 0.7, "18 networks"
-    predictions = trained.predict(labelled.take(test)[0])
-    near = ~predictions.far
-    assert near.mean() > 0.7
-    assert np.median((predictions.high_s / predictions.low_s)[near]) < 1.5
+    found = trained.predict(labelled.take(test)[0])
+    low, high = trained.calibration.residuals.interval(0.9)
+    assert np.log(found.high_s / found.low_s) == pytest.approx(
+        (high - low) * trained.calibration.widths(found.distances)
+    )
 
 
 def test_a_new_kind_is_covered_as_often_as_said_or_more_where_kinds_differ() -> None:
