@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -54,7 +55,7 @@ def demo(
     require("onnx", "onnxruntime", "matplotlib", needed_by="the demo")
     output = Output(as_json=json)
     folder = _fresh_folder(out, force)
-    sizes = Sizes.quick() if quick else Sizes()
+    sizes = Sizes(epochs=2, examples=500, calibration=5, own_epochs=2) if quick else Sizes()
     steps = walkthrough(str(shipped_dataset("tate-16k")), sizes, seed)
     rows: list[list[str]] = []
     taken_s: dict[str, float] = {}
@@ -64,7 +65,7 @@ def demo(
         for number, step in enumerate(steps, 1):
             progress.say(f"{number}/{len(steps)} {step.title}")
             began, busy_s = time.perf_counter(), cpu_seconds_of_others()
-            document = _taken(step, sizes, folder, output, f"{number:>2}/{len(steps)} {step.title}")
+            document = _taken(step, folder, output, f"{number:>2}/{len(steps)} {step.title}")
             taken_s[step.title] = time.perf_counter() - began
             others[step.title] = max(0.0, cpu_seconds_of_others() - busy_s) / taken_s[step.title]
             found, disturbed = step.figures(document, folder), _disturbed(others[step.title])
@@ -90,15 +91,11 @@ def demo(
 
 def _disturbed(cores: float) -> str:
     """What of the machine others had meanwhile, where that was enough to spoil a figure."""
-    import os
-
     return f"{cores:.1f} of {os.cpu_count()} cores" if cores >= QUIET_CORES else ""
 
 
 def _spoiled(cores: float) -> list[str]:
     """What other work means for the figures above, where there was much of it."""
-    import os
-
     if cores < SPOILING_CORES:
         return []
     return [
@@ -129,20 +126,28 @@ def _fresh_folder(out: Path, force: bool) -> Path:
     return out
 
 
-def _taken(step: Step, sizes: Sizes, folder: Path, output: Any, title: str) -> Document:
+def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
     """The JSON document of a step. Raises ``RunError`` with its last words when it fails."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from slotool.reproduction.commands import run_command
 
     output.note(title)
     step.prepare(folder)
-    with ExitStack() as serving:
-        command = step.command if step.command.startswith("python ") else f"slotool {step.command}"
+    with ExitStack() as serving, ThreadPoolExecutor() as pool:
+        parts = step.command.split(" & ")
+        *beside, command = (part if part.startswith("python ") else f"slotool {part}" for part in parts)
         if " LOAD " in command:
-            command = command.replace("LOAD", load_options(folder, sizes.load_s))
+            command = command.replace("LOAD", load_options(folder))
         if step.served:
             command = command.replace("URL", serving.enter_context(_server(step, folder, output)))
-        output.note(f"      $ {command}")
-        return run_command(command, folder)
+        for typed in (*(f"{other} &" for other in beside), command):
+            output.note(f"      $ {typed}")
+        others = [pool.submit(run_command, other, folder) for other in beside]
+        document = run_command(command, folder)
+        for other in others:
+            other.result()
+        return document
 
 
 @contextmanager

@@ -16,29 +16,23 @@ DEADLINE_MS = 50
 WANTED, SHAPE = "own_networks:wanted", "3,96,96"
 # Peak load by what one worker serves of the most accurate model, and what a client in Python sends on time.
 PEAK_OF_A_WORKER, PEAK_PER_S = 1.1, 400.0
+LOAD_S = 6
 # With fewer no plan could show an attainment of 0.99, on however slow a machine.
 MIN_ARRIVALS = 500
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much the demo trains, measures and sends.
+    """Amounts of training and measuring.
 
-    ``calibration``: how many own networks are measured; ``own_epochs``: how long three others are trained at most;
-    ``examples``: how many the SLO-NN answers to be timed. ``ranker``: that tables are learnt with, ``auto`` of three.
+    ``calibration``: own networks that are measured. ``own_epochs``: passes over the three own models' training data, at
+    most. ``examples``: test examples that the SLO-NN answers.
     """
 
-    epochs: int = 4
-    examples: int = 2000
-    ranker: str = "auto"
+    epochs: int = 3
+    examples: int = 1000
     calibration: int = 10
-    own_epochs: int = 8
-    load_s: int = 12
-
-    @classmethod
-    def quick(cls) -> Sizes:
-        # The ranker that auto finds the best of the three on this data.
-        return cls(epochs=2, examples=500, ranker="clusters", calibration=5, own_epochs=2, load_s=6)
+    own_epochs: int = 4
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class Step:
     ``URL`` among its arguments becomes the address of a server of ``served`` that runs while it does, and after the
     share ``worker_killed_at`` of the load one of its workers is killed. ``prepare`` writes into the run folder what a
     user would write by hand. ``figures`` picks from the step's JSON document, and the run folder, what the closing
-    table shows.
+    table shows. Commands before ``&``, none of them timed, run at the same time as the last one.
     """
 
     title: str
@@ -74,12 +68,14 @@ def _many_labels(tate: str, sizes: Sizes, seed: int) -> Sequence[Step]:
     """An SLO-NN of 16,455 labels computes the few output nodes that an input needs."""
     return (
         Step(
-            "train a network of 16,455 labels",
+            "train a network of 16,455 labels, and three models of your own",
+            f"python own_networks.py --epochs {sizes.own_epochs} & "
             f"train xmc -o tate --data {tate} --epochs {sizes.epochs} --threads 1 --seed {seed}",
         ),
         Step(
             "learn which labels an input needs",
-            f"build-tables tate -o slo-nn --data {tate} --ranker {sizes.ranker} --seed {seed}",
+            # The ranker that --ranker auto chooses on this data.
+            f"build-tables tate -o slo-nn --data {tate} --ranker clusters --seed {seed}",
             _chosen_nodes,
         ),
         Step(
@@ -94,16 +90,16 @@ def _own_network(sizes: Sizes, seed: int) -> Sequence[Step]:
     measure = f"--threads 1 --seed {seed}"
     return (
         Step(
-            "capture twenty networks of your own",
-            f"capture --torch=own_networks:net{{0..19}} --input-shape {SHAPE} -o own.jsonl",
+            "capture eleven networks of your own",
+            f"capture --torch {WANTED} --input-shape {SHAPE} -o wanted.jsonl & "
+            f"capture --torch=own_networks:net{{0..9}} --input-shape {SHAPE} -o own.jsonl",
         ),
         Step(
             f"measure {sizes.calibration} of them",
             f"calibrate own.jsonl {measure} --samples {sizes.calibration} --minutes 1 --out predictor --keep-anyway",
             _calibrated,
         ),
-        Step("predict one never run", f"predict predictor --torch {WANTED} --input-shape {SHAPE}", _predicted),
-        Step("capture it", f"capture --torch {WANTED} --input-shape {SHAPE} -o wanted.jsonl"),
+        Step("predict one never run", "predict predictor --graph wanted.jsonl", _predicted),
         Step("measure it, to compare", f"profile solo wanted.jsonl {measure} -o wanted.parquet", _measured),
     )
 
@@ -114,7 +110,6 @@ def _own_models(sizes: Sizes, seed: int) -> Sequence[Step]:
     tables = "latency.parquet --outcomes outcomes.parquet"
     promise = f"--deadline-ms {DEADLINE_MS} --attainment 0.99 --min-accuracy 0.9"
     return (
-        Step("train three models of your own", f"python own_networks.py --epochs {sizes.own_epochs}"),
         Step(
             "make them versions of one service",
             f"family {versions} --data held-out.npz -o family --outcomes outcomes.parquet --latency latency.parquet "
@@ -134,7 +129,8 @@ def _own_models(sizes: Sizes, seed: int) -> Sequence[Step]:
         ),
         Step(
             f"plan workers for {DEADLINE_MS} ms",
-            f"plan {tables} --arrivals load.parquet {promise} --artifact family -o service.toml",
+            # One policy: each is compiled when it is first used.
+            f"plan {tables} --arrivals load.parquet {promise} --policies slackfit --artifact family -o service.toml",
             _planned,
         ),
         Step(
@@ -152,11 +148,13 @@ def _write_load(folder: Path) -> None:
     (folder / "load.csv").write_text("rate_per_s\n1\n1\n2\n2\n")
 
 
-def load_options(folder: Path, least_s: int) -> str:
-    """Options of a load whose second half is beyond what one worker serves by the most accurate model alone; it lasts
-    ``least_s``, or as long as the arrivals take that a plan needs."""
+def load_options(folder: Path) -> str:
+    """Return options of a load whose second half exceeds what one worker serves by the most accurate model alone.
+
+    It lasts ``LOAD_S``, or as long as the arrivals take that a plan needs.
+    """
     rate_per_s = _mean_rate_per_s(folder)
-    return f"--rate {rate_per_s:g} --duration {max(least_s, math.ceil(MIN_ARRIVALS / rate_per_s))}s"
+    return f"--rate {rate_per_s:g} --duration {max(LOAD_S, math.ceil(MIN_ARRIVALS / rate_per_s))}s"
 
 
 def load_s(folder: Path) -> float:
