@@ -188,6 +188,12 @@ class Evaluation(Result):
             **self.sweep.document,
         }
 
+    @property
+    def warnings(self) -> list[str]:
+        from slotool.elastic.evaluation import timing_warnings
+
+        return timing_warnings(self.outcomes)
+
     def shown(self) -> list[Part]:
         from slotool.elastic.evaluation import summary
 
@@ -201,10 +207,11 @@ class Evaluation(Result):
                 f"{row['confidence']:.3f}",
                 duration(row["median_latency_s"]),
                 duration(row["mean_latency_s"]),
+                row["timing"],
             ]
             for row in summary(self.outcomes)
         ]
         title = f"{of['subject']} on {self.examples:,} {of['split']} examples of {of['data']}"
-        points = table(title, ["point", what, "± SE", "confidence", "median latency", "mean latency"], cells)
+        points = table(title, ["point", what, "± SE", "confidence", "median latency", "mean latency", "timing"], cells)
         written = [] if self.out is None else [f"wrote {self.out}"]
         return [points, *self.sweep.human, *written]

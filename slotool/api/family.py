@@ -14,6 +14,7 @@ from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError, InputError
 from slotool.printable import counted
+from slotool.timing.interference import NOT_DECIDED, state
 
 if TYPE_CHECKING:
     from slotool.data import Dataset, DataSource
@@ -310,7 +311,13 @@ class FamilyMade(Result):
             "calibration": self.learnt,
             "renamed": self._renamed,
             "versions": self.rows,
+            "latency_timing": self._latency_timing,
         }
+
+    @property
+    def _latency_timing(self) -> str | None:
+        """State of the latency table; None without one."""
+        return None if self.latency is None else state(bool(self.latency.rows["stable"].all()))
 
     @property
     def _renamed(self) -> dict[str, dict[str, dict[str, str]]]:
@@ -320,7 +327,11 @@ class FamilyMade(Result):
 
     @property
     def warnings(self) -> list[str]:
-        found = []
+        from slotool.elastic.evaluation import timing_warnings
+
+        found = timing_warnings(self.outcomes)
+        if undecided := [row["version"] for row in self.rows if row["undecided"]]:
+            found.append(f"the order of {', '.join(undecided)} by latency is {NOT_DECIDED}")
         for row in self.rows:
             name, before, after = row["version"], row["calibration_error_before"], row["calibration_error"]
             if self.learnt is not None and not row["calibrated"]:
@@ -342,11 +353,11 @@ class FamilyMade(Result):
 
     def shown(self) -> list[Part]:
         shares = bool(self.family.labels)
-        columns = ["version", "accuracy" if shares else "error", "± SE", "median latency", "mean latency"]
+        columns = ["version", "accuracy" if shares else "error", "± SE", "median latency", "mean latency", "timing"]
         rows = []
         for row in self.rows:
             quality = f"{row['accuracy'] if shares else row['error']:.4f}"
-            times = [duration(row["median_latency_s"]), duration(row["mean_latency_s"])]
+            times = [duration(row["median_latency_s"]), duration(row["mean_latency_s"]), row["timing"]]
             remark = "slower and less accurate than another" if row["dominated"] else ""
             rows.append(
                 [row["version"], quality, f"{row['standard_error']:.4f}", *times, *self._calibrated(row), remark]
@@ -363,7 +374,8 @@ class FamilyMade(Result):
                 f"{LEARNING}, measured on {self.learnt['measured_on']:,} others"
             ]
         )
-        return [table(title, [*columns, ""], rows), *learnt, *written]
+        batches = [] if self.latency is None else [f"timing of batches: {self._latency_timing}"]
+        return [table(title, [*columns, ""], rows), *learnt, *batches, *written]
 
     def write(self, config: Mapping[str, Any], *, copy: bool, seed: int, force: bool) -> None:
         """Write what was asked for."""

@@ -66,6 +66,12 @@ class GeneratedRules(Result):
         ]
 
     @property
+    def warnings(self) -> list[str]:
+        from slotool.elastic.evaluation import timing_warnings
+
+        return timing_warnings(self.outcomes)
+
+    @property
     def _facts(self) -> list[VersionFacts]:
         from slotool.rules.analysis import version_facts
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,17 +11,17 @@ import numpy as np
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.models.tasks import confidence
-from slotool.process import collector_off
 from slotool.tables import OperatingPoint
+from slotool.timing.interference import state
+from slotool.timing.turns import Turns, in_turns, timing_columns
 
 if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
-WARM_UP_CALLS = 20
-# Examples that all points answer before the next ones come.
-BLOCK = 100
 # So many best labels are asked for: enough for P@5, and for a confidence among ten classes.
 ANSWERS = 10
+# A mean of so many medians is worth a warning where nothing is known of disturbances.
+SKEWED = 3.0
 # Metrics of an answer; the first is the accuracy of a set of one class per example.
 METRICS = ("p@1", "p@5")
 
@@ -55,11 +53,11 @@ def evaluate(
 @dataclass(frozen=True)
 class Taken:
     """Answers of every point to every example: ``labels`` int32 and ``scores`` float32 [points, n, answers], best
-    first; ``latency_s``: float64 [points, n], median over repeats."""
+    first; ``turns``: the timed calls, points as variants."""
 
     labels: np.ndarray
     scores: np.ndarray
-    latency_s: np.ndarray
+    turns: Turns
 
 
 def ask_all(
@@ -69,38 +67,22 @@ def ask_all(
     repeats: int,
     progress: Callable[[], None] = lambda: None,
 ) -> Taken:
-    """Ask for each row of ``x`` [n, *input_shape], an array or CSR, at each point.
-
-    Examples come in blocks, and points alternate within one, because drift of the machine then affects all alike; but
-    the full point, which empties the caches of a large network for whichever point follows, has the block to itself.
-    A block is gone through ``repeats`` times, so that no answer finds in the caches what the same one just left there.
-    """
+    """Ask for each row of ``x`` [n, *input_shape], an array or CSR, at each point."""
     n, wanted = x.shape[0], min(ANSWERS, model.classes)
     sessions = [model.session(point, wanted) for point in points]
     labels = np.empty((len(points), n, wanted), dtype=np.int32)
     scores = np.empty((len(points), n, wanted), dtype=np.float32)
-    latency_s = np.empty((len(points), n, repeats))
-    last = [len(points) - 1] if points[-1] == model.full else []
-    turns = [group for group in ([p for p in range(len(points)) if p not in last], last) if group]
-    first = x[:1]
-    for group in turns:
-        for p in group:
-            for _ in range(WARM_UP_CALLS):
-                sessions[p].run(*sessions[p].prepare(first, 0))
-    with collector_off():
-        for start in range(0, n, BLOCK):
-            block, part = range(start, min(n, start + BLOCK)), x[start : start + BLOCK]
-            queries = {i: [session.prepare(part, i - start) for session in sessions] for i in block}
-            for group, repeat in itertools.product(turns, range(repeats)):
-                for i, p in itertools.product(block, group):
-                    run, query = sessions[p].run, queries[i][p]
-                    started = time.perf_counter()
-                    run(*query)
-                    latency_s[p, i, repeat] = time.perf_counter() - started
-                    labels[p, i], scores[p, i] = sessions[p].best()
-            for _ in block:
-                progress()
-    return Taken(labels, scores, np.median(latency_s, axis=2))
+
+    def queries(block: range) -> list[list[tuple[Any, ...]]]:
+        part = x[block.start : block.stop]
+        return [[session.prepare(part, i) for i in range(len(block))] for session in sessions]
+
+    def received(p: int, i: int, _: object) -> None:
+        labels[p, i], scores[p, i] = sessions[p].best()
+
+    calls = [session.run for session in sessions]
+    turns = in_turns(calls, queries, n, repeats=repeats, received=received, progress=progress)
+    return Taken(labels, scores, turns)
 
 
 def version_name(point: OperatingPoint) -> str:
@@ -138,8 +120,13 @@ def accuracy_by_target(
 
 
 def summary(outcomes: OutcomeTable) -> list[dict[str, Any]]:
-    """Per version: accuracy and its standard error, mean confidence, median and mean latency in seconds."""
+    """Per version: accuracy and its standard error, mean confidence, median and mean latency in seconds.
+
+    Of a table with timed calls the latencies are those of undisturbed calls, ``mean_of_all_s`` is that of all, and
+    ``timing`` says "stable" or "disturbed"; of another table both are None.
+    """
     error, sure, latency_s = (outcomes.matrix(column) for column in ("error", "confidence", "latency_s"))
+    turns = Turns.of_outcomes(outcomes)
     return [
         {
             "version": version,
@@ -147,9 +134,29 @@ def summary(outcomes: OutcomeTable) -> list[dict[str, Any]]:
             "standard_error": float(error[:, i].std() / np.sqrt(len(error))),
             "confidence": float(sure[:, i].mean()),
             "median_latency_s": float(np.median(latency_s[:, i])),
-            "mean_latency_s": float(latency_s[:, i].mean()),
+            "mean_latency_s": float(latency_s[:, i].mean() if turns is None else turns.means_s[i]),
+            "mean_of_all_s": None if turns is None else float(turns.samples_s[i].mean()),
+            "timing": None if turns is None else state(bool(turns.stable[i])),
         }
         for i, version in enumerate(outcomes.versions)
+    ]
+
+
+def timing_warnings(outcomes: OutcomeTable) -> list[str]:
+    """Sentences on versions whose mean latency is not to be trusted by itself."""
+    turns, latency_s = Turns.of_outcomes(outcomes), outcomes.matrix("latency_s")
+    if turns is not None:
+        return [
+            f"{outcomes.versions[at]}: other processes disturbed calls, whose mean is {1e6 * of_all:,.0f} µs; counted "
+            f"are undisturbed calls, {1e6 * mean:,.0f} µs"
+            for at, (mean, of_all) in turns.disagreements.items()
+        ]
+    medians, means = np.median(latency_s, axis=0), latency_s.mean(axis=0)
+    return [
+        f"{version}: the mean of its latencies, {1e6 * mean:,.0f} µs, is {mean / median:.1f} × their median; savings "
+        "rest on the mean, and the table does not say which calls other processes disturbed"
+        for version, median, mean in zip(outcomes.versions, medians, means, strict=True)
+        if mean > SKEWED * median > 0
     ]
 
 
@@ -192,7 +199,7 @@ def _table(
                 "version": version_name(point),
                 "error": 1.0 - precision(taken.labels[p], split.y, best),
                 "confidence": confidence(taken.scores[p]),
-                "latency_s": taken.latency_s[p],
+                **timing_columns(taken.turns, p),
             }
         )
         for p, point in enumerate(points)

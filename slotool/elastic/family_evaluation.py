@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,24 +10,20 @@ import numpy as np
 import pandas as pd
 
 from slotool.data.dataset import LabelSets
-from slotool.elastic.evaluation import BLOCK, WARM_UP_CALLS, version_name
+from slotool.elastic.evaluation import version_name
 from slotool.elastic.model_family import ModelFamily
 from slotool.errors import InputError, RunError, SlotoolError, TimedOut
-from slotool.process import collector_off
 from slotool.tables import OperatingPoint, OutcomeTable
-
-# A longer call hardly notices what brings its version back into the caches, and a block of such calls takes so long
-# that the machine changes meanwhile.
-SHORT_CALL_S = 1e-3
+from slotool.timing.turns import Turns, in_turns, timing_columns
 
 
 @dataclass(frozen=True)
 class Responses:
-    """``outputs``: by point, of each example its outputs by name, [1, …]. ``latency_s``: float64 [points, n]. ``rows``:
-    of the data set's file, one per example, where that is known."""
+    """``outputs``: by point, of each example its outputs by name, [1, …]. ``turns``: the timed calls, points as
+    variants; None where nothing was timed. ``rows``: of the data set's file, one per example, where that is known."""
 
     outputs: Mapping[OperatingPoint, Sequence[Mapping[str, np.ndarray]]]
-    latency_s: np.ndarray
+    turns: Turns | None = None
     rows: np.ndarray | None = None
 
     def joined(self, point: OperatingPoint, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -47,54 +41,26 @@ def ask_versions(
     repeats: int,
     progress: Callable[[], None] = lambda: None,
 ) -> Responses:
-    """Ask each version for each example of ``split``, one at a time.
-
-    Examples come in blocks, and versions take turns at a block (``_turns``). It is gone through ``repeats`` times, so
-    that no answer finds in the caches what the same one just left there. What a version raises names it and the
-    example.
-    """
+    """Ask each version for each example of ``split``, one at a time. What a version raises names it and the example."""
     x, n, rows = split.x, len(split), getattr(split, "rows", None)
-    outputs: dict[OperatingPoint, list[Mapping[str, np.ndarray]]] = {point: [] for point in points}
-    latency_s = np.empty((len(points), n, repeats))
+    outputs: dict[OperatingPoint, list[Mapping[str, np.ndarray]]] = {point: [{}] * n for point in points}
 
-    def ask(query: Any, point: OperatingPoint, i: int) -> tuple[Mapping[str, np.ndarray], float]:
-        started = time.perf_counter()
+    def queries(block: range) -> list[list[tuple[Any, ...]]]:
+        part = x[block.start : block.stop]
+        examples = [part[at : at + 1] for at in range(len(block))]
+        return [[(example, point, i) for example, i in zip(examples, block, strict=True)] for point in points]
+
+    def ask(query: Any, point: OperatingPoint, i: int) -> Mapping[str, np.ndarray]:
         try:
-            made = family.respond(query, point)
+            return family.respond(query, point)
         except SlotoolError as error:
             raise _located(error, point, i, rows) from error
-        return made, time.perf_counter() - started
 
-    first = x[:1]
-    quickest_s = [min(ask(first, point, 0)[1] for _ in range(WARM_UP_CALLS)) for point in points]
-    with collector_off():
-        for start in range(0, n, BLOCK):
-            block = range(start, min(n, start + BLOCK))
-            part = x[start : start + BLOCK]
-            queries = {i: part[i - start : i - start + 1] for i in block}
-            for repeat, turn in itertools.product(range(repeats), _turns(quickest_s)):
-                if quickest_s[turn[0]] < SHORT_CALL_S:
-                    ask(first, points[turn[0]], 0)
-                for i, p in itertools.product(block, turn):
-                    made, latency_s[p, i, repeat] = ask(queries[i], points[p], i)
-                    if repeat == 0:
-                        outputs[points[p]].append(made)
-            for _ in block:
-                progress()
-    return Responses(outputs, np.median(latency_s, axis=2), rows)
+    def received(p: int, i: int, response: Mapping[str, np.ndarray]) -> None:
+        outputs[points[p]][i] = response
 
-
-def _turns(quickest_s: Sequence[float]) -> list[list[int]]:
-    """Which versions answer a block of examples together, by the seconds of the quickest call of each.
-
-    Those of short calls have turns of their own, which a call that is not timed begins: after another version's call
-    one of microseconds takes longer by what that put out of the caches, and which of two versions is found the quicker
-    would depend on whom they follow. Versions of long calls alternate from example to example, as what the machine does
-    for a second then slows all of them alike.
-    """
-    short = [p for p, s in enumerate(quickest_s) if s < SHORT_CALL_S]
-    long = [p for p in range(len(quickest_s)) if p not in short]
-    return [[p] for p in short] + ([long] if long else [])
+    turns = in_turns([ask] * len(points), queries, n, repeats=repeats, received=received, progress=progress)
+    return Responses(outputs, turns, rows)
 
 
 def evaluate_family(
@@ -148,7 +114,8 @@ def outcome_table(
             raise _located(wrong, point, at, taken.rows)
         part = {"example": [str(i) for i in range(len(each))], "version": name, "error": errors, "confidence": sure}
         cost = {"cost": prices[name]} if name in prices else {}
-        parts.append(pd.DataFrame({**part, "latency_s": taken.latency_s[p], **cost}))
+        assert taken.turns is not None
+        parts.append(pd.DataFrame({**part, **timing_columns(taken.turns, p), **cost}))
     return OutcomeTable(pd.concat(parts, ignore_index=True), provenance)
 
 

@@ -24,6 +24,7 @@ from slotool.models.calibration import (
 )
 from slotool.printable import counted
 from slotool.tables import OperatingPoint, OutcomeTable
+from slotool.timing.turns import Turns
 
 # Examples that a version answers in one call where nothing is timed.
 BATCH = 64
@@ -80,7 +81,7 @@ class Measuring:
         with reporter.progress(title, total=len(self.examples)) as steps:
             taken = ask_versions(family, self.examples, family.points, self.repeats, steps.advance)
         table = outcome_table(family, taken, self.examples.y, self.prices, self.provenance)
-        rows = by_cost(self._rows(family, taken, table, learnt))
+        rows = by_cost(self._rows(family, taken, table, learnt), taken.turns)
         return family.in_order([row["version"] for row in rows]), table, rows
 
     def _learnt(self, learning: Split, steps: Steps) -> dict[str, _Learnt]:
@@ -101,7 +102,7 @@ class Measuring:
         rows = summary(table)
         error, cost, sure = (table.matrix(column) for column in ("error", "cost", "confidence"))
         for p, (row, point) in enumerate(zip(rows, taken.outputs, strict=True)):
-            row |= {"error": float(error[:, p].mean()), "cost": float(cost[:, p].mean())}
+            row |= {"variant": p, "error": float(error[:, p].mean()), "cost": float(cost[:, p].mean())}
             row |= {"calibration_error_before": None, "calibration_error": None}
             found, name = learnt.get(version_name(point)), version_name(point)
             row |= {"calibrated": name in family.calibrations}
@@ -115,15 +116,27 @@ class Measuring:
         return rows
 
 
-def by_cost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Fastest first, but the one of least error last; ``dominated``: another is no slower and errs less."""
+def by_cost(rows: list[dict[str, Any]], turns: Turns | None) -> list[dict[str, Any]]:
+    """Fastest first, but the one of least error last; ``dominated``: another is no slower and errs less;
+    ``undecided``: versions that may be faster or slower, as the machine was disturbed. ``turns``: the timed calls, of
+    the version number ``variant``."""
     rows = sorted(rows, key=lambda row: row["median_latency_s"])
     best = min(rows, key=lambda row: (row["error"], row["median_latency_s"]))
     rows = [row for row in rows if row is not best] + [best]
     for row in rows:
+        row["undecided"] = [
+            other["version"]
+            for other in rows
+            if other is not row and turns is not None and not turns.is_decided(row["variant"], other["variant"])
+        ]
         row["dominated"] = any(
-            other["median_latency_s"] <= row["median_latency_s"] and other["error"] < row["error"] for other in rows
+            other["median_latency_s"] <= row["median_latency_s"]
+            and other["error"] < row["error"]
+            and other["version"] not in row["undecided"]
+            for other in rows
         )
+    for row in rows:
+        del row["variant"]
     return rows
 
 
@@ -134,4 +147,4 @@ def _answered(family: ModelFamily, x: Any, point: OperatingPoint) -> Responses:
         part = x[start : start + BATCH]
         size = 1 if isinstance(part, RaggedColumns) else BATCH
         outputs += [family.respond(part[at : at + size], point) for at in range(0, len(part), size)]
-    return Responses({point: outputs}, np.empty((1, 0)))
+    return Responses({point: outputs})

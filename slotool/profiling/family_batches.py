@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from slotool.data.sequences import RaggedColumns
 from slotool.elastic.model_family import ModelFamily
 from slotool.machine import machine_id
 from slotool.tables import LatencyTable
-from slotool.timing.timer import Measurement, StoppingRule, measure
+from slotool.timing.timer import Measurement, MeasurementHooks, StoppingRule, measure
+from slotool.timing.turns import Watch, agree
 
 # Single calls, for it is single answers that keep a deadline or miss it. Rounds over all rows, of as many calls each:
 # what else the machine does for a second then slows a part of each row's calls, and not all calls of one row.
@@ -37,14 +39,15 @@ def measure_batches(
     Raises what a version raises.
     """
     found: dict[tuple[int, str], list[Measurement]] = {}
-    for turn in range(ROUNDS):
-        for size in batch_sizes:
+    with Watch.opened() as watch:
+        hooks = MeasurementHooks(begin=watch.begin, lost=watch.lost)
+        for turn, size in itertools.product(range(ROUNDS), batch_sizes):
             batch = x[np.arange(size) % len(x)]
             if isinstance(batch, RaggedColumns):
                 batch = x[np.zeros(size, dtype=np.int64)]
             for point in family.points:
                 call = lambda point=point, batch=batch: family.respond(batch, point)  # noqa: E731
-                found.setdefault((size, point.key), []).append(measure(call, RULE))
+                found.setdefault((size, point.key), []).append(measure(call, RULE, watch.clock, hooks))
                 if turn == ROUNDS - 1:
                     progress()
     rows = [
@@ -59,6 +62,9 @@ def measure_batches(
             "first_call_s": rounds[0].first_call_s,
             "samples_s": np.concatenate([one.samples_s for one in rounds]),
             "samples_per_round": [len(one.samples_s) for one in rounds],
+            "discarded": sum(one.discarded for one in rounds),
+            "interrupted": any(one.interrupted for one in rounds),
+            "stable": not any(one.interrupted for one in rounds) and agree([one.samples_s for one in rounds]),
         }
         for (size, point), rounds in found.items()
     ]

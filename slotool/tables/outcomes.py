@@ -40,9 +40,10 @@ OUTCOME_SCHEMA = Schema(
     ),
 )
 
-# Columns that may be there too: what the version answered, and what would have been right.
-ANSWER, TRUTH = "answer", "truth"
-_OWN = frozenset([*(column.name for column in OUTCOME_SCHEMA.columns), ANSWER, TRUTH])
+# Columns that may be there too: what the version answered, and what would have been right; seconds of each timed call
+# as a list, and as a list of the same length true where other processes disturbed it.
+ANSWER, TRUTH, SAMPLES, DISTURBED = "answer", "truth", "samples_s", "disturbed"
+_OWN = frozenset([*(column.name for column in OUTCOME_SCHEMA.columns), ANSWER, TRUTH, SAMPLES, DISTURBED])
 
 
 class OutcomeTable(Table):
@@ -83,6 +84,25 @@ class OutcomeTable(Table):
             values.flags.writeable = False
             self._matrices[column] = values
         return self._matrices[column]
+
+    @cached_property
+    def samples(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Seconds of each timed call, float64 [versions, examples, repeats], and True where other processes disturbed
+        it, bool of that shape; None for a table without as many of each example."""
+        if SAMPLES not in self.rows or DISTURBED not in self.rows:
+            return None
+        found = []
+        for name, dtype in ((SAMPLES, np.float64), (DISTURBED, np.bool_)):
+            try:
+                values = np.stack([np.asarray(cell, dtype=dtype) for cell in self.rows[name]])
+            except (TypeError, ValueError):
+                return None
+            cells = np.empty((len(self.versions), len(self.examples), *values.shape[1:]), dtype=dtype)
+            cells[self._cells[1], self._cells[0]] = values
+            found.append(cells)
+        seconds, disturbed = found
+        usable = seconds.ndim == 3 and seconds.shape == disturbed.shape and seconds.size and (seconds > 0).all()
+        return (seconds, disturbed) if usable else None
 
     @property
     def knows_answers(self) -> bool:

@@ -4,11 +4,47 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any, Self
+
+from slotool.process import cpu_seconds_of_others
 
 NANOSECOND = 1e-9
 STEAL_FIELD = 8  # of a line "cpuN user nice system idle iowait irq softirq steal …", in clock ticks
+
+
+# Cores that other processes may keep busy while what takes seconds is timed.
+QUIET_CORES = 0.1
+# Medians of rounds within this share of each other agree.
+AGREEMENT = 0.05
+NOT_DECIDED = "not decided: the machine was disturbed"
+
+
+class OtherWork:
+    """Time that passes, and the cores that processes other than this one and its children keep busy meanwhile."""
+
+    def __init__(self) -> None:
+        self._began_s, self._busy_s = time.perf_counter(), cpu_seconds_of_others()
+
+    def read(self) -> tuple[float, float]:
+        """Seconds since the beginning, and the mean number of busy cores."""
+        seconds = time.perf_counter() - self._began_s
+        return seconds, max(0.0, cpu_seconds_of_others() - self._busy_s) / seconds
+
+
+def state(stable: bool) -> str:
+    """How a measurement reads in tables and documents."""
+    return "stable" if stable else "disturbed"
+
+
+def sentence(timing: Mapping[str, Any]) -> str:
+    """How a ``Turns.document`` reads."""
+    parts = [f"timing: {timing['state']}"]
+    if timing["state"] != state(True):
+        parts.append(f"other processes ran during {timing['disturbed']:.1%} of the calls")
+        parts.append(f"rounds of {timing['differ']:.0%} of the medians differ by more than {AGREEMENT:.0%}")
+    return "; ".join(parts)
 
 
 class Interference:
@@ -29,6 +65,14 @@ class Interference:
         self._threads: dict[str, int] = {}
         self._stat = _opened("/proc/stat")
         self.look_again()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in (*self._threads.values(), *([] if self._stat is None else [self._stat])):
+            os.close(descriptor)
+        self._threads, self._stat = {}, None
 
     def look_again(self) -> None:
         """Find the threads there are now; call it when a model has run once and its pools exist."""

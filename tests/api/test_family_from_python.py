@@ -12,8 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 import slotool
-from slotool.elastic import evaluation, family_evaluation
 from slotool.errors import ArgumentError, InputError, RunError
+from slotool.timing import turns
+from tests.timing.simulated_machine import SimulatedMachine
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 4)).astype(np.float32)
@@ -133,18 +134,16 @@ def test_a_class_without_examples(data: str) -> None:
             slotool.family({"first": model}, (X, labels), repeats=1)
 
 
-class Machine:
-    """A clock that only calls move on. A call after one of another version takes longer, by ``cold_us``."""
+class Machine(SimulatedMachine):
+    """A call after one of another version takes longer, by ``cold_us``."""
 
     def __init__(self) -> None:
-        self.now_us, self.last, self.calls = 0.0, "", dict[str, int]()
-
-    def perf_counter(self) -> float:
-        return self.now_us / 1e6
+        super().__init__()
+        self.last, self.calls = "", dict[str, int]()
 
     def version(self, name: str, warm_us: float, cold_us: float) -> Any:
         def answer(features: np.ndarray) -> np.ndarray:
-            self.now_us += warm_us + cold_us * (self.last != name)
+            self.spend(1e-6 * (warm_us + cold_us * (self.last != name)))
             self.last, self.calls[name] = name, self.calls.get(name, 0) + 1
             return np.stack([-features[:, 0], features[:, 0]], axis=1)
 
@@ -157,7 +156,7 @@ def test_versions_of_microseconds_are_ranked_by_what_they_take(
 ) -> None:
     machine = Machine()
     versions = {"a": machine.version("a", 10, 12), "b": machine.version("b", 7, 22), "c": machine.version("c", 80, 0)}
-    monkeypatch.setattr(family_evaluation, "time", machine)
+    machine.install(monkeypatch)
     made = slotool.family({name: versions[name] for name in names}, data, repeats=1).frame().set_index("version")
     assert (1e6 * made["mean_latency_s"]).to_dict() == pytest.approx({"a": 10, "b": 7, "c": 80})
 
@@ -168,8 +167,8 @@ def test_versions_of_long_calls_alternate_and_are_asked_once_for_each_example(
     """Of long calls none goes into what brings a version back into the caches: they may be slow, or be paid for."""
     machine = Machine()
     versions = {"a": machine.version("a", 2_000, 10), "b": machine.version("b", 3_000, 20)}
-    monkeypatch.setattr(family_evaluation, "time", machine)
+    machine.install(monkeypatch)
     made = slotool.family(versions, data, repeats=1).frame().set_index("version")
     assert (1e6 * made["mean_latency_s"]).to_dict() == pytest.approx({"a": 2_010, "b": 3_020})
     # One call more, of two examples, says whether a version answers a row for each.
-    assert machine.calls == dict.fromkeys("ab", 1 + evaluation.WARM_UP_CALLS + len(X))
+    assert machine.calls == dict.fromkeys("ab", 1 + turns.WARM_UP_CALLS + len(X))

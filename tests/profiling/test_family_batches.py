@@ -21,7 +21,7 @@ def test_a_machine_that_is_busy_for_a_while_changes_no_median(begins_at: int, mo
     family: Any = SimpleNamespace(name="mine", points=points, respond=lambda batch, point: None)
     calls = iter(range(1_000))
 
-    def fake(call: Any, rule: StoppingRule) -> Measurement:
+    def fake(call: Any, rule: StoppingRule, *_: Any) -> Measurement:
         # Two rounds of five: longer than it takes to measure any row by itself.
         busy = begins_at <= next(calls) < begins_at + 2 * len(SIZES) * len(points)
         return Measurement(1.0, np.full(rule.runs, 4.0 if busy else 1.0), 1)

@@ -1,0 +1,312 @@
+"""Timing of several calls in turns: samples that other processes disturbed are taken again, verdicts rest on rounds."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from slotool.process import collector_off, torch_threads
+from slotool.tables import OutcomeTable
+from slotool.tables.outcomes import DISTURBED, SAMPLES
+from slotool.tables.statistics import median_interval
+from slotool.timing.interference import AGREEMENT, NOT_DECIDED, Interference, state
+from slotool.timing.timer import MAX_LOST, MAX_REPEATS, Clock
+
+# Queries that all variants answer before the next ones come.
+BLOCK = 100
+# A longer call hardly notices what brings its variant back into the caches, and a block of such calls takes so long
+# that the machine changes meanwhile.
+SHORT_CALL_S = 1e-3
+# Other processes are looked for after calls of so many seconds: less than a time slice of the system, so that a busy
+# machine leaves some pieces whole, and a hundred times what looking takes.
+PIECE_S = 1e-3
+# A variant's pieces are taken again as often as for so many, however few were undisturbed by then.
+MIN_PIECES = 10
+# Calls of each variant before the first sample, and the seconds after which there are enough of them.
+WARM_UP_CALLS, WARM_UP_S = 20, 0.2
+# Parts of the queries that stand for rounds, where each query is timed once.
+ROUNDS = 5
+# A stable variant has at most this share of disturbed samples, which do not count, and medians of rounds that agree.
+MAX_DISTURBED = 0.25
+# A mean of all samples beyond so many times that of the undisturbed ones is worth a warning.
+MEANS_AGREE = 1.1
+
+
+# Arguments by variant and query, of a block of queries.
+Arguments = Callable[[range], Sequence[Sequence[tuple[Any, ...]]]]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """``clock``: seconds. ``lost``: seconds that other processes took since its last call. ``begin``: called when the
+    calls are warm and their thread pools exist."""
+
+    clock: Clock
+    lost: Callable[[], float]
+    begin: Callable[[], None] = lambda: None
+
+    @staticmethod
+    @contextmanager
+    def opened() -> Iterator[Watch]:
+        """Watch of this process."""
+        cores = sorted(os.sched_getaffinity(0))
+        with Interference(cores, oversubscribed=torch_threads() > len(cores)) as interference:
+            yield Watch(time.perf_counter, interference, interference.look_again)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Share of one call's time that another saves: median, least and most of the rounds. ``undisturbed``: both calls
+    have enough samples that no other process disturbed; others are longer, and long calls are disturbed more often."""
+
+    share: float
+    least: float
+    most: float
+    undisturbed: bool
+
+    def reaches(self, share: float) -> bool | None:
+        """True if at least ``share`` is saved in every round, False if in none; None: not decided."""
+        if not self.undisturbed or self.least < share <= self.most:
+            return None
+        return self.least >= share
+
+    @property
+    def doubt(self) -> str:
+        """Reason why a verdict cannot be given."""
+        between = f"not decided: between {self.least:.1%} and {self.most:.1%} are saved"
+        return between if self.undisturbed else NOT_DECIDED
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """Seconds of each call: ``samples_s`` float64 [variants, queries, repeats]; ``disturbed`` bool, the same shape:
+    True where other processes ran meanwhile."""
+
+    samples_s: np.ndarray
+    disturbed: np.ndarray
+
+    @classmethod
+    def of_outcomes(cls, outcomes: OutcomeTable) -> Turns | None:
+        """Timed calls of an outcome table, its versions as variants; None for a table without them."""
+        return None if outcomes.samples is None else cls(*outcomes.samples)
+
+    @cached_property
+    def undisturbed_s(self) -> np.ndarray:
+        """``samples_s`` with NaN where they were disturbed; a variant without any other has all of its samples."""
+        hidden = self.disturbed & ~self.disturbed.all(axis=(1, 2), keepdims=True)
+        return np.where(hidden, np.nan, self.samples_s)
+
+    @cached_property
+    def latency_s(self) -> np.ndarray:
+        """float64 [variants, queries]: median of the undisturbed repeats; where there is none the least repeat, as a
+        disturbance only adds."""
+        none = self.disturbed.all(axis=2)
+        medians = np.nanmedian(np.where(self.disturbed & ~none[:, :, None], np.nan, self.samples_s), axis=2)
+        return np.where(none, self.samples_s.min(axis=2), medians)
+
+    @cached_property
+    def medians_s(self) -> np.ndarray:
+        """float64 [variants]: median of the undisturbed samples."""
+        return np.asarray(np.nanmedian(self.undisturbed_s, axis=(1, 2)))
+
+    @cached_property
+    def means_s(self) -> np.ndarray:
+        """float64 [variants]: mean of the undisturbed samples."""
+        return np.asarray(np.nanmean(self.undisturbed_s, axis=(1, 2)))
+
+    @cached_property
+    def _rounds(self) -> list[list[np.ndarray]]:
+        """Undisturbed samples by variant and round."""
+        _, queries, repeats = self.samples_s.shape
+        if repeats > 1:
+            parts = [self.undisturbed_s[:, :, r] for r in range(repeats)]
+        else:
+            parts = [part[:, :, 0] for part in np.array_split(self.undisturbed_s, min(ROUNDS, queries), axis=1)]
+        return [[row[~np.isnan(row)] for row in rows] for rows in zip(*parts, strict=True)]
+
+    @cached_property
+    def undisturbed(self) -> np.ndarray:
+        """bool [variants]: True if enough samples were undisturbed."""
+        return np.asarray(self.disturbed.mean(axis=(1, 2)) <= MAX_DISTURBED)
+
+    @cached_property
+    def stable(self) -> np.ndarray:
+        """bool [variants]: True if enough samples were undisturbed and the rounds agree."""
+        return self.undisturbed & [agree(rounds) for rounds in self._rounds]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """``state``: "stable" or "disturbed"; shares of ``disturbed`` samples, of variants whose rounds ``differ``."""
+        differ = 1.0 - float(np.mean([agree(rounds) for rounds in self._rounds]))
+        found = {"state": state(bool(self.stable.all()))}
+        return {**found, "disturbed": float(self.disturbed.mean()), "differ": differ}
+
+    def saving(self, whole: int, part: int) -> Saving:
+        """Saving of variant ``part`` over variant ``whole``."""
+        rounds = [(w, p) for w, p in zip(self._rounds[whole], self._rounds[part], strict=True) if len(w) and len(p)]
+        shares = [1 - float(np.median(p) / np.median(w)) for w, p in rounds]
+        shares.append(1 - float(self.medians_s[part] / self.medians_s[whole]))
+        return Saving(shares[-1], min(shares), max(shares), bool(self.undisturbed[[whole, part]].all()))
+
+    def is_decided(self, one: int, other: int) -> bool:
+        """True if the order of two variants is known: both are stable, or one is the quicker in every round."""
+        return bool(self.stable[[one, other]].all()) or self.saving(one, other).reaches(0.0) is not None
+
+    @property
+    def disagreements(self) -> dict[int, tuple[float, float]]:
+        """By variant, its mean without and with disturbed samples, in seconds, where they disagree."""
+        means = zip(self.means_s.tolist(), self.samples_s.mean(axis=(1, 2)).tolist(), strict=True)
+        return {at: pair for at, pair in enumerate(means) if pair[1] > MEANS_AGREE * pair[0]}
+
+
+def plausible(take: Callable[[], Turns], parts: Iterable[tuple[int, int]]) -> Turns:
+    """What ``take`` measures, measured again while a part takes longer than its whole; ``parts``: pairs of variants."""
+    for _ in range(MAX_REPEATS):
+        turns = take()
+        if all(turns.saving(whole, part).most >= -AGREEMENT for part, whole in parts):
+            return turns
+    return take()
+
+
+def timing_columns(turns: Turns, variant: int) -> dict[str, Any]:
+    """Columns of an outcome table for one version: the latency of each example, and its timed calls."""
+    samples = list(turns.samples_s[variant]), list(turns.disturbed[variant])
+    return {"latency_s": turns.latency_s[variant], **dict(zip((SAMPLES, DISTURBED), samples, strict=True))}
+
+
+def in_turns(
+    calls: Sequence[Callable[..., Any]],
+    arguments: Arguments,
+    queries: int,
+    *,
+    repeats: int = 1,
+    received: Callable[[int, int, Any], None] = lambda variant, query, result: None,
+    progress: Callable[[], None] = lambda: None,
+    max_seconds: float = float("inf"),
+) -> Turns:
+    """Time each of ``calls`` on each of ``queries``; the collector is off meanwhile.
+
+    Queries come in blocks, which are gone through ``repeats`` times, so that no call finds in the caches what the same
+    one just left there. Variants of short calls have turns of their own at a block, as after another variant's call one
+    of microseconds takes longer by what that put out of the caches; those of long calls alternate from query to query,
+    as what the machine does for a second then slows all alike.
+
+    Args:
+        calls: The variants.
+        arguments: Arguments of the calls by variant, for each query of a block; prepared before the block is timed.
+        queries: Number of queries.
+        repeats: Timed calls per query and variant.
+        received: Called with variant, query and result after each call; of repeated samples more than once.
+        progress: Called per query.
+        max_seconds: No block is begun later, but of the first ``ROUNDS`` queries; the rest is then left out.
+
+    Returns:
+        The samples. What a call raises goes through.
+    """
+    with Watch.opened() as watch, collector_off():
+        quickest_s = [_warm_up(call, of[0], watch.clock) for call, of in zip(calls, arguments(range(1)), strict=True)]
+        watch.begin()
+        return _Sampling(calls, watch, quickest_s, received).run(arguments, queries, repeats, progress, max_seconds)
+
+
+class _Sampling:
+    """Takes samples piece by piece, disturbed pieces again."""
+
+    def __init__(
+        self,
+        calls: Sequence[Callable[..., Any]],
+        watch: Watch,
+        quickest_s: Sequence[float],
+        received: Callable[[int, int, Any], None],
+    ):
+        self._calls, self._watch, self._quickest_s, self._received = calls, watch, quickest_s, received
+        # By the first variant of a piece: undisturbed pieces, and those that were taken again.
+        self._clean, self._again = Counter[int](), Counter[int]()
+
+    def run(
+        self, arguments: Arguments, queries: int, repeats: int, progress: Callable[[], None], max_seconds: float
+    ) -> Turns:
+        shape = (len(self._calls), queries, repeats)
+        samples_s, disturbed = np.empty(shape), np.zeros(shape, dtype=bool)
+        began, start = self._watch.clock(), 0
+        size = max(1, int(min(BLOCK, max_seconds / ROUNDS / (repeats * sum(self._quickest_s) + 1e-9))))
+        while start < queries and (start < ROUNDS or self._watch.clock() - began < max_seconds):
+            block = range(start, min(queries, start + size))
+            self._arguments, self._start = arguments(block), start
+            for repeat, turn in itertools.product(range(repeats), self._turns()):
+                for piece in self._cut(itertools.product(block, turn)):
+                    seconds, was_disturbed = self._piece(piece)
+                    variants, at = np.transpose([(p, i) for i, p in piece])
+                    samples_s[variants, at, repeat], disturbed[variants, at, repeat] = seconds, was_disturbed
+            for _ in block:
+                progress()
+            start = block.stop
+        return Turns(samples_s[:, :start], disturbed[:, :start])
+
+    def _turns(self) -> list[list[int]]:
+        """Variants that answer a block together."""
+        short = [p for p, seconds in enumerate(self._quickest_s) if seconds < SHORT_CALL_S]
+        long = [p for p in range(len(self._calls)) if p not in short]
+        return [[p] for p in short] + ([long] if long else [])
+
+    def _cut(self, steps: Iterator[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        """(Query, variant) in pieces of about ``PIECE_S``."""
+        piece, expected_s = list[tuple[int, int]](), 0.0
+        for step in steps:
+            piece.append(step)
+            expected_s += self._quickest_s[step[1]]
+            if expected_s >= PIECE_S:
+                yield piece
+                piece, expected_s = [], 0.0
+        if piece:
+            yield piece
+
+    def _piece(self, piece: Sequence[tuple[int, int]]) -> tuple[list[float], bool]:
+        """Seconds of each call; whether others disturbed them to the end."""
+        clock, lost = self._watch.clock, self._watch.lost
+        while True:
+            (query, variant), seconds = piece[0], list[float]()
+            lost()
+            if self._quickest_s[variant] < SHORT_CALL_S:
+                # Looking for others, or another variant, took the caches.
+                self._calls[variant](*self._arguments[variant][query - self._start])
+            for i, p in piece:
+                call, given = self._calls[p], self._arguments[p][i - self._start]
+                started = clock()
+                result = call(*given)
+                seconds.append(clock() - started)
+                self._received(p, i, result)
+            was_disturbed = lost() > MAX_LOST * sum(seconds)
+            if not was_disturbed or self._again[variant] >= MAX_REPEATS * (MIN_PIECES + self._clean[variant]):
+                self._clean[variant] += not was_disturbed
+                return seconds, was_disturbed
+            self._again[variant] += 1
+
+
+def _warm_up(call: Callable[..., Any], given: tuple[Any, ...], clock: Clock) -> float:
+    """Seconds of the quickest of the calls before the first sample."""
+    began, taken_s = clock(), list[float]()
+    while len(taken_s) < 3 or (len(taken_s) < WARM_UP_CALLS and clock() - began < WARM_UP_S):
+        started = clock()
+        call(*given)
+        taken_s.append(clock() - started)
+    return min(taken_s)
+
+
+def agree(rounds: Sequence[np.ndarray]) -> bool:
+    """True if no two rounds have medians further apart than ``AGREEMENT`` and than their samples leave open."""
+    if not all(map(len, rounds)):
+        return False
+    ordered = sorted(rounds, key=lambda samples: float(np.median(samples)))
+    first, last = ordered[0], ordered[-1]
+    close = float(np.median(last)) <= (1 + AGREEMENT) * float(np.median(first))
+    return close or median_interval(first)[1] >= median_interval(last)[0]
