@@ -77,6 +77,7 @@ folder          text            the run folder
 seconds         number          seconds of the whole walkthrough
 steps_s         object          seconds by step
 cores_busy_with_others object   cores that other work kept busy, by step
+timing          object          stable or disturbed, by step
 figures         object          what the closing table shows
 report          text            the report's HTML file
 next            list            commands to try next
@@ -396,6 +397,7 @@ points[].test_accuracy_before number? test accuracy with the weights as they cam
 latency         text?           latency table that latencies were estimated from
 predictor       text?           predictor that they were estimated by
 expected_latency_s object       seconds by operating point
+timing          text?           of that table: stable or disturbed; null where it does not say, and of a predictor
 """
     + _SUPERNET,
     "build-tables": """
@@ -420,7 +422,16 @@ promise         object          loss promised with which confidence, and by whic
 points          list            per operating point: nodes, accuracy, latency in µs, speed-up
 accuracy_targets list           k chosen per input, by accuracy target
 ideal_mean_k    number          mean share of nodes if each input's need were known
-verdict         text?           that no k keeps the allowed loss
+payoff.k        list            shares of nodes
+payoff.latency_us list          latency of one query at each, µs, by tables of few examples
+payoff.full_us  number          with all nodes, µs
+payoff.torch_us number          by PyTorch, µs
+payoff.int8_us  number?         with all nodes as int8, µs; null where there are no such kernels
+payoff.largest_paying_k number? greatest share of nodes that is answered sooner than all are
+payoff.timing   object          of these latencies, as `timing` of build-tables
+timing          object          state: stable or disturbed; shares of disturbed calls, of medians whose rounds differ
+verdict         text?           that no k keeps the allowed loss, or that choosing nodes does not pay
+decided         flag            false: the verdict is not decided, as the machine was disturbed or rounds differ
 """,
     "build-tables-last-layer": """
 artifact        text            folder written
@@ -447,7 +458,11 @@ longest_list_tried integer      nodes of the longest list of popular nodes that 
 points          list            per operating point: nodes, accuracy, latency in µs, speed-up over the whole network
 accuracy_targets list           k chosen per input, by accuracy target
 ideal_mean_k    number          mean share of nodes if each input's need were known
-verdict         text?           that no k keeps the allowed loss
+quickest        object          the quickest way that keeps the allowed loss, and whether it pays
+tables          object?         the quicker way with tables, and whether it pays; null where no k keeps the allowed loss
+timing          object          state: stable or disturbed; shares of disturbed calls, of medians whose rounds differ
+verdict         text?           that no k keeps the allowed loss, or that choosing nodes does not pay
+decided         flag            false: the verdict is not decided, as the machine was disturbed or rounds differ
 """,
     "build-tables-share": """
 network         text            file or factory of the network
@@ -457,7 +472,10 @@ nodes           integer         nodes of the last layer
 whole_us        number          latency of one query of the unmodified network, µs
 front_us        number          latency of its part before the last layer, µs
 share           number          share of the latency that the last layer takes
+saving          object          that share, its least and most of a round, and whether calls were undisturbed
+timing          object          state: stable or disturbed; shares of disturbed calls, of medians whose rounds differ
 verdict         text?           why choosing nodes cannot pay
+decided         flag            false: the verdict is not decided, as the machine was disturbed or rounds differ
 """,
     "build-tables-plan": """
 layers          object          node counts of the activated layers
@@ -473,7 +491,9 @@ payoff.full_us  number          with all nodes, µs
 payoff.torch_us number          by PyTorch, µs
 payoff.int8_us  number?         with all nodes as int8, µs; null where there are no such kernels
 payoff.largest_paying_k number? greatest share of nodes that is answered sooner than all are
+payoff.timing   object          of these latencies, as `timing` of build-tables
 verdict         text?           why choosing nodes cannot pay
+decided         flag            false: the verdict is not decided, as the machine was disturbed or rounds differ
 """,
     "update-tables": """
 artifact        text            folder written
@@ -502,7 +522,9 @@ points[].accuracy number        share answered correctly, or the metric's mean
 points[].standard_error number  of that
 points[].confidence number      mean confidence of the answers
 points[].median_latency_s number seconds
-points[].mean_latency_s number  seconds
+points[].mean_latency_s number  seconds, of undisturbed calls
+points[].mean_of_all_s number?  seconds, of all calls
+points[].timing text?           stable or disturbed
 accuracy_targets? list          SLO-NN: k chosen per input, by accuracy target
 sweeps?         list            SLO-NN: the same over losses, also of the models compared
 promise?        object          SLO-NN: loss promised with which confidence, and by which point
@@ -593,7 +615,9 @@ versions[].error number         mean error by the task
 versions[].standard_error number of the error
 versions[].confidence number    mean confidence
 versions[].median_latency_s number seconds per example
-versions[].mean_latency_s number seconds per example
+versions[].mean_latency_s number seconds per example, of undisturbed calls
+versions[].mean_of_all_s number? seconds per example, of all calls
+versions[].timing text?         stable or disturbed
 versions[].cost number          mean price of an answer; its seconds without a price
 versions[].calibration_error_before number? expected calibration error of the model's own confidence
 versions[].calibration_error number? that of the calibrated confidence
@@ -601,6 +625,8 @@ versions[].calibrated flag      whether a calibration makes its confidence
 versions[].held_back_before number? calibration error on examples held back from learning: of the own confidence
 versions[].held_back_after number? that of the calibrated confidence; where it is larger, none is applied
 versions[].dominated flag       another version is no slower and more accurate
+versions[].undecided list       versions that may be faster or slower, as the machine was disturbed
+latency_timing  text?           of the latency table: stable or disturbed; null where none was asked for
 """,
     "gen-rules": """
 out             text            rules written
@@ -737,6 +763,8 @@ plots           list            plots written
     "gen-switching-plan": """
 out             text            plan written
 plan            object          the plan, as in the file
+timing          text            whether the load tests were stable or disturbed
+cores_busy_with_others number   cores that other processes kept busy meanwhile
 plots           list            plots written
 """,
     "gen-switching-plan-dry-run": """
@@ -900,6 +928,7 @@ figures[].claim text            what the paper finds
 figures[].here  text            what was found here
 figures[].agrees flag?          whether that is the paper's finding, by the criterion on the page; null: no such claim
 figures[].not_here text         why it was not made: data that is missing
+figures[].timing text?          stable or disturbed; null where it was not made
 missing[].paper text            paper
 missing[].figure text           figure that cannot be made
 missing[].why   text            why

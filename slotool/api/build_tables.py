@@ -104,14 +104,15 @@ def build_tables(
         )
     pruned = _pruned(reporter, source, prune, prune_loss)
     subject = _subject(source, pruned)
-    reporter.note(_payoff(source, subject, rankers, settings).sentence)
+    payoff = _payoff(source, subject, rankers, settings)
+    reporter.note(payoff.sentence)
     total = steps(subject, rankers, settings)
     with reporter.progress(f"learning tables on {source.data.name}", total=total) as done:
         model, candidates = choose(name, subject.reporting(done.advance), rankers, settings)
         model = with_weight_dtype(model.stating(confidence), source.data, weight_dtype, allowed_loss)
     if written is not None:
         _save(model, written, source, settings, pruned, force)
-    return TablesBuilt.of(model, candidates, source, pruned, written, allowed_loss)
+    return TablesBuilt.of(model, candidates, source, pruned, payoff, written, allowed_loss)
 
 
 @typed

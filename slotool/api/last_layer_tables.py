@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from slotool.api.loss_table import loss_table
 from slotool.api.progress import Reporter
 from slotool.api.result import Result
 from slotool.api.tables_built import guessing
+from slotool.timing.interference import sentence as timing_sentence
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -40,7 +41,7 @@ def build_last_layer(
     *,
     force: bool,
 ) -> LastLayerBuilt | LastLayerShare:
-    """Writes nothing where choosing nodes of the last layer cannot pay."""
+    """Writes nothing where choosing nodes of the last layer cannot pay, or does not."""
     from slotool.elastic.activators.choosing import choose, steps
     from slotool.elastic.activators.promises import Promise
     from slotool.elastic.activators.weight_dtype import with_weight_dtype
@@ -48,7 +49,8 @@ def build_last_layer(
     # The model runs a file in it, so it lasts as long as the result.
     folder = TemporaryDirectory()
     source, share = _measured(reporter, network, data, folder.name)
-    if share.verdict is not None:
+    if share.verdict is not None and share.decided:
+        folder.cleanup()
         return share
     with reporter.progress(f"computing features on {source.original.name}"):
         subject = source.subject
@@ -57,17 +59,6 @@ def build_last_layer(
         head, _ = choose(name, subject.reporting(done.advance), rankers, settings)
         head = with_weight_dtype(head.stating(confidence), subject.data, weight_dtype, settings.allowed_loss)
     model = source.model(name, head)
-    if out is not None:
-        config = {
-            "data": getattr(source.original, "source", "") or source.original.name,
-            "network": str(network),
-            "ranker": head.ranker,
-            "weight_dtype": "int8" if head.int8 else "float32",
-            "allowed_loss": settings.allowed_loss,
-            "confidence": confidence,
-            "k": list(head.shares),
-        }
-        model.save(out, config=config, seed=settings.seed, force=force)
     promise = Promise.of(model.head, settings.allowed_loss)
     measured = {
         "data": source.original.name,
@@ -75,7 +66,20 @@ def build_last_layer(
         **source.assessed(model, settings.allowed_loss),
         "promise": asdict(promise),
     }
-    return LastLayerBuilt(model, promise, measured, folder, out)
+    built = LastLayerBuilt(model, promise, measured, folder)
+    if out is None or not built.pays:
+        return built
+    config = {
+        "data": getattr(source.original, "source", "") or source.original.name,
+        "network": str(network),
+        "ranker": head.ranker,
+        "weight_dtype": "int8" if head.int8 else "float32",
+        "allowed_loss": settings.allowed_loss,
+        "confidence": confidence,
+        "k": list(head.shares),
+    }
+    model.save(out, config=config, seed=settings.seed, force=force)
+    return replace(built, out=out)
 
 
 def _measured(
@@ -112,8 +116,12 @@ class LastLayerShare(Result):
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes of the last layer cannot pay; None where it may."""
+        """Why choosing nodes of the last layer cannot pay, or why that is not decided; None where it may."""
         return self.measured.verdict
+
+    @property
+    def decided(self) -> bool:
+        return self.measured.decided
 
     def findings(self) -> dict[str, Any]:
         return {
@@ -123,6 +131,7 @@ class LastLayerShare(Result):
             **asdict(self.measured),
             "share": self.measured.share,
             "verdict": self.verdict,
+            "decided": self.decided,
         }
 
     def shown(self) -> list[Part]:
@@ -130,7 +139,7 @@ class LastLayerShare(Result):
             f"the last layer {self.layer!r} ({self.measured.nodes:,} nodes) takes {self.measured.share:.1%} of the "
             f"{duration(self.measured.whole_us / 1e6)} of a query; choosing its nodes may pay"
         )
-        return [said]
+        return [said, timing_sentence(self.measured.timing)]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -150,12 +159,27 @@ class LastLayerBuilt(Result):
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes saves nothing within the allowed loss; None where it does."""
-        return self.promise.verdict()
+        """Why choosing nodes saves nothing within the allowed loss, or no time, or why that is not decided; None where
+        it saves both."""
+        tables = self.measured["tables"]
+        if self.promise.verdict() is not None or tables["pays"]:
+            return self.promise.verdict()
+        times = f"{tables['latency_us']:,.1f} µs, the unmodified network {self.measured['whole_us']:,.1f} µs"
+        doubt = tables["doubt"] or "choosing nodes of the last layer does not pay"
+        return f"{doubt}: the quicker way with tables takes {times}"
+
+    @property
+    def decided(self) -> bool:
+        return self.promise.verdict() is not None or self.measured["tables"]["pays"] is not None
+
+    @property
+    def pays(self) -> bool:
+        """False if tables were measured to save too little time."""
+        return self.measured["tables"] is None or self.measured["tables"]["pays"] is not False
 
     def findings(self) -> dict[str, Any]:
         artifact = None if self.out is None else str(self.out)
-        return {"artifact": artifact, **self.measured, "verdict": self.verdict}
+        return {"artifact": artifact, **self.measured, "verdict": self.verdict, "decided": self.decided}
 
     @property
     def warnings(self) -> list[str]:
@@ -182,7 +206,9 @@ class LastLayerBuilt(Result):
             *self.promise.sentences,
             _alternatives(assessed, sure),
             *self._without_list,
-            *self._conclusion,
+            timing_sentence(self.measured["timing"]),
+            self._conclusion,
+            *([] if self.pays else [f"{self.verdict}; nothing was written"]),
             *([] if self.out is None else [f"wrote {self.out}"]),
         ]
 
@@ -198,23 +224,18 @@ class LastLayerBuilt(Result):
         ]
 
     @property
-    def _conclusion(self) -> list[str]:
+    def _conclusion(self) -> str:
         """What to use: the quickest way that keeps the allowed loss."""
-        measured, allowed = self.measured, self.promise.allowed_loss
-        ways = {"all nodes, the last layer by slotool": measured["full_us"]}
-        ways |= {row["way"]: row["latency_us"] for row in measured["alternatives"] if row["promised_loss"] <= allowed}
-        if self.promise.saves:
-            ways[f"tables at {measured['promised_point']}"] = measured["promised_us"]
-        if measured["per_input_us"] is not None:
-            ways["tables with k per input, from Python"] = measured["per_input_us"]
-        best = min(ways, key=lambda way: ways[way])
-        if ways[best] >= measured["whole_us"]:
-            return ["nothing measured here keeps the allowed loss and is quicker than the unmodified network"]
-        times = measured["whole_us"] / ways[best]
-        return [
-            f"quickest within the allowed loss: {best}, {ways[best]:,.1f} µs, {times:.1f} × as fast as the unmodified "
+        quickest, whole_us = self.measured["quickest"], self.measured["whole_us"]
+        if quickest["pays"] is False:
+            return "nothing measured here keeps the allowed loss and is quicker than the unmodified network"
+        measured = f"{quickest['way']}, {quickest['latency_us']:,.1f} µs"
+        if quickest["pays"] is None:
+            return f"quickest within the allowed loss: {quickest['doubt']}; {measured}, unmodified {whole_us:,.1f} µs"
+        return (
+            f"quickest within the allowed loss: {measured}, {quickest['speedup']:.1f} × as fast as the unmodified "
             "network"
-        ]
+        )
 
 
 def _alternatives(document: dict[str, Any], sure: str) -> Part:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.display import Part, duration, table
 from slotool.api.loss_table import loss_table
 from slotool.api.result import Result
+from slotool.timing.interference import sentence as timing_sentence
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.choosing import BuildPlan, RankerCandidate
@@ -36,12 +37,16 @@ class TablesPlan(Result):
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes cannot pay; None where it may."""
+        """Why choosing nodes cannot pay, or why that is not decided; None where it may."""
         return self.payoff.verdict
 
+    @property
+    def decided(self) -> bool:
+        return self.payoff.decided
+
     def findings(self) -> dict[str, Any]:
-        payoff = {**asdict(self.payoff), "largest_paying_k": self.payoff.largest_paying_k}
-        return {**asdict(self.plan), "data": self.data, "payoff": payoff, "verdict": self.verdict}
+        about = {"payoff": self.payoff.document, "verdict": self.verdict, "decided": self.decided}
+        return {**asdict(self.plan), "data": self.data, **about}
 
     def shown(self) -> list[Part]:
         plan = self.plan
@@ -53,16 +58,19 @@ class TablesPlan(Result):
             f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small "
             "builds",
             self.payoff.sentence,
+            timing_sentence(self.payoff.turns.document),
         ]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TablesBuilt(Result):
-    """``model``: the SLO-NN. ``promise``: the point to use for the allowed loss. ``measured``: the document's own keys,
-    from one run on the test split. ``out``: the artifact, if written."""
+    """``model``: the SLO-NN. ``promise``: the point to use for the allowed loss. ``payoff``: what choosing nodes can
+    save on this machine, as a plan has it. ``measured``: the document's own keys, from one run on the test split.
+    ``out``: the artifact, if written."""
 
     model: SloNN
     promise: Promise
+    payoff: Payoff
     measured: dict[str, Any]
     out: Path | None = None
 
@@ -76,6 +84,7 @@ class TablesBuilt(Result):
         candidates: Sequence[RankerCandidate],
         source: TrainedSource,
         pruned: Pruned | None,
+        payoff: Payoff,
         out: Path | None,
         allowed_loss: float,
     ) -> TablesBuilt:
@@ -91,16 +100,23 @@ class TablesBuilt(Result):
             "pruned": pruned.document if pruned else None,
             "promise": asdict(promise),
         }
-        return cls(model, promise, measured, out)
+        return cls(model, promise, payoff, measured, out)
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes saves nothing within the allowed loss; None where it does, or all layers are int8."""
-        return self.promise.verdict(all_int8=self.model.all_int8)
+        """Why choosing nodes saves nothing within the allowed loss, or no time, or why that is not decided; None where
+        it saves both, or all layers are int8."""
+        if self.model.all_int8:
+            return None
+        return self.promise.verdict() or self.payoff.verdict
+
+    @property
+    def decided(self) -> bool:
+        return self.model.all_int8 or self.promise.verdict() is not None or self.payoff.decided
 
     def findings(self) -> dict[str, Any]:
-        artifact = None if self.out is None else str(self.out)
-        return {"artifact": artifact, **self.measured, "verdict": self.verdict}
+        about = {"payoff": self.payoff.document, "verdict": self.verdict, "decided": self.decided}
+        return {"artifact": None if self.out is None else str(self.out), **self.measured, **about}
 
     def shown(self) -> list[Part]:
         written = [] if self.out is None else [f"wrote {self.out}"]
@@ -153,6 +169,7 @@ def _lines(document: dict[str, Any], promise: list[str]) -> list[Part]:
         f"confidence by {document['measure']}, which saves most on validation data (mean k {measures})",
         f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
         _points(document),
+        timing_sentence(document["timing"]),
         "static: as many nodes, but the most popular ones for every input; agree: same class as full",
         f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs"
         + (" for the network before pruning" if document["pruned"] else ""),

@@ -97,12 +97,14 @@ def build_tables(
     """Make a network an SLO-NN: tables for its large layers.
 
     All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
-    calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes cannot pay, or no k
-    keeps the allowed loss (the artifact is written then).
+    calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes does not pay, or no k
+    keeps the allowed loss (the artifact is written then). Exit code 4: whether it pays is not decided, as the machine
+    was disturbed (the artifact is written).
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """
     from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.failures import NOT_DECIDED
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
 
@@ -124,12 +126,9 @@ def build_tables(
     }
     if dry_run:
         refuse_existing(out, force)
-        planned = slotool.plan_tables(network, **asked, progress=output)
-        output.show(planned)
-        verdict = planned.verdict
+        found: Any = slotool.plan_tables(network, **asked, progress=output)
     else:
-        built = slotool.build_tables(network, out, **asked, force=force, progress=output)
-        output.show(built)
-        verdict = built.verdict
-    if verdict is not None:
-        raise typer.Exit(1)
+        found = slotool.build_tables(network, out, **asked, force=force, progress=output)
+    output.show(found)
+    if found.verdict is not None:
+        raise typer.Exit(1 if found.decided else NOT_DECIDED)

@@ -55,4 +55,3 @@ def test_a_verdict_where_no_node_is_saved() -> None:
     assert saving.verdict() is None
     none = Promise.of(sparse_model(), 0.0)
     assert none.verdict() == "no k below 100 % keeps the allowed loss of 0 points"
-    assert none.verdict(all_int8=True) is None

@@ -163,7 +163,7 @@ def test_sessions_answer_as_the_model_does(built: dict[str, Path], synthetic: Pa
         # A batch's sums are added up in another order.
         np.testing.assert_allclose(taken.scores[at], scores, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(dense.labels[at], labels)
-    assert (taken.latency_s > 0).all()
+    assert (taken.turns.latency_s > 0).all()
 
 
 def test_a_loss_allowed_is_a_target_below_the_full_network(built: dict[str, Path]) -> None:

@@ -135,7 +135,6 @@ def source_of(kind: str, folder: Path) -> str:
 def test_tables_are_for_the_last_position(
     slotool: Slotool, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "MIN_SHARE", -1.0)  # whatever this machine measures
     monkeypatch.setattr(build, "TIMED_S", 0.1)
     data, out, source = write_data(tmp_path / "words.npz"), tmp_path / "out", source_of(kind, tmp_path)
     done = slotool(

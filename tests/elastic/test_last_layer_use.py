@@ -112,7 +112,6 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("near")
     data = subjects.write_data(folder / "near.npz")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "MIN_SHARE", -1.0)
         patch.setattr(build, "TIMED_S", 0.05)
         source = "tests.elastic.last_layer_subjects:seeded"
         made = api.build_tables(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,17 @@ from slotool.elastic.activators.confidence import mean_share, min_share
 from slotool.elastic.activators.grid_evaluation import evaluate_grid, only_output
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Version
-from slotool.process import collector_off
+from slotool.elastic.model import InferenceSession
 from slotool.tables import OutcomeTable
+from slotool.timing.turns import Turns, in_turns
 
 # Accuracy targets of the sweep: the full network's held-out accuracy less this much.
 SLACKS = (0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.003, 0.0)
-WARM_UP_CALLS = 20
-# Timed per point; of the network in PyTorch a quarter.
-QUERIES = 2_000
+# Timed of each point, within so many seconds.
+QUERIES, TIMED_S = 1_000, 5.0
+
+# A call to be timed, and its arguments for a query, by number.
+Timed = tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ def assess(model: SloNN, source: Version, test: Any) -> dict[str, Any]:
     ``source``: the network that its tables were built for, as it came. Times in µs.
     """
     answers, first = PointPredictions.of(model, test), model.activators[model.first].ranker
+    turns = timed([*points_timed(model, test.x), torch_timed(source, test.x)])
+    *latency_us, torch_us = (1e6 * turns.medians_s).tolist()
     return {
         "examples": len(test),
         "ranker": model.ranker,
@@ -70,8 +76,9 @@ def assess(model: SloNN, source: Version, test: Any) -> dict[str, Any]:
         "bucket_entropy_bits": {model.mlp.layers[at].name: bits for at, bits in model.entropy.items()},
         "table_bytes": model.table_bytes,
         "table_share": model.table_share,
-        "torch_us": torch_us(source, test.x),
-        "points": by_point(model, answers, latencies_us(model, test.x, QUERIES)),
+        "timing": turns.document,
+        "torch_us": torch_us,
+        "points": by_point(model, answers, latency_us),
         "accuracy_targets": aclo_sweep(model, test.x, answers.correct),
         "ideal_mean_k": ideal_k(model, answers.correct),
     }
@@ -81,20 +88,6 @@ def _float32_accuracy(model: SloNN, test: Any) -> float:
     """Of the network as it was before it was quantized."""
     exact = model.at_int8(False)
     return float((exact.forward(test.x, exact.full).argmax(axis=1) == test.y).mean())
-
-
-def torch_us(source: Version, x: Any) -> float:
-    """Median µs per query of the same network in PyTorch, on one thread."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode():
-            dense = TorchDense(source)
-            return _alternated([dense], dense.queries(x, QUERIES // 4))[0]
-    finally:
-        torch.set_num_threads(threads)
 
 
 def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float]) -> list[dict[str, Any]]:
@@ -219,14 +212,45 @@ def _least_point(by_point: np.ndarray, accuracy: float) -> int:
     return int(enough.argmax()) if enough.any() else len(by_point) - 1
 
 
-def latencies_us(model: SloNN, x: Any, queries: int) -> list[float]:
-    """Median µs of each point's ``top`` label, one query at a time; points alternate, because drift then affects all
-    alike. ``x``: float32 [n, *input_shape] or CSR, used again from the start when it ends."""
+def timed(variants: Sequence[Timed], queries: int = QUERIES, max_seconds: float = TIMED_S) -> Turns:
+    """Time the variants in turns, one query at a time, with PyTorch on one thread."""
+    import torch
+
+    calls = [call for call, _ in variants]
+    with one_thread(), torch.inference_mode():
+        return in_turns(
+            calls, lambda block: [[of(i) for i in block] for _, of in variants], queries, max_seconds=max_seconds
+        )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch computes on one thread; other libraries have been told when their models were loaded."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def points_timed(model: SloNN, x: Any) -> list[Timed]:
+    """Each point's ``top`` label of ``x``: float32 [n, *input_shape] or CSR, used again from the start when it ends."""
     sessions = [model.session(point) for point in model.points]
-    rows = [sessions[0].prepare(x, i % x.shape[0]) for i in range(queries)]
-    # A full pass over a large layer empties the caches for whichever point follows it: it is timed by itself.
-    others, full = ([session.run for session in part] for part in (sessions[:-1], sessions[-1:]))
-    return [*_alternated(others, rows), *_alternated(full, rows[: queries // 4])]
+    return [(session.run, partial(_row, session, x)) for session in sessions]
+
+
+def _row(session: InferenceSession, x: Any, i: int) -> tuple[Any, ...]:
+    return session.prepare(x, i % x.shape[0])
+
+
+def torch_timed(source: Version, x: Any) -> Timed:
+    """The same network in PyTorch."""
+    dense = TorchDense(source)
+    rows = dense.queries(x, min(QUERIES, x.shape[0]))
+    return dense, lambda i: rows[i % len(rows)]
 
 
 class TorchDense:
@@ -266,21 +290,6 @@ class TorchDense:
         for weights, bias in zip(self._weights[1:], self._biases[1:], strict=True):
             hidden = functional.linear(torch.relu(hidden), weights, bias)
         return hidden.argmax(dim=1)
-
-
-def _alternated(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any, ...]]) -> list[float]:
-    taken_s = np.empty((len(calls), len(queries)))
-    for call in calls:
-        for _ in range(WARM_UP_CALLS):
-            call(*queries[0])
-    with collector_off():
-        for turn, query in enumerate(queries):
-            for at, call in enumerate(calls):
-                started = time.perf_counter()
-                call(*query)
-                taken_s[at, turn] = time.perf_counter() - started
-    medians_us: list[float] = (np.median(taken_s, axis=1) * 1e6).tolist()
-    return medians_us
 
 
 def _nodes(model: SloNN, at: int) -> dict[int, int]:

@@ -59,10 +59,9 @@ class Promise:
             per_input_examples_needed=both[1],
         )
 
-    def verdict(self, *, all_int8: bool = False) -> str | None:
-        """Why choosing nodes saves nothing within the allowed loss, in one sentence; None where it does, or where the
-        network answers with ``all_int8`` nodes instead."""
-        if self.saves or self.target_saves or all_int8:
+    def verdict(self) -> str | None:
+        """Why choosing nodes saves nothing within the allowed loss, in one sentence; None where it does."""
+        if self.saves or self.target_saves:
             return None
         return f"no k below 100 % keeps the allowed loss of {100 * self.allowed_loss:g} points"
 

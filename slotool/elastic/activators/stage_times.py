@@ -5,7 +5,6 @@ Source: slo-aware-neural-networks, Figure 3.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +13,16 @@ import numpy as np
 
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
-from slotool.process import collector_off
 from slotool.tables import OperatingPoint
+from slotool.timing.turns import in_turns
 
-# Queries that are broken off in one compiled call, which takes about so long; and how often each stage has its turn.
-QUERIES, CALL_S, ROUNDS = 2_000, 0.05, 15
+# Queries that are broken off in one compiled call, each of which is a sample of about so many seconds.
+QUERIES, CALL_S, CALLS = 2_000, 0.002, 60
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """µs of one query within compiled code, caches warm: of ``ROUNDS`` means the least, to which other work adds least.
+    """µs of one query within compiled code, caches warm: medians of calls of many queries.
 
     ``read_us``: its values are brought in. ``hash_us``: keys, their buckets, and k where it is chosen per input.
     ``list_us``: the nodes to compute are taken from the lists. ``compute_us``: products, and the best of them.
@@ -69,22 +68,12 @@ class StageTimes:
 
 def _few(answer: Callable[[Any], Any], rows: Any) -> Any:
     """So many of ``rows`` that answering them takes about ``CALL_S``."""
-    answer(rows[:1])
-    started = time.perf_counter()
-    answer(rows[:4])
-    each_s = (time.perf_counter() - started) / 4
+    each_s = in_turns([answer], lambda block: [[(rows[:4],) for _ in block]], 5).medians_s[0] / 4
     return rows[: max(4, int(CALL_S / each_s))]
 
 
 def _by_stop(answer: Callable[[int], Any], stops: list[int]) -> np.ndarray:
-    """Least µs of a call for each of ``stops``, which take turns, because drift then affects all alike."""
-    taken_us = np.empty((ROUNDS, len(stops)))
-    with collector_off():
-        for turn in range(-1, ROUNDS):
-            for at, stop in enumerate(stops):
-                started = time.perf_counter()
-                answer(stop)
-                if turn >= 0:
-                    taken_us[turn, at] = 1e6 * (time.perf_counter() - started)
-    least: np.ndarray = taken_us.min(axis=0)
-    return least
+    """Median µs of a call for each of ``stops``."""
+    turns = in_turns([answer] * len(stops), lambda block: [[(stop,) for _ in block] for stop in stops], CALLS)
+    medians_us: np.ndarray = 1e6 * turns.medians_s
+    return medians_us

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,26 +11,25 @@ import numpy as np
 
 from slotool.data import numbered
 from slotool.elastic.activators.assessment import (
-    QUERIES,
     PointPredictions,
+    Timed,
     aclo_sweep,
     by_point,
     ideal_k,
-    latencies_us,
+    points_timed,
+    timed,
 )
 from slotool.elastic.activators.build import MIN_CLASSES_TO_RANK, TableSubject, right
 from slotool.elastic.activators.last_layer.alternatives import Alternative, alternatives
 from slotool.elastic.activators.last_layer.cutting import Cut, Features
 from slotool.elastic.activators.last_layer.model import LastLayerSloNN
 from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.activators.payoff import MIN_SHARE
 from slotool.elastic.activators.promises import Promise
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
-from slotool.process import collector_off
+from slotool.timing.turns import Saving, Turns, plausible
 
-# Of a query's time, the last layer must take this share: less can never be saved.
-MIN_SHARE = 0.05
-WARM_UP_CALLS = 5
 # Timed per network, within so many seconds.
 TIMED_QUERIES, TIMED_S = 300, 4.0
 
@@ -40,29 +37,44 @@ TIMED_QUERIES, TIMED_S = 300, 4.0
 @dataclass(frozen=True)
 class LayerShare:
     """What a query costs on one thread, median µs: the unmodified network, and its part before the last layer, both by
-    their own library. ``nodes``: of the last layer."""
+    their own library. ``nodes``: of the last layer. ``saving``: the most that choosing nodes can save, which is all of
+    the last layer. ``timing``: see ``Turns.document``."""
 
     whole_us: float
     front_us: float
     nodes: int
+    saving: Saving
+    timing: dict[str, Any]
+
+    @classmethod
+    def of(cls, turns: Turns, nodes: int) -> LayerShare:
+        """Of the timed calls of the network and of its part before the last layer."""
+        whole_us, front_us = (1e6 * turns.medians_s).tolist()
+        return cls(whole_us, front_us, nodes, turns.saving(0, 1), turns.document)
 
     @property
     def share(self) -> float:
         """Of the unmodified network's time, what its last layer takes; at least 0."""
-        return max(0.0, 1 - self.front_us / self.whole_us)
+        return max(0.0, self.saving.share)
+
+    @property
+    def decided(self) -> bool:
+        return self.nodes < MIN_CLASSES_TO_RANK or self.saving.reaches(MIN_SHARE) is not None
 
     @property
     def verdict(self) -> str | None:
-        """Why choosing nodes cannot pay, in one sentence; None where it may."""
+        """Why choosing nodes cannot pay, or why that is not decided, in one sentence; None where it may."""
         measured = (
             f"its {self.nodes:,} nodes take {self.share:.1%} of the {self.whole_us:,.1f} µs of a query, and the rest "
             f"of the network {self.front_us:,.1f} µs"
         )
         if self.nodes < MIN_CLASSES_TO_RANK:
             return f"choosing nodes of the last layer cannot pay: it has fewer than {MIN_CLASSES_TO_RANK}; {measured}"
-        if self.share < MIN_SHARE:
-            return f"choosing nodes of the last layer cannot pay: {measured}, which no choice of nodes shortens"
-        return None
+        if self.saving.reaches(MIN_SHARE):
+            return None
+        if not self.decided:
+            return f"{self.saving.doubt}; {measured}"
+        return f"choosing nodes of the last layer cannot pay: {measured}, which no choice of nodes shortens"
 
 
 class LastLayerSource:
@@ -91,10 +103,13 @@ class LastLayerSource:
 
     def share(self) -> LayerShare:
         """Measured on the first test examples."""
+        calls = self._timed([self.whole, self.features])
+        return LayerShare.of(plausible(lambda: timed(calls, TIMED_QUERIES, TIMED_S), [(1, 0)]), self.cut.layer.units)
+
+    def _timed(self, calls: Sequence[Callable[[np.ndarray], Any]]) -> list[Timed]:
+        """``calls`` to be timed on the first test examples, one at a time."""
         x = np.asarray(self.original.test.x[:TIMED_QUERIES])
-        with one_thread():
-            whole_us, front_us = _medians_us([self.whole, self.features], x)
-        return LayerShare(whole_us, front_us, self.cut.layer.units)
+        return [(call, lambda i: (x[i % len(x)][None],)) for call in calls]
 
     def model(self, name: str, head: SloNN) -> LastLayerSloNN:
         return LastLayerSloNN(name, self.features, head, self.cut.front)
@@ -108,7 +123,6 @@ class LastLayerSource:
         head, test = model.head, self.data.test
         answers, promise = PointPredictions.of(head, test), Promise.of(head, allowed_loss)
         others = alternatives(head, self.features, self.data.validation, allowed_loss, self.cut.whole_file)
-        x = np.asarray(self.original.test.x[:TIMED_QUERIES])
         promised = head.fixed_for(allowed_loss)
         calls: list[Callable[[np.ndarray], Any]] = [
             self.whole,
@@ -117,11 +131,20 @@ class LastLayerSource:
             lambda one: model.top(one, point=promised),
             lambda one: model.top(one, accuracy=promise.target),
         ]
-        with one_thread():
-            layer_us = latencies_us(head, test.x, QUERIES)
-            whole_us, front_us, full_us, promised_us, per_input_us, *other_us = _medians_us(
-                [*calls, *(other.answer for other in others)], x
-            )
+        whole_calls = self._timed([*calls, *(other.answer for other in others)])
+        variants = [*whole_calls, *points_timed(head, test.x)]
+        # The network up to its last layer is a part of every answer that has tables.
+        turns = plausible(lambda: timed(variants, TIMED_QUERIES, TIMED_S), [(1, at) for at in range(len(calls))])
+        medians_us = (1e6 * turns.medians_s).tolist()
+        whole_us, front_us, full_us, promised_us, per_input_us, *other_us = medians_us[: len(whole_calls)]
+        layer_us = medians_us[len(whole_calls) :]
+        scored = self._scored(head, others, other_us, whole_us, answers.correct[:, -1])
+        ways = {"all nodes, the last layer by slotool": 2}
+        ways |= {row["way"]: at for at, row in enumerate(scored, len(calls)) if row["promised_loss"] <= allowed_loss}
+        ways |= {f"tables at {promise.point}": 3} if promise.saves else {}
+        ways |= {"tables with k per input, from Python": 4} if promise.target_saves else {}
+        quickest = min(ways, key=lambda way: medians_us[ways[way]])
+        tables = [at for way, at in ways.items() if way.startswith("tables")]
         points = by_point(head, answers, layer_us)
         for point in points:
             point["layer_us"] = point["latency_us"]
@@ -143,7 +166,10 @@ class LastLayerSource:
             "promised_point": promise.point,
             "promised_us": promised_us,
             "per_input_us": per_input_us if promise.target_saves else None,
-            "alternatives": self._scored(head, others, other_us, whole_us, answers.correct[:, -1]),
+            "alternatives": scored,
+            "timing": turns.document,
+            "quickest": {"way": quickest, **_gain(turns, ways[quickest])},
+            "tables": _gain(turns, min(tables, key=lambda at: medians_us[at])) if tables else None,
             "longest_list_tried": max(point["nodes"] for point in points[:-1]),
             "points": points,
             "accuracy_targets": aclo_sweep(head, test.x, answers.correct),
@@ -161,35 +187,12 @@ class LastLayerSource:
         ]
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch computes on one thread; other libraries have been told when their models were loaded."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _medians_us(calls: Sequence[Callable[[np.ndarray], Any]], x: np.ndarray) -> list[float]:
-    """Median µs of each call on one example after the other; calls alternate, because drift then affects all alike."""
-    for call in calls:
-        for _ in range(WARM_UP_CALLS):
-            call(x[:1])
-    taken_s: list[list[float]] = []
-    end = time.perf_counter() + TIMED_S
-    with collector_off():
-        for at in range(len(x)):
-            row = []
-            for call in calls:
-                started = time.perf_counter()
-                call(x[at : at + 1])
-                row.append(time.perf_counter() - started)
-            taken_s.append(row)
-            if time.perf_counter() > end:
-                break
-    medians: list[float] = (1e6 * np.median(taken_s, axis=0)).tolist()
-    return medians
+def _gain(turns: Turns, way: int) -> dict[str, Any]:
+    """Latency of a way beside the unmodified network's, and whether it saves ``MIN_SHARE``: None is not decided."""
+    saving = turns.saving(0, way)
+    return {
+        "latency_us": float(1e6 * turns.medians_s[way]),
+        "speedup": float(turns.medians_s[0] / turns.medians_s[way]),
+        "pays": saving.reaches(MIN_SHARE),
+        "doubt": saving.doubt if saving.reaches(MIN_SHARE) is None else None,
+    }
