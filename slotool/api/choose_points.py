@@ -10,6 +10,7 @@ from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.supernet_points import SupernetPoints, check_points
 from slotool.errors import ArgumentError, InputError
+from slotool.timing.interference import state
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
@@ -76,9 +77,10 @@ def choose_points(
     """
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.data import load_dataset
+    from slotool.data import load_dataset, numbered
     from slotool.elastic.supernets.choosing import chosen
     from slotool.elastic.supernets.supernet import KIND, Supernet
+    from slotool.tables import LatencyTable
 
     check_points(points)
     written = None if out is None else Path(out)
@@ -88,7 +90,7 @@ def choose_points(
         opened = open_artifact(supernet, KIND)
         model = Supernet.load(opened)
         costs = _costs(model, latency, predictor, device)
-        dataset = load_dataset(data or opened.manifest["config"].get("data", "auto"))
+        dataset = numbered(load_dataset(data or opened.manifest["config"].get("data", "auto")), model.classes)
         with reporter_of(progress).progress("measuring the accuracy of subnets") as steps:
             name, advance = model.name if written is None else written.name, steps.advance
             better = chosen(
@@ -103,7 +105,14 @@ def choose_points(
         better.save(written, config=config, seed=seed, parents=[opened], force=force)
     seconds = costs.predict(list(better.subnets.values()))
     expected = {point.key: float(s) for point, s in zip(better.points, seconds, strict=True)}
-    return PointsChosen(better, dataset, written, {**source, "expected_latency_s": expected})
+    timing = None if latency is None else _timing(loaded(LatencyTable, latency), model.name)
+    return PointsChosen(better, dataset, written, {**source, "expected_latency_s": expected, "timing": timing})
+
+
+def _timing(table: LatencyTable, subject: str) -> str | None:
+    """State of the rows of ``subject``; None for a table that does not say which rows are stable."""
+    rows = table.where(subject=subject, status="ok", batch_size=1, co_runners="").rows
+    return state(bool(rows["stable"].all())) if "stable" in rows else None
 
 
 def _costs(

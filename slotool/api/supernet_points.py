@@ -93,4 +93,5 @@ class SupernetPoints(Result):
             f"{self.model.norm.bytes:,}"
         )
         written = [] if self.out is None else [f"wrote {self.out}"]
-        return [table(title, columns, cells), *self.remarks, memory, *written]
+        timing = [f"timing of the latency table: {self.details['timing']}"] if self.details.get("timing") else []
+        return [table(title, columns, cells), *timing, *self.remarks, memory, *written]

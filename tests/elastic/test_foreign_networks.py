@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,3 +246,31 @@ def test_build_tables_takes_a_module_by_name(slotool: Slotool, tmp_path: Path, m
         done = slotool("build-tables", *arguments, "-o", "t")
         assert done.exit_code == code
         assert sentence in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_class_that_does_not_occur_is_no_obstacle_for_a_chain(
+    slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels by a Zipf law lack many of a network's classes; those that occur keep their numbers."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zipf_nets.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def rare():\n"
+        "    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 300)).eval()\n"
+    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 12)).astype(np.float32)
+    monkeypatch.syspath_prepend(tmp_path)
+    rare = importlib.import_module("zipf_nets").rare
+
+    with torch.inference_mode():
+        y = rare()(torch.from_numpy(x)).argmax(dim=1).numpy()
+    assert len(set(y)) < 300
+    np.savez(tmp_path / "zipf.npz", x=x, y=y)
+    command = ["build-tables", "zipf_nets:rare", "--data", "zipf.npz", "-o", "t", "--ranker", "clusters", "--json"]
+    done = slotool(*command)
+    assert done.exit_code == int(done.document["verdict"] is not None), done.stderr
+    assert done.document["points"][-1]["accuracy"] == 1.0
+    evaluated = slotool("evaluate", "t", "-o", "o.parquet", "--data", "zipf.npz", "--repeats", "1", "--json")
+    assert evaluated.document["points"][-1]["accuracy"] == 1.0

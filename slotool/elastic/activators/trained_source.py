@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.artifacts import Artifact, open_artifact
-from slotool.data import DataSource, has_many_labels, load_dataset, load_multilabel
+from slotool.data import DataSource, has_many_labels, load_dataset, load_multilabel, numbered
 from slotool.elastic.activators import importers
 from slotool.elastic.activators.importers.chain import in_shape
 from slotool.elastic.activators.mlp import MLP
@@ -40,13 +40,14 @@ class TrainedSource:
         """The network at ``path``: an artifact, a file of ``FILES``, or module:factory of a torch module.
 
         ``version``: which of a family; ``data``: name of a data set, by default the one that an artifact says it was
-        trained on. Raises ``InputError`` for a version that is not there or not said, and for a network of another
-        library without ``data``.
+        trained on; of its classes some may not occur, where labels are class numbers. Raises ``InputError`` for a
+        version that is not there or not said, and for a network of another library without ``data``.
         """
         if not is_foreign(path):
             parent = open_artifact(path, ("network", "family"))
             source = _version(Family.load(parent), version)
-            return cls(source, _load(source, data or parent.manifest["config"].get("data", "auto")), (parent,))
+            dataset = _load(source, data or parent.manifest["config"].get("data", "auto"))
+            return cls(source, numbered(dataset, source.mlp.classes), (parent,))
         if version is not None:
             raise InputError(f"{path} is one network and no family: --version has no effect on it")
         if data is None:
@@ -69,7 +70,8 @@ class TrainedSource:
             module, dataset = load_torch(str(path)), _load(None, data)
             mlp = _as_chain(lambda: _of_torch(module, dataset.input_shape))
         sparse = getattr(dataset, "sparse", False)
-        return cls(Version.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse), dataset)
+        version = Version.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse)
+        return cls(version, numbered(dataset, mlp.classes))
 
     @property
     def data_name(self) -> Any:
