@@ -15,6 +15,7 @@ from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
+from slotool.timing.interference import NOT_DECIDED, QUIET_CORES, OtherWork, state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,11 +30,13 @@ Configurations = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PlannedSwitching(Result):
-    """``plan``: on the best configuration; ``plans``: on each that was tried. ``plots``: files drawn."""
+    """``plan``: on the best configuration; ``plans``: on each that was tried. ``busy_cores``: kept busy by other
+    processes meanwhile. ``plots``: files drawn."""
 
     plan: SwitchingPlan
     plans: Sequence[SwitchingPlan]
     out: Path
+    busy_cores: float
     plots: Sequence[Path] = ()
 
     schema = "gen-switching-plan"
@@ -47,7 +50,18 @@ class PlannedSwitching(Result):
 
     def findings(self) -> Mapping[str, Any]:
         plots = [str(path) for path in self.plots]
-        return {"out": str(self.out), "plan": self.plan.document(), "plots": plots}
+        timing = {"timing": self._timing, "cores_busy_with_others": self.busy_cores}
+        return {"out": str(self.out), "plan": self.plan.document(), **timing, "plots": plots}
+
+    @property
+    def _timing(self) -> str:
+        return state(self.busy_cores < QUIET_CORES)
+
+    @property
+    def warnings(self) -> list[str]:
+        if self.busy_cores < QUIET_CORES:
+            return []
+        return [f"rates are lower bounds, {NOT_DECIDED}: other processes kept {self.busy_cores:.1f} cores busy"]
 
     def shown(self) -> list[Part]:
         from slotool.rules.switching import EFFECTIVE_ACCURACY
@@ -65,6 +79,7 @@ class PlannedSwitching(Result):
         return [
             table(f"{plan.subject}: rates up to which {limit}", columns, cells),
             f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {steps}; beyond that the same",
+            f"timing: {self._timing}",
             *(f"wrote {path}" for path in (self.out, *self.plots)),
         ]
 
@@ -149,11 +164,14 @@ def gen_switching_plan(
     search = _search(artifact, outcomes, latency, deadline_ms, by, configurations, device, duration_s, data, seed)
     reporter = reporter_of(progress)
     reporter.note(str(_cost(search).shown()[0]))
+    others = OtherWork()
     with reporter.progress("load tests", total=search.load_tests) as steps:
         plans = search.run(steps.advance)
+    _, busy_cores = others.read()
     plan = best_configuration(plans).beside(plans)
     plan.save(written)
-    return PlannedSwitching(plan, plans, written, [] if plots is None else _draw(plan, written, Path(plots)))
+    drawn = [] if plots is None else _draw(plan, written, Path(plots))
+    return PlannedSwitching(plan, plans, written, busy_cores, drawn)
 
 
 @typed

@@ -138,7 +138,8 @@ class Reproduction(Result):
     def findings(self) -> Mapping[str, Any]:
         rows = [
             {"paper": paper["paper"], "figure": f["number"], "title": f["title"], "claim": f["claim"],
-             "here": f["says"], "agrees": f["agrees"], "not_here": f["not_here"]}
+             "here": f["says"], "agrees": f["agrees"], "not_here": f["not_here"],
+             "timing": f.get("timing")}
             for paper in self.papers for f in paper["figures"]
         ]  # fmt: skip
         missing = [
@@ -157,12 +158,15 @@ class Reproduction(Result):
                 )
                 for p in self.papers
             ]
-        columns = ["figure", "the paper", "here", "agrees"]
+        columns = ["figure", "the paper", "here", "agrees", "timing"]
         tables = [
             table(
                 paper["title"],
                 columns,
-                [(f["number"], f["claim"], f["says"] or f["not_here"], _AGREES[f["agrees"]]) for f in paper["figures"]],
+                [
+                    (f["number"], f["claim"], f["says"] or f["not_here"], _AGREES[f["agrees"]], f.get("timing") or "–")
+                    for f in paper["figures"]
+                ],
             )
             for paper in self.papers
         ]

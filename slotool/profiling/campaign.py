@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 
 from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
@@ -24,6 +23,7 @@ from slotool.profiling.plan import Item, Plan, Settings, make_plan, solo_items
 from slotool.profiling.rows import EXTRA_COLUMNS, Key, Row, by_key, check_row, doubt, key_of, present_names
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
+from slotool.timing.interference import OtherWork
 
 # Columns that only a campaign writes.
 _MARKS = ("content", "rounds", "stable", "calls_per_sample")
@@ -103,21 +103,20 @@ class Campaign:
         ``provenance["campaign"]`` of the table tells of this run: items measured, resumed and left over, seconds,
         and how many cores other processes kept busy meanwhile. Raises ``WorkerError`` when no worker can be started.
         """
-        started, busy_before, measured = time.monotonic(), _seconds_of_others(), 0
+        started, others, measured = time.monotonic(), OtherWork(), 0
         with self._engine(self._settings) as engine:
             for rows in engine.rows(self._due(started)):
                 self._journal.append(*rows)
                 self._failed |= {key_of(row) for row in rows if row["status"] != "ok"}
                 measured += 1
                 progress()
-        seconds = time.monotonic() - started
-        busy_s = _seconds_of_others() - busy_before if engine.only_here else 0.0
+        seconds, busy_cores = others.read()
         run = {
             "measured": measured,
             "resumed": self.plan.resumed,
             "left": 0 if self._has_enough() else max(0, len(self.plan.todo) - measured - self._passed),
             "seconds": seconds,
-            "cores_busy_with_others": max(0.0, busy_s) / seconds,
+            "cores_busy_with_others": busy_cores if engine.only_here else 0.0,
         }
         # Rows of an earlier table have every column, rows of the journal only those that were set.
         defaults = {column.name: column.default for column in LatencyTable.schema.columns}
@@ -247,13 +246,6 @@ def _completed(row: Mapping[Any, Any], provenance: Mapping[str, Any]) -> Row:
     if found["status"] == "timeout" and (limit is None or math.isnan(limit)):
         found["limit_s"] = provenance.get("timeout_s")
     return found
-
-
-def _seconds_of_others() -> float:
-    """CPU seconds that this machine has spent on processes other than this one and its finished children."""
-    times, own = psutil.cpu_times(), os.times()
-    busy = times.user + times.system + times.nice + times.irq + times.softirq + times.steal
-    return float(busy - (own.user + own.system + own.children_user + own.children_system))
 
 
 def _make_durable(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,14 @@ from safetensors.torch import load_file, save_file
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.supernet import Supernet
 from slotool.graphs.torch_module import GraphModule
+from slotool.timing.turns import in_turns
 
 REPEATS = 200
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Actuation:
-    """Median seconds, of this thread's CPU time. ``forward_s``: one call of one example at the largest point.
+    """Median seconds. ``forward_s``: one call of one example at the largest point.
 
     ``switch_s``: what a call costs more after one at the other end of the range than after one at its own;
     ``extracted_switch_s``: the same of two extracted subnets that are both loaded. ``load_s``: reading the largest
@@ -49,22 +47,11 @@ def measured_actuation(model: Supernet, one: np.ndarray, folder: Path, repeats: 
     )
 
 
-def switching_s(
-    first: Callable[[], object], second: Callable[[], object], repeats: int, *, clock: Clock = time.thread_time
-) -> float:
-    """Median of what a round of both by turns costs more than a round of each twice, per call. ``clock``: as in
-    ``interleaved_s``."""
-    extra = np.empty(repeats)
-    for i in range(repeats):
-        seconds = {}
-        for before, now in ((first, first), (second, first), (second, second), (first, second)):
-            before()
-            started = clock()
-            now()
-            seconds[before, now] = clock() - started
-        turns, stays = seconds[second, first] + seconds[first, second], seconds[first, first] + seconds[second, second]
-        extra[i] = (turns - stays) / 2
-    return float(np.median(extra))
+def switching_s(first: Callable[[], object], second: Callable[[], object], repeats: int) -> float:
+    """Seconds that a call costs more where both take turns than where each follows itself."""
+    orders = ((first, second) * 2, (first,) * 4, (second,) * 4)
+    turns, one, other = interleaved_s(*(lambda o=order: [call() for call in o] for order in orders), repeats=repeats)
+    return (turns - (one + other) / 2) / 4
 
 
 def loading_s(module: GraphModule, file: Path, repeats: int) -> float:
@@ -78,25 +65,15 @@ def loading_s(module: GraphModule, file: Path, repeats: int) -> float:
     return median_s(load, repeats)
 
 
-def interleaved_s(*calls: Callable[[], object], repeats: int = REPEATS, clock: Clock = time.thread_time) -> list[float]:
-    """Median seconds of each; they take turns, so that drift hits all alike; the second run of a turn counts.
-
-    Seconds are those of ``clock``: this thread's, in which other programs' turns on the core do not count; of calls
-    that wait for a device ``time.perf_counter``.
-    """
-    seconds = np.empty((len(calls), repeats))
-    for i in range(repeats):
-        for c, call in enumerate(calls):
-            call()
-            started = clock()
-            call()
-            seconds[c, i] = clock() - started
-    return [float(value) for value in np.median(seconds, axis=1)]
+def interleaved_s(*calls: Callable[[], object], repeats: int = REPEATS) -> list[float]:
+    """Median seconds of each call, measured in turns."""
+    found: list[float] = in_turns(calls, lambda block: [[()] * len(block)] * len(calls), repeats).medians_s.tolist()
+    return found
 
 
-def median_s(call: Callable[[], object], repeats: int = REPEATS, *, clock: Clock = time.thread_time) -> float:
-    """Median seconds of one call, as ``interleaved_s``."""
-    return interleaved_s(call, repeats=repeats, clock=clock)[0]
+def median_s(call: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Median seconds of one call."""
+    return interleaved_s(call, repeats=repeats)[0]
 
 
 def run_once(module: GraphModule, x: np.ndarray) -> np.ndarray:

@@ -15,8 +15,8 @@ from typing import Any
 from slotool.errors import RunError
 
 Document = Mapping[str, Any]
-# 1 is a verdict, given with its document: a guarantee that a sample violates does not end what asked for it.
-_ANSWERED = (0, 1)
+# 1 is a verdict, given with its document, and 4 one that a disturbed machine leaves open: neither ends the whole.
+_ANSWERED = (0, 1, 4)
 # Lines of stderr that may hold the cause of a failure.
 _LAST_WORDS = 2
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Other processes on the machine from which on a figure is said to be disturbed, in cores.
-BUSY_CORES = 0.1
+from slotool.timing.interference import QUIET_CORES, state
+
 _AGREES = {True: "yes", False: "**no**", None: "–"}
 
 
@@ -69,7 +69,8 @@ def _section(figure: Mapping[str, Any]) -> str:
 def _commands(commands: Sequence[Mapping[str, Any]]) -> str:
     seconds = sum(command["seconds"] for command in commands)
     busy = sum(command["seconds"] * command["busy_cores"] for command in commands) / max(seconds, 1e-9)
-    shared = f" Other processes kept {busy:.1f} cores busy meanwhile." if busy >= BUSY_CORES else ""
+    quiet = busy < QUIET_CORES
+    shared = f" Timing: {state(quiet)}" + ("." if quiet else f"; other processes kept {busy:.1f} cores busy.")
     if not commands:
         return "Computed from these data, without a command.\n"
     lines = "\n".join(f"$ {command['command']}" for command in commands)

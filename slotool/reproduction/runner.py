@@ -16,6 +16,7 @@ from slotool.machine import machine_facts, machine_id
 from slotool.reproduction.page import page
 from slotool.reproduction.paper import Figure, Paper
 from slotool.reproduction.workspace import NotHere, Scale, Workspace
+from slotool.timing.interference import QUIET_CORES, state
 
 Document = Mapping[str, Any]
 
@@ -130,7 +131,9 @@ def _made(figure: Figure, workspace: Workspace, out: Path) -> dict[str, Any]:
         if found.plot is not None:
             plot_file = f"{workspace.folder.name}-{figure.number}.png"
             save_png(found.plot, out / plot_file)
-    return {**result, "date": _today(), "plot": plot_file, "commands": [asdict(ran) for ran in workspace.ran]}
+    timing = state(all(ran.busy_cores < QUIET_CORES for ran in workspace.ran))
+    commands = [asdict(ran) for ran in workspace.ran]
+    return {**result, "date": _today(), "plot": plot_file, "commands": commands, "timing": timing}
 
 
 def _today() -> str:

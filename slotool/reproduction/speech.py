@@ -8,7 +8,6 @@ comes with it, at seven beam widths.
 from __future__ import annotations
 
 import argparse
-import time
 import wave
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pandas as pd
 from slotool.errors import DataError
 from slotool.extras import require
 from slotool.tables import OutcomeTable
+from slotool.timing.turns import in_turns, timing_columns
 
 # Beams of states and of words as powers of ten, from narrow to beyond pocketsphinx's default, which is the sixth.
 VERSIONS = {
@@ -63,12 +63,21 @@ def asr_outcomes(
         chosen = np.random.default_rng(seed).choice(len(found), limit, replace=False)
         found = [found[at] for at in sorted(chosen)]
     decoders = {version: _decoder(*beams) for version, beams in VERSIONS.items()}
-    rows: list[dict[str, Any]] = []
-    for utterance in found:
-        sound = _sound(utterance.file)
-        rows += [_answer(utterance, version, decoder, sound) for version, decoder in decoders.items()]
-        progress()
-    return OutcomeTable(pd.DataFrame(rows))
+    answers: list[list[dict[str, Any]]] = [[{}] * len(found) for _ in decoders]
+
+    def queries(block: range) -> list[list[tuple[Any, bytes]]]:
+        sounds = [_sound(found[i].file) for i in block]
+        return [[(decoder, sound) for sound in sounds] for decoder in decoders.values()]
+
+    def received(version: int, utterance: int, hypothesis: Any) -> None:
+        answers[version][utterance] = _answer(found[utterance], hypothesis)
+
+    turns = in_turns([_decode] * len(decoders), queries, len(found), received=received, progress=progress)
+    parts = [
+        pd.DataFrame(answers[at]).assign(version=f"beam {version}", **timing_columns(turns, at))
+        for at, version in enumerate(decoders)
+    ]
+    return OutcomeTable(pd.concat(parts, ignore_index=True))
 
 
 def _utterances(folder: Path) -> Iterator[Utterance]:
@@ -98,20 +107,19 @@ def _sound(file: Path) -> bytes:
         raise DataError(f"{file}: not a WAV file ({error})") from error
 
 
-def _answer(utterance: Utterance, version: str, decoder: Any, sound: bytes) -> dict[str, Any]:
-    started = time.perf_counter()
+def _decode(decoder: Any, sound: bytes) -> Any:
     decoder.start_utt()
     decoder.process_raw(sound, full_utt=True)
     decoder.end_utt()
-    latency_s = time.perf_counter() - started
-    heard = decoder.hyp()
+    return decoder.hyp()
+
+
+def _answer(utterance: Utterance, heard: Any) -> dict[str, Any]:
     words = "" if heard is None else heard.hypstr
     return {
         "example": utterance.name,
-        "version": f"beam {version}",
         "error": word_error_rate(utterance.text.split(), words.split()),
         "confidence": 0.0 if heard is None else float(heard.prob),
-        "latency_s": latency_s,
         "answer": words,
     }
 

@@ -199,5 +199,5 @@ def loading(workspace: Workspace) -> Found:
             ("the same of two extracted subnets in memory", duration(found.extracted_switch_s)),
             ("loading the extracted subnet", duration(found.load_s)),
         ],
-        data=f"a supernet trained on {_name(data)}, CPU time of one thread",
+        data=f"a supernet trained on {_name(data)}, one thread",
     )

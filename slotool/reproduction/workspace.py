@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,8 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.atomic import whole_file
 from slotool.data.registry import shipped_dataset, shipped_table
 from slotool.errors import SlotoolError
-from slotool.process import cpu_seconds_of_others
 from slotool.reproduction.commands import Document, outputs_of, run_command
+from slotool.timing.interference import OtherWork
 
 Scale = Literal["small", "paper"]
 Value = TypeVar("Value")
@@ -204,10 +203,9 @@ class Workspace:
         return all(path.stat().st_mtime <= kept.stat().st_mtime for path in inputs)
 
     def _timed(self, line: str) -> dict[str, Any]:
-        started, others_s = time.perf_counter(), cpu_seconds_of_others()
+        others = OtherWork()
         document = run_command(line, self.folder)
-        seconds = time.perf_counter() - started
-        busy = max(0.0, cpu_seconds_of_others() - others_s) / seconds
+        seconds, busy = others.read()
         return {"command": self.shown(line), "document": document, "seconds": seconds, "busy_cores": busy}
 
 

@@ -12,6 +12,7 @@ from slotool.serving.events import warn
 from slotool.serving.router import Router
 from slotool.serving.runtime_settings import ReloadableSettings
 from slotool.tables import OperatingPoint
+from slotool.timing.interference import QUIET_CORES, OtherWork, state
 
 LOOK_S = 1.0
 
@@ -27,7 +28,7 @@ class Reprofiling:
         self._router, self._settings, self._pool = router, settings, pool
         self._watches: dict[str, LatencyWatch] = {}
         self._spaces: dict[str, ControlSpace] = {}
-        self._reloads = settings.reloads
+        self._reloads, self._others = settings.reloads, OtherWork()
         router.results.call_listener = self.observe
 
     def observe(self, model: str, point: OperatingPoint, examples: int, took_us: float, now_us: float) -> None:
@@ -61,16 +62,21 @@ class Reprofiling:
             return
         factors = {name: watch.factors for name, watch in self._watches.items() if watch.factors}
         await self._settings.correct(factors, self._pool)
+        _, busy_cores = await asyncio.to_thread(self._others.read)
+        self._others = OtherWork()
         for name in changed:
-            self._report(name, factors.get(name, {}))
+            self._report(name, factors.get(name, {}), busy_cores)
 
-    def _report(self, model: str, factors: Mapping[OperatingPoint, float]) -> None:
+    def _report(self, model: str, factors: Mapping[OperatingPoint, float], busy_cores: float) -> None:
         least, most = min(factors.values()), max(factors.values())
         by = f"{most:.2f}" if most - least < 0.005 else f"{least:.2f} to {most:.2f}"
+        timing = state(busy_cores < QUIET_CORES)
         self._router.metrics.corrected(model, {point.key: factor for point, factor in factors.items()}, self._pool)
         self._router.events.emit(
             "replan",
-            f"{model}: calls take {by} times what the latency table says; planned again",
+            f"{model}: calls take {by} times what the latency table says; planned again; timing: {timing}",
             model=model,
+            timing=timing,
+            cores_busy_with_others=round(busy_cores, 2),
             factors={point.key: round(factor, 4) for point, factor in factors.items()},
         )

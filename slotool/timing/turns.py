@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from slotool.process import collector_off, torch_threads
+from slotool.machine import usable_cores
+from slotool.process import collector_off, cores_by_preference, torch_threads
 from slotool.tables import OutcomeTable
 from slotool.tables.outcomes import DISTURBED, SAMPLES
 from slotool.tables.statistics import median_interval
@@ -58,8 +58,7 @@ class Watch:
     @contextmanager
     def opened() -> Iterator[Watch]:
         """Watch of this process."""
-        cores = sorted(os.sched_getaffinity(0))
-        with Interference(cores, oversubscribed=torch_threads() > len(cores)) as interference:
+        with Interference(cores_by_preference(), oversubscribed=torch_threads() > usable_cores()) as interference:
             yield Watch(time.perf_counter, interference, interference.look_again)
 
 

@@ -15,9 +15,7 @@ from slotool.cli.options import Force, Json, Out, Seed
 
 # The file of the user's own networks; it also marks a folder that a demo made.
 OWN_NETWORKS = "own_networks.py"
-# Other work on the machine from which on figures are said to be spoiled, in cores.
-QUIET_CORES = 0.1
-# And from which on the walkthrough ends with what that means.
+# Other work on the machine, in cores, from which on the walkthrough ends with what that means.
 SPOILING_CORES = 0.5
 NEXT = (
     "slotool predict --onnx model.onnx                   # how long would my network take here?",
@@ -45,12 +43,10 @@ def demo(
 
     Example: slotool demo --out demo-run
     """
-    import time
-
     from slotool.cli.output import Output, duration, table
     from slotool.data.registry import shipped_dataset
     from slotool.extras import require
-    from slotool.process import cpu_seconds_of_others
+    from slotool.timing.interference import QUIET_CORES, OtherWork, state
 
     require("onnx", "onnxruntime", "matplotlib", needed_by="the demo")
     output = Output(as_json=json)
@@ -60,38 +56,33 @@ def demo(
     rows: list[list[str]] = []
     taken_s: dict[str, float] = {}
     others: dict[str, float] = {}
-    started = time.perf_counter()
+    whole = OtherWork()
     with output.progress("walkthrough", total=len(steps)) as progress:
         for number, step in enumerate(steps, 1):
             progress.say(f"{number}/{len(steps)} {step.title}")
-            began, busy_s = time.perf_counter(), cpu_seconds_of_others()
+            other = OtherWork()
             document = _taken(step, folder, output, f"{number:>2}/{len(steps)} {step.title}")
-            taken_s[step.title] = time.perf_counter() - began
-            others[step.title] = max(0.0, cpu_seconds_of_others() - busy_s) / taken_s[step.title]
-            found, disturbed = step.figures(document, folder), _disturbed(others[step.title])
-            rows += [[step.title, name, value, disturbed] for name, value in found.items()]
+            taken_s[step.title], others[step.title] = other.read()
+            timing = state(others[step.title] < QUIET_CORES)
+            rows += [[step.title, name, value, timing] for name, value in step.figures(document, folder).items()]
             progress.advance()
-    seconds = time.perf_counter() - started
+    seconds, _ = whole.read()
     document = {
         "folder": str(out),
         "seconds": seconds,
         "steps_s": taken_s,
         "cores_busy_with_others": others,
+        "timing": {title: state(cores < QUIET_CORES) for title, cores in others.items()},
         "figures": {f"{title}: {name}": value for title, name, value, _ in rows},
         "report": str(out / "report.html"),
         "next": list(NEXT),
     }
     closing = f"{len(steps)} steps in {duration(seconds)}; the plots are in {out / 'report.html'}"
-    shown = table("Walkthrough", ["step", "figure", "value", "other work"], _each_step_once(rows))
+    shown = table("Walkthrough", ["step", "figure", "value", "timing"], _each_step_once(rows))
     spoiled = _spoiled(sum(others[title] * taken_s[title] for title in taken_s) / seconds)
     output.result(
         "demo", document, shown, closing, *spoiled, "Next, with files of your own:", *(f"  {line}" for line in NEXT)
     )
-
-
-def _disturbed(cores: float) -> str:
-    """What of the machine others had meanwhile, where that was enough to spoil a figure."""
-    return f"{cores:.1f} of {os.cpu_count()} cores" if cores >= QUIET_CORES else ""
 
 
 def _spoiled(cores: float) -> list[str]:
@@ -105,7 +96,7 @@ def _spoiled(cores: float) -> list[str]:
 
 
 def _each_step_once(rows: list[list[str]]) -> list[list[str]]:
-    """The step and the other work stand in the first row of a step only."""
+    """The step and its timing stand in the first row of a step only."""
     before = [None, *(row[0] for row in rows)]
     return [row if row[0] != last else ["", *row[1:3], ""] for row, last in zip(rows, before, strict=False)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from tests.perf.gpu_pieces.piece import Figures, Piece
 from tests.perf.gpu_pieces.solo import SEED
 
 # A host waits for a device in wall-clock time; the CPU's own figures are of this thread's CPU time.
-CLOCK = time.perf_counter
 CALIBRATED, DRAWN, MIN_LOADINGS = 4, 2, 3
 
 
@@ -60,10 +58,10 @@ def measured(piece: Piece, space: Space) -> Figures:
     return {
         "subnets": len(there.points),
         "weight_bytes": model.weight_bytes,
-        "forward_s": actuation.median_s(forward(last), repeats, clock=CLOCK),
-        "extracted_forward_s": actuation.median_s(large, repeats, clock=CLOCK),
-        "switch_s": actuation.switching_s(forward(first), forward(last), repeats, clock=CLOCK),
-        "extracted_switch_s": actuation.switching_s(small, large, repeats, clock=CLOCK),
+        "forward_s": actuation.median_s(forward(last), repeats),
+        "extracted_forward_s": actuation.median_s(large, repeats),
+        "switch_s": actuation.switching_s(forward(first), forward(last), repeats),
+        "extracted_switch_s": actuation.switching_s(small, large, repeats),
         "load_s": loading_s(alone[-1], piece.folder / "subnet.safetensors", piece.device, repeats // 10),
     }
 
@@ -92,4 +90,4 @@ def loading_s(module: GraphModule, file: Path, device: str, repeats: int) -> flo
         if device != "cpu":
             torch.cuda.synchronize()
 
-    return actuation.median_s(load, max(MIN_LOADINGS, repeats), clock=CLOCK)
+    return actuation.median_s(load, max(MIN_LOADINGS, repeats))
