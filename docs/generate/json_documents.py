@@ -434,7 +434,7 @@ verdict         text?           that no k keeps the allowed loss, or that choosi
 decided         flag            false: the verdict is not decided, as the machine was disturbed or rounds differ
 """,
     "build-tables-last-layer": """
-artifact        text            folder written
+artifact        text?           folder written; null where tables do not pay
 data            text            data set
 network         text            file or factory of the network
 runtime         text            library that runs the network up to its last layer
