@@ -9,7 +9,7 @@ from slotool.tables import OperatingPoint
 
 # A busy machine makes calls several times as long, and stops all for a while: that is no hang. Where it can be, half of
 # the limit is left, so that the requests of a frozen worker are answered by another.
-USUAL_FACTOR, LEAST_FACTOR, LEAST_S = 20.0, 3.0, 2.0
+USUAL_FACTOR, MIN_FACTOR, MIN_S = 20.0, 3.0, 2.0
 
 
 class HangLimit:
@@ -18,7 +18,7 @@ class HangLimit:
     def __init__(self, hang_s: float):
         self._hang_s = hang_s
         # Between two looks for calls that are longer.
-        self.look_s = min(hang_s, LEAST_S) / 4
+        self.look_s = min(hang_s, MIN_S) / 4
         self._times: defaultdict[str, CallTimes] = defaultdict(CallTimes)
 
     def observe(self, model: str, point: OperatingPoint, size: int, took_s: float) -> None:
@@ -28,5 +28,5 @@ class HangLimit:
         usual_s = 1e-6 * self._times[model].of(point, size.bit_length())
         if not usual_s:
             return self._hang_s
-        limit_s = max(LEAST_S, LEAST_FACTOR * usual_s, min(USUAL_FACTOR * usual_s, self._hang_s / 2))
+        limit_s = max(MIN_S, MIN_FACTOR * usual_s, min(USUAL_FACTOR * usual_s, self._hang_s / 2))
         return min(self._hang_s, limit_s)
