@@ -80,6 +80,8 @@ class Call:
             time.sleep(0.5)
         if self._what == "work":
             sum(range(500_000))
+        elif self._what == "pace":
+            time.sleep(0.02)  # far longer than a crowded machine wakes it too late
         elif self._what == "shake":
             time.sleep(0.0005 if self._count % 2 else 0.005)
         else:
