@@ -28,6 +28,7 @@ from slotool.profiling.plan import Settings
 from slotool.scheduling.batching import ControlGrid, make_policy
 from slotool.scheduling.policy import Policy
 from slotool.testing.policies import three_versions
+from slotool.testing.suites import suites
 
 Install = Callable[..., None]
 POLICY = """
@@ -76,10 +77,19 @@ def arrays():
 class TenLines(DataAdapter):
     name = "ten-lines"
     reads = "digits"
+    suffixes = (".ten",)
 
     def open(self, location, options):
         y = np.array(list(location.path.read_text()), dtype=np.int64)
         return ArrayTable(location.text, {"x": y / 10, "y": y})
+
+
+class Whole(DataAdapter):
+    name = "whole"
+    reads = "the name of a data set"
+
+    def open(self, location, options):
+        return load_dataset(location.path.read_text())
 """
 PREDICTOR = """
 from slotool.predictors.linear import LinearPredictor
@@ -220,6 +230,31 @@ def test_data_sets_of_plugins_are_loaded_by_name_and_what_they_raise_is_one_sent
     assert "data set 'torn', of a plugin, failed: KeyError: 'x'" in refusal(lambda: load_dataset("torn"))
     assert "tens has one label per example" in refusal(lambda: load_multilabel("tens"))
     assert "there are digits, fashion-mnist, pair, ten-lines, tens, torn" in refusal(lambda: load_dataset("none"))
+
+
+def test_files_are_read_by_the_adapter_of_a_plugin_that_has_their_suffix(install: Install, tmp_path: Path) -> None:
+    points = ("ten-lines = acme:TenLines", "whole = acme:Whole", "gone = acme:Gone")
+    install("acme", DATA, *(f"datasets {point}" for point in points))
+    path = tmp_path / "file.ten"
+    path.write_text("0123456789" * 10)
+    for name in (f"{path}", f"{path}:y", f"ten-lines:{path}"):
+        assert len(load_dataset(name, label="y").train) == len(load_dataset(f"ten-lines:{path}", label="y").train)
+    assert "this is no data file" in refusal(lambda: load_dataset(str(path.rename(tmp_path / "file.eleven"))))
+
+
+def test_a_finished_data_set_of_a_plugin_is_loaded_again_by_what_it_was_asked_as(
+    install: Install, tmp_path: Path
+) -> None:
+    install("acme", DATA, "datasets whole = acme:Whole")
+    (path := tmp_path / "named").write_text("digits")
+    loaded = load_dataset(f"whole:{path}")
+    np.testing.assert_array_equal(load_dataset(loaded.source).train.x, loaded.train.x)
+    assert loaded.source == f"whole:{path}"
+
+
+def test_a_reader_of_files_has_no_data_set_for_the_conformance_suite_to_test() -> None:
+    with pytest.raises(InputError, match="reads files"):
+        list(suites("dataset", "slotool.data.adapters.csv:CsvAdapter"))
 
 
 def test_a_model_of_a_plugin_is_known_by_its_suffix_or_scheme(install: Install) -> None:

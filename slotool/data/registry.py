@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from slotool.data.adapters.xmc import XmcAdapter
 from slotool.data.assembly import assemble
 from slotool.data.dataset import Dataset, MultiLabelDataset, MultiLabelSplit
 from slotool.data.options import DataOptions, DataSource, ImageOptions, Tensor
-from slotool.errors import DataError
+from slotool.errors import DataError, PluginError
 from slotool.plugins import Registry
 
 DATA_DIR_VARIABLE = "SLOTOOL_DATA_DIR"
@@ -105,7 +106,9 @@ def open_dataset(
         if replace(options, tensors=(), classes=(), features=()) != DataOptions():
             what = "options for labels, inputs and images have no effect"
             raise DataError(f"{source.name} is a finished data set: {what}")
-        return opened
+        # A plugin may have made it of another data set.
+        is_named = opened.source and not isinstance(adapter, PluginAdapter)
+        return opened if is_named or source.name == opened.name else replace(opened, source=source.document())
     return replace(assemble(opened, options, stored=stored), source=source.document())
 
 
@@ -132,7 +135,7 @@ def load_multilabel(data: str | DataSource | Mapping[str, Any], folder: str | Pa
         ) from None
     opened = adapter.open(location, options)
     if isinstance(opened, MultiLabelDataset):
-        return opened
+        return opened if opened.source else replace(opened, source=source.document())
     made = opened if isinstance(opened, Dataset) else assemble(opened, options)
     if made.target != "sets":
         raise DataError(f"{name} has one label per example; a set of any number of labels per example is needed")
@@ -168,6 +171,13 @@ def locate(
         found = _by_content(location)
         if found is not None:
             return found, location, options.for_label(label)
+    for text, label in ((name, None), name.rpartition(":")[::2]):
+        location = Location(text, _path(text, searched), searched)
+        for plugin in registry.plugins if location.path.is_file() else ():
+            with suppress(PluginError):  # an error only where its name is asked for
+                adapter = PluginAdapter(plugin, registry.load(plugin))
+                if adapter.recognises(location):
+                    return adapter, location, options.for_label(label)
     raise _unknown(name, searched)
 
 

@@ -46,8 +46,14 @@ def _predictor(given: Any, place: str) -> Iterator[type]:
 
 
 def _dataset(given: Any, place: str) -> Iterator[type]:
+    from slotool.data.adapters.base import DataAdapter
     from slotool.testing.datasets import DatasetConformance
 
+    if isinstance(given, type) and issubclass(given, DataAdapter):
+        raise InputError(
+            f"{place} reads files: name a function without arguments that returns the data set of one, such as "
+            "lambda: load_dataset('NAME:FILE')"
+        )
     yield _suite(DatasetConformance, make=staticmethod(_callable(given, place)))
 
 

@@ -25,6 +25,11 @@ class PluginAdapter(DataAdapter):
     def takes_location(self) -> bool:
         return isinstance(self._made, type) and issubclass(self._made, DataAdapter)
 
+    def recognises(self, location: Location) -> bool:
+        """True if a reader of files has the suffix of this one."""
+        suffixes = getattr(self._made, "suffixes", ()) if self.takes_location else ()
+        return bool(suffixes) and location.path.is_file() and location.text.lower().endswith(tuple(suffixes))
+
     def open(self, location: Location, options: DataOptions) -> Any:
         """Raises ``DataError`` also for whatever else the package's code raises."""
         try:
