@@ -36,7 +36,8 @@ def gen_rules(
     loss_limit: float = 0.0,
     method: str = "certified",
     confidence: float = 0.999,
-    max_error: float = 1.0,
+    best: str | None = None,
+    max_error: float | None = None,
     objective: str = "both",
     policies: str | Sequence[str] = POLICIES,
     thresholds: int = 50,
@@ -61,7 +62,9 @@ def gen_rules(
         loss_limit: Of ``"quantile"``: points of error.
         method: ``"certified"`` (proven), ``"bootstrap"`` (the paper's) or ``"naive"`` (best single version).
         confidence: Probability that no tier exceeds its tolerance.
-        max_error: Upper limit of an error in the table.
+        best: Version that tolerances are relative to; None: the truly best one, whichever the table shows, so that
+            each tier is proven against every version.
+        max_error: Upper limit of an error; None: 1 or, where errors are larger, the largest of the table.
         objective: ``"response-time"``, ``"cost"`` or ``"both"``.
         policies: Ensembles to choose from, of ``"osfa"``, ``"seq"``, ``"conc"`` and ``"cascade"``.
         thresholds: Thresholds to try per pair of versions.
@@ -112,13 +115,23 @@ def gen_rules(
         max_error=max_error,
         seed=seed,
         loss_limit=loss_limit,
+        best=best,
     )
     rules = make(policies=as_list(policies), group=group)
     if out is not None:
         rules.save(Path(out), replace=force)
     reporter = reporter_of(progress)
-    for version in constant_versions(found):
-        reporter.warn(f"{version} has one constant confidence, so it never answers first")
+    constant = constant_versions(found)
+    if len(constant) == len(found.versions):
+        reporter.warn("each version has one constant confidence, so no threshold separates requests")
+    else:
+        for version in constant:
+            reporter.warn(f"{version} has one constant confidence, so it never answers first")
+    if "max_error_observed" in rules.config:
+        reporter.warn(
+            f"proofs assume that no error exceeds {rules.max_error:g}, the largest of the table; give --max-error if "
+            "larger ones can occur"
+        )
     if group is not None and list(rules.config["groups"]) == [OTHERS]:
         reporter.warn(_no_groups(found, group))
     drawn: list[Path] = []
@@ -137,7 +150,7 @@ def estimate_rules(
     method: str = "certified",
     policies: str | Sequence[str] = POLICIES,
     thresholds: int = 50,
-    max_error: float = 1.0,
+    max_error: float | None = None,
 ) -> RulesEstimate:
     """How many ensembles ``gen_rules`` would compare, and about how long it would take.
 

@@ -108,15 +108,15 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
     base_s, base_cost, unit = rules.config["best_response_time_s"], rules.config["best_cost"], rules.unit
     tiers = [rule for rule in rules.rules if rule.objective == objective]
     cells = []
-    for point, group in groupby(tiers, key=lambda rule: rule.point):
+    for _, group in groupby(tiers, key=lambda rule: (rule.point, rule.promised)):
         same = list(group)
         least = f" (≥ {same[0].saves_at_least:.0%})" if same[0].saves_at_least > 0 else ""
         rule, span = same[0], dict.fromkeys((unit.number(same[0].tolerance), unit.number(same[-1].tolerance)))
         cells.append(
             [
                 unit.named("–".join(span)),
-                from_point(point).words,
-                unit.number(rule.bound),
+                from_point(rule.point).words,
+                "–" if rule.bound is None else unit.number(rule.bound),
                 unit.number(rule.degradation),
                 *([weakest_group(rule.groups, unit)] if rule.groups else []),
                 duration(rule.response_time_s),
@@ -202,9 +202,7 @@ def _saving(value: float, base: float) -> str:
 def _remarks(rules: RuleSet) -> list[str]:
     said, widest = [], max(rule.tolerance for rule in rules.rules)
     if rules.tolerance_kind == "relative" and widest > 1:
-        said = [
-            f"tolerance {widest:g} is {widest:.0%} of {rules.best_version}'s error; {widest:g} % is {widest / 100:g}"
-        ]
+        said = [f"tolerance {widest:g} is {widest:.0%} of {rules.best_words}'s error; {widest:g} % is {widest / 100:g}"]
     objectives = {rule.objective for rule in rules.rules}
     free = {
         "cost": f"{rules.best_version} costs nothing, so that no tier can save cost",
@@ -217,23 +215,38 @@ def _remarks(rules: RuleSet) -> list[str]:
 
 
 def _remarks_on_proofs(rules: RuleSet) -> list[str]:
+    from slotool.rules import OSFA
+
     best = rules.best_version
     if rules.method != "certified":
         return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]
-    alone = [rule for rule in rules.rules if not rule.certified]
+    unproven, alone = _unproven(rules), [rule for rule in rules.rules if rule.point == OSFA(best).point]
     if len(alone) < len(rules.rules):
-        return [f"where {best} serves alone, no cheaper ensemble was proven to keep the tolerance"] if alone else []
+        dearest = f"where {best} serves alone, no cheaper ensemble was proven to keep the tolerance"
+        return [*unproven, *([dearest] if any(rule.promised for rule in alone) else [])]
     needed = rules.config["examples_for_first_saving"]
     if needed is None:
-        return [
-            f"nothing saved: no cheaper ensemble keeps the widest tolerance even as observed, so {best} serves alone"
-        ]
-    more = needed - rules.sample_size
-    alone_for_now = f"nothing certified, so {best} serves alone"
+        cause = "no cheaper ensemble keeps the widest tolerance even as observed"
+        return [*unproven, f"nothing saved: {cause}, so {best} serves alone"]
+    more, nothing = needed - rules.sample_size, f"nothing saved, so {best} serves alone"
     if more <= 0:
-        return [f"{alone_for_now}: more examples, a wider tolerance or a lower --confidence are needed"]
+        return [*unproven, f"{nothing}: more examples, a wider tolerance or a lower --confidence are needed"]
     how = f"about {float(f'{more:.2g}'):,.0f} more examples"
     return [
-        f"{alone_for_now}: {how} would be needed for the widest tolerance, or fewer at a lower --confidence than "
-        f"{rules.confidence:g}"
+        *unproven,
+        f"{nothing}: {how} would be needed for the widest tolerance, or fewer at a lower --confidence than "
+        f"{rules.confidence:g}",
     ]
+
+
+def _unproven(rules: RuleSet) -> list[str]:
+    """Which tiers promise nothing, and what to do about it."""
+    unproven = sorted({rule.tolerance for rule in rules.rules if not rule.promised})
+    if not unproven:
+        return []
+    best, unit = rules.best_version, rules.unit
+    span = unit.named("–".join(dict.fromkeys(map(unit.number, (unproven[0], unproven[-1])))))
+    doubt = "no version is proven to be the best"
+    if rules.best_bound is not None:
+        doubt = f"{best} alone is proven to keep only {unit.amount(rules.best_bound)}"
+    return [f"{span}: no promise, as {doubt}; --best {best} promises errors above {best}'s instead"]

@@ -83,11 +83,11 @@ def _promised(tier: Mapping[str, Any], best_version: str) -> str:
     elif own != tier["tolerance"]:
         named = f"tolerance {tier['tolerance']:g}{share}, answered by tier {own:g}"
     said = f"{named}: {tier['routing']}; "
-    if tier["bound"] <= 0 and not tier["note"]:
+    if tier["bound"] == 0 and not tier["note"]:
         return f"{said}answers as {best_version}"
     if not tier["certified"]:
         return f"{said}{tier['note'] or 'no bound is proven'}"
-    return f"{said}at most {_bound(tier)} worse than {best_version}, at confidence {tier['confidence']:g}"
+    return f"{said}at most {_bound(tier)} worse than {tier['above']}, at confidence {tier['confidence']:g}"
 
 
 def _bound(tier: Mapping[str, Any]) -> str:

@@ -43,7 +43,18 @@ def gen_rules(
     confidence: Annotated[
         float, _method("--confidence", help="Probability that no tier exceeds its tolerance.")
     ] = 0.999,
-    max_error: Annotated[float, _method("--max-error", help="Upper limit of an error in the table.")] = 1.0,
+    best: Annotated[
+        str | None,
+        _method(
+            "--best",
+            help="Version that tolerances are relative to.",
+            show_default="whichever is truly best",
+        ),
+    ] = None,
+    max_error: Annotated[
+        float | None,
+        _method("--max-error", help="Upper limit of an error.", show_default="1, or the table's largest if above"),
+    ] = None,
     group: Annotated[
         str | None, _method("--group", help="Column, such as language: tolerances hold for each value.")
     ] = None,
@@ -106,6 +117,7 @@ def gen_rules(
         tolerance_kind=tolerance_kind,  # type: ignore[arg-type]  # checked there
         loss_limit=loss_limit,
         confidence=confidence,
+        best=best,
         objective=objective,
         group=group,
         price=_price(price or []),

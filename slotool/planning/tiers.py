@@ -122,8 +122,9 @@ def _promised(mix: TierMix, rules: RuleSet) -> list[dict[str, Any]]:
             "tier": None if rule is None else rule.tolerance,
             "rule": "" if rule is None else rule.id,
             "routing": f"{rules.best_version} alone" if rule is None else from_point(rule.point).words,
-            "bound": 0.0 if rule is None else rule.bound,
-            "certified": rule is None or rule.certified,
+            "bound": rules.best_bound if rule is None else rule.bound,
+            "above": rules.best_words,
+            "certified": rules.best_bound == 0 if rule is None else rule.certified,
             "note": "" if rule is None else rule.note,
             "at_once": rule is not None and in_turn(rule.point) is not None,
         }

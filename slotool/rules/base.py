@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.rules.candidates import Candidates
 from slotool.rules.groups import Groups
-from slotool.rules.losses import Comparison, ToleranceKind, degradation
+from slotool.rules.losses import Comparison, ToleranceKind, degradation, losses
 from slotool.rules.policies import OSFA, POLICIES, Replayed, RoutingPolicy
 from slotool.tables import OutcomeTable
 
@@ -24,7 +24,8 @@ class Problem:
     ``tolerances`` ascending; ``tolerance_kind`` relative: (e − e_best) / e_best, or absolute: e − e_best.
     Errors lie in [0, ``max_error``]. ``groups``: each of which a tolerance is to hold for; None: for all together.
     ``recorded``: where the errors of ``outcomes`` are losses made from others (``losses``), the table of those; it says
-    which version is best.
+    which version is best. ``loss_limit``: of those losses. ``reference``: the version that tolerances are relative to;
+    None: the truly best one, whichever that is.
     """
 
     outcomes: OutcomeTable
@@ -38,6 +39,8 @@ class Problem:
     objectives: Sequence[str] = ("response-time", "cost")
     groups: Groups | None = None
     recorded: OutcomeTable | None = None
+    loss_limit: float = 0.0
+    reference: str | None = None
 
     @property
     def kind(self) -> ToleranceKind:
@@ -51,7 +54,10 @@ class Problem:
 
     @cached_property
     def best(self) -> int:
-        """Index of the version with the lowest mean error; of several, the fastest one, then the first."""
+        """Index of ``reference`` or, without one, of the version with the lowest mean error in the table; of several,
+        the fastest one, then the first."""
+        if self.reference is not None:
+            return self.outcomes.versions.index(self.reference)
         return int(np.lexsort((self.outcomes.matrix("latency_s").mean(axis=0), self.version_errors))[0])
 
     @cached_property
@@ -59,6 +65,15 @@ class Problem:
         """Mean error of each version: float64 [versions]."""
         means: np.ndarray = self.errors.mean(axis=0)
         return means
+
+    @cached_property
+    def references(self) -> list[tuple[int, OutcomeTable]]:
+        """Versions that may be the best, those with few errors first, and the table of losses against each."""
+        order = [self.best] if self.reference is not None else np.argsort(self.version_errors, kind="stable").tolist()
+        if self.recorded is None:
+            return [(at, self.outcomes) for at in order]
+        names = self.recorded.versions
+        return [(at, losses(self.recorded, "quantile", self.loss_limit, names[at])) for at in order]
 
     def candidates(self, rows: np.ndarray | None = None, policies: Sequence[str] | None = None) -> Candidates:
         """All ensembles to choose from; thresholds are quantiles over ``rows`` (default: the whole table)."""
@@ -114,11 +129,11 @@ class Listed:
 class Assessment:
     """The result of a generator for each of ``candidates``.
 
-    ``bound``: float64 [candidates], upper bound of the error degradation; infinite where there is none,
-    never above 0 for the best version alone. ``response_time_s`` and ``cost``: what it ranks by, expected or worst
-    case. ``config`` goes into the rule set, ``note`` to each rule. ``tested``: bool [candidates], those that were
-    tested; None for all. ``saves_at_least``: by objective float64 [candidates], shares of what the best version takes
-    that are proven to be saved; 0 where left out.
+    ``bound``: float64 [candidates], upper bound of the error degradation; infinite where there is none. Of the best
+    version alone it is never above 0, unless the generator covers ``any_best`` and the problem has no ``reference``.
+    ``response_time_s`` and ``cost``: what it ranks by, expected or worst case. ``config`` goes into the rule set,
+    ``note`` to each rule. ``tested``: bool [candidates], those that were tested; None for all. ``saves_at_least``: by
+    objective float64 [candidates], shares of what the best version takes that are proven to be saved; 0 where left out.
     """
 
     candidates: Candidates | Listed
@@ -135,13 +150,16 @@ class RuleGenerator(ABC):
     """A way to bound the error degradation of ensembles from a table of outcomes.
 
     ``name`` is what the command line calls it. ``proves``: whether its bounds hold together, for all candidates, with
-    probability ≥ confidence over the draw of the table. ``knows_groups``: and for each group.
+    probability ≥ confidence over the draw of the table. ``knows_groups``: and for each group. ``any_best``: without a
+    ``reference`` they hold above the truly best version, whichever that is; else above the one with the fewest errors
+    in the table.
     ``passes``: about how often, at most, it replays the table.
     """
 
     name: ClassVar[str]
     proves: ClassVar[bool] = False
     knows_groups: ClassVar[bool] = False
+    any_best: ClassVar[bool] = False
     passes: ClassVar[float] = 1.0
 
     @abstractmethod

@@ -61,7 +61,7 @@ def simulate(problem: Problem, candidates: Candidates, rows: np.ndarray, only: n
     ``rows``: int [trials, size], the examples of each trial. ``only``: bool [paths]; candidates on others are NaN.
     """
     metrics = candidates.sample_means(rows, only)
-    best_on_table = float(problem.version_errors.min())
+    best_on_table = float(problem.version_errors[problem.best])
     for trial in metrics:
         best_error = float(trial[0, candidates.best])
         if problem.tolerance_kind == "relative" and best_error == 0 and best_on_table > 0:

@@ -72,7 +72,7 @@ class Candidates:
         kinds = tuple(kind for kind in PAIRS if kind in policies)
         start = len(self.alone)
         for first in versions if kinds else ():
-            steps = _quantiles(self._confidence[slice(None) if rows is None else rows, first], thresholds)
+            steps = quantiles(self._confidence[slice(None) if rows is None else rows, first], thresholds)
             for second in versions:
                 if first != second and len(steps):
                     self.paths.append(self._path(first, second, kinds, steps, start))
@@ -167,15 +167,18 @@ class Candidates:
         return _Path(first, second, kinds, thresholds, bins, answers, start)
 
 
-def _quantiles(confidence: np.ndarray, count: int) -> np.ndarray:
-    """Ascending thresholds above the lowest confidence: at or below it the second version would never be asked."""
-    levels = np.linspace(0.0, 1.0, count + 2)[1:-1]
-    values = np.quantile(confidence, levels, method="higher")
-    stored = np.array([_stored(value) for value in values])
-    return np.unique(stored[stored > confidence.min()])
+def quantiles(values: np.ndarray, count: int) -> np.ndarray:
+    """At most ``count`` ascending thresholds above the lowest of ``values``, which would accept all examples; NaN is
+    left out. Each has at most ten digits, so that its text is exact."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return np.empty(0)
+    levels = np.quantile(known, np.linspace(0.0, 1.0, count + 2)[1:-1], method="higher")
+    found = np.array([ten_digits(level) for level in levels])
+    return np.asarray(np.unique(found[found > known.min()]))
 
 
-def _stored(value: float) -> float:
+def ten_digits(value: float) -> float:
     """``value`` rounded down to what a point's key can carry, so that a loaded rule treats ties as the table did."""
     rounded = float(f"{value:.10g}")
     return rounded if rounded <= value else float(f"{value - 1e-9 * abs(value):.10g}")

@@ -30,7 +30,7 @@ class Tier(Protocol):
     @property
     def point(self) -> OperatingPoint: ...
     @property
-    def bound(self) -> float: ...
+    def bound(self) -> float | None: ...
     @property
     def certified(self) -> bool: ...
     @property
@@ -48,6 +48,8 @@ class Tiers(Protocol):
     def best_version(self) -> str: ...
     @property
     def best_error(self) -> float: ...
+    @property
+    def reference(self) -> str: ...
     @property
     def config(self) -> Mapping[str, Any]: ...
     @property
@@ -74,6 +76,8 @@ def _of_settings(rules: Tiers) -> Iterator[str]:
     config = rules.config
     if rules.tolerance_kind not in TOLERANCE_KINDS:
         yield f"tolerance_kind is {rules.tolerance_kind[:40]!r}, expected {', '.join(TOLERANCE_KINDS)}"
+    if rules.reference not in ("any", "named", "observed"):
+        yield f"reference is {rules.reference[:40]!r}, expected any, named or observed"
     if not 0.5 < rules.confidence < 1:
         yield f"confidence is {rules.confidence:g}, expected a number between 0.5 and 1"
     if config and "max_error" not in config:
@@ -88,7 +92,9 @@ def _of_settings(rules: Tiers) -> Iterator[str]:
     errors = config.get("version_errors", {rules.best_version: rules.best_error})
     if not isinstance(errors, Mapping) or not all(map(_is_number, errors.values())) or not errors:
         yield "version_errors of config is another thing than numbers by version"
-    elif rules.best_version not in errors or errors[rules.best_version] > min(errors.values()):
+    elif rules.best_version not in errors or (
+        rules.reference != "named" and errors[rules.best_version] > min(errors.values())
+    ):
         best = min(errors, key=lambda version: errors[version])
         yield f"best_version is {rules.best_version!r}, but by version_errors of config it is {best!r}"
     limit = config.get("loss_limit", 0.0)
@@ -114,9 +120,10 @@ def _of_rules(rules: Tiers) -> Iterator[str]:
         if (rule.objective, rule.tolerance) in seen:
             yield f"{where}: tolerance {rule.tolerance:g} for {rule.objective} is there twice"
         seen.add((rule.objective, rule.tolerance))
-        if rule.certified and rule.bound > rule.tolerance + ROUNDING:
-            yield f"{where}: bound {rule.bound:g} is above its tolerance {rule.tolerance:g}, yet it is called certified"
-        if rule.certified and rule.point == best:
+        if rule.certified and (rule.bound is None or rule.bound > rule.tolerance + ROUNDING):
+            above = rule.bound is not None and f"bound {rule.bound:g} is above its tolerance {rule.tolerance:g}"
+            yield f"{where}: {above or 'it has no bound'}, yet it is called certified"
+        if rule.certified and rule.point == best and rules.reference != "any":
             yield f"{where}: it serves best_version {rules.best_version!r} alone, yet has a certificate"
         if certifying and not rule.certified and rule.point != best:
             yield (

@@ -14,11 +14,12 @@ import numpy as np
 
 from slotool.machine import usable_cores
 from slotool.rules.base import Problem
+from slotool.rules.candidates import quantiles
 from slotool.rules.cascades import ANSWERS, MAX_STEPS, Cascade
 from slotool.rules.certified import FIT_SHARE, LEARN_SHARE, ROUNDS, Certified
-from slotool.rules.generator import check_table, method_class
+from slotool.rules.generator import largest_error, method_class, usable_policies
 from slotool.rules.policies import OSFA, PAIRS
-from slotool.rules.search import MAX_GRID, MAX_KINDS, Examples, quantiles
+from slotool.rules.search import MAX_GRID, MAX_KINDS, Examples
 from slotool.tables import OutcomeTable
 
 # Examples that are looked at for the time; and seconds to learn the line through the confidences of so many.
@@ -42,11 +43,11 @@ def estimate(
     method: str,
     policies: Sequence[str],
     thresholds: int,
-    max_error: float,
+    max_error: float | None,
 ) -> Estimate:
     """What ``generate_rules`` would do with these. Raises like it, and ``InputError`` for an unknown method."""
     generator = method_class(method)
-    check_table(outcomes, policies, max_error)
+    policies = usable_policies(outcomes, policies, largest_error(outcomes) if max_error is None else max_error)
     drawn = np.random.default_rng(0).permutation(len(outcomes.examples))[:SAMPLE]
     sample = Problem(outcomes.examples_at(drawn), tolerances, policies=tuple(policies), thresholds=thresholds)
     larger = len(outcomes.examples) / len(drawn)

@@ -34,7 +34,7 @@ def routes(rules: RuleSet) -> dict[str, Any]:
         route = route_of(from_point(rule.point))
         facts = {name: getattr(rule, name) for name in _FACTS}
         tiers.append({**facts, "route": route})
-    named = ("method", "confidence", "tolerance_kind", "best_version")
+    named = ("method", "confidence", "tolerance_kind", "best_version", "reference")
     about: dict[str, Any] = {name: getattr(rules, name) for name in named}
     about["tolerances_are_shares"] = rules.are_shares
     if rules.tolerance_kind == "quantile":

@@ -16,14 +16,15 @@ from slotool.rules.certified import Certified
 from slotool.rules.groups import Groups
 from slotool.rules.losses import TOLERANCE_KINDS, ToleranceKind, comparison_of, losses
 from slotool.rules.naive import NaiveOSFA
-from slotool.rules.policies import PAIRS, POLICIES, Replayed, RoutingPolicy
-from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
+from slotool.rules.policies import OSFA, PAIRS, POLICIES, Replayed, RoutingPolicy
+from slotool.rules.ruleset import ANY, NAMED, OBJECTIVES, OBSERVED, Rule, RuleSet
 from slotool.rules.units import LossUnit, tolerance_unit
 from slotool.tables import OutcomeTable
 
 METHODS: dict[str, type[RuleGenerator]] = {g.name: g for g in (Certified, Bootstrap, NaiveOSFA)}
 registry: Registry[type[RuleGenerator]] = Registry("rule_generators", METHODS, RuleGenerator)
 MIN_EXAMPLES = 20
+UNPROVEN = "it promises nothing: that no other version is better by more than the tolerance is not proven"
 MAX_TIERS = 1_000
 
 
@@ -43,29 +44,37 @@ def generate_rules(
     *,
     policies: Sequence[str] = POLICIES,
     thresholds: int = 50,
-    max_error: float = 1.0,
+    max_error: float | None = None,
     seed: int = 0,
     group: str | None = None,
     loss_limit: float = 0.0,
+    best: str | None = None,
 ) -> RuleSet:
     """One rule per objective and tolerance: the least response time or cost among the ensembles shown to keep it.
 
+    ``best``: the version that tolerances are relative to; None: the truly best one, whichever that is, or, where the
+    method knows no such bounds, the one with the fewest errors in the table.
     ``tolerances`` are fractions of the best version's error (``relative``, the paper's) or points of error
     (``absolute``), or shares of requests (``quantile``) whose error may lie above the best version's by more than
     ``loss_limit``. ``policies``: some of osfa, seq, conc, cascade. ``thresholds``: at most so many per ordered pair of
-    versions. ``max_error``: what no error can exceed. ``group``: a column of the table; each tolerance then holds for
-    each of its values at once, against the same best version. Raises ``TableError`` for a table that cannot be used,
-    ``InputError`` for a setting that cannot. Source: tolerance-tiers, §IV-D.
+    versions. ``max_error``: what no error can exceed; None: 1 or, where errors of the table are larger, the largest of
+    them. Where all confidences are constant, ``osfa`` alone remains of the policies. ``group``: a column of the table;
+    each tolerance then holds for each of its values at once, against the same best version. Raises ``TableError`` for a
+    table that cannot be used, ``InputError`` for a setting that cannot. Source: tolerance-tiers, §IV-D.
     """
     tiers, generator = sorted(set(tolerances)), method_class(method)()
+    assumed = max_error is None
+    max_error = largest_error(outcomes) if max_error is None else max_error
     _check_settings(tiers, objectives, confidence, tolerance_kind, policies, thresholds, max_error, loss_limit)
-    check_table(outcomes, policies, max_error)
+    policies = usable_policies(outcomes, policies, max_error)
     if group is not None and not generator.knows_groups:
         raise InputError(f"method {method} knows no groups; --method certified does")
+    if best is not None and best not in outcomes.versions:
+        raise InputError(f"no version {best!r} to be the best; the table has {', '.join(outcomes.versions)}")
     groups = None if group is None else Groups.found(outcomes, group)
     problem = Problem(
         outcomes, tiers, comparison_of(tolerance_kind), confidence, tuple(policies), thresholds, max_error, seed,
-        tuple(objectives), groups,
+        tuple(objectives), groups, loss_limit=loss_limit, reference=best,
     )  # fmt: skip
     best_version, best_error = outcomes.versions[problem.best], float(problem.version_errors[problem.best])
     if tolerance_kind == "quantile":
@@ -78,16 +87,18 @@ def generate_rules(
         for objective in objectives
         for tolerance in tiers
     ]
-    best = assessment.candidates.best
+    serves = assessment.candidates.best
     config = {
         "policies": list(policies),
         "thresholds": thresholds,
         "max_error": max_error,
+        **({"max_error_observed": True} if assumed and max_error > 1 else {}),
         "seed": seed,
         "candidates": len(assessment.candidates),
         "version_errors": dict(zip(outcomes.versions, map(float, problem.version_errors), strict=True)),
-        "best_response_time_s": float(means.response_time_s[best]),
-        "best_cost": float(means.cost[best]),
+        "best_response_time_s": float(means.response_time_s[serves]),
+        "best_cost": float(means.cost[serves]),
+        "best_bound": _finite(assessment.bound[serves]),
         **assessment.config,
         **({"loss_limit": loss_limit} if tolerance_kind == "quantile" else {}),
         **({} if groups is None else groups.document()),
@@ -102,6 +113,8 @@ def generate_rules(
         table_sha256=outcomes.sha256,
         rules=tuple(rules),
         config=config,
+        models=outcomes.models,
+        reference=NAMED if best is not None else ANY if generator.any_best else OBSERVED,
     )
 
 
@@ -123,25 +136,33 @@ def _rule(
     ranking = assessment.response_time_s if objective == "response-time" else assessment.cost
     kept = assessment.bound <= tolerance
     chosen = int(np.argmin(np.where(kept, ranking, np.inf)))
-    if not ranking[chosen] < ranking[best]:
+    if not (kept[chosen] and ranking[chosen] < ranking[best]):
         chosen = best
     degradation = problem.degradation(means.error, float(means.error[best]))
     chosen_policy = assessment.candidates.policy(chosen)
+    by_definition = chosen == best and (problem.reference is not None or not generator.any_best)
+    note = assessment.note
+    if chosen == best:
+        note = _alone_note(ranking, degradation, best, tolerance) if kept[best] else UNPROVEN
     return Rule(
         id=f"{objective}-{tolerance:g}",
         objective=objective,
         tolerance=tolerance,
         point=chosen_policy.point,
         degradation=float(degradation[chosen]),
-        bound=float(assessment.bound[chosen]),
+        bound=_finite(assessment.bound[chosen]),
         response_time_s=float(means.response_time_s[chosen]),
         cost=float(means.cost[chosen]),
-        certified=generator.proves and chosen != best,
-        note=_alone_note(ranking, degradation, best, tolerance) if chosen == best else assessment.note,
+        certified=generator.proves and bool(kept[chosen]) and not by_definition,
+        note=note,
         why=_why(assessment, ranking, degradation, chosen, tolerance_unit(problem.kind, problem.max_error)),
         saves_at_least=float(assessment.saves_at_least[objective][chosen]) if assessment.saves_at_least else 0.0,
         groups={} if problem.groups is None else by_group(problem, problem.groups, chosen_policy),
     )
+
+
+def _finite(bound: float) -> float | None:
+    return float(bound) if np.isfinite(bound) else None
 
 
 def by_group(problem: Problem, groups: Groups, policy: RoutingPolicy) -> dict[str, float]:
@@ -220,8 +241,15 @@ def _check_settings(
         raise InputError(f"a loss limit has no effect on {tolerance_kind} tolerances; it is of tolerance kind quantile")
 
 
-def check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> None:
-    """Raises ``TableError`` for a table that no rules can be made from."""
+def largest_error(outcomes: OutcomeTable) -> float:
+    """Upper limit of errors where none is stated: 1 or, where errors of the table are larger, the largest of them."""
+    return max(1.0, float(outcomes.matrix("error").max()))
+
+
+def usable_policies(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> Sequence[str]:
+    """Return the ``policies`` that a table allows: without confidences that vary, single versions only.
+
+    Raises ``TableError`` for a table that no rules can be made from."""
     if len(outcomes.versions) < 2:
         raise TableError(
             f"{outcomes.source}: there is only version {outcomes.versions[0]!r}; rules choose between several"
@@ -236,13 +264,17 @@ def check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: floa
         others = f" (and {more:,} more)" if more else ""
         raise TableError(
             f"{outcomes.source}: error {row['error']:g} of version {row['version']!r} on example {row['example']!r} is "
-            f"above {max_error:g}{others}; --max-error states what no error can exceed"
+            f"above {max_error:g}{others}; the largest is {above['error'].max():g}; "
+            "--max-error states what no error can exceed"
         )
     if Cascade.kind in policies:
         for name in outcomes.features:
             outcomes.feature(name)
-    if set(policies) & {*PAIRS, Cascade.kind} and len(constant_versions(outcomes)) == len(outcomes.versions):
-        raise TableError(
-            f"{outcomes.source}: every version has one constant confidence, so no threshold separates its requests; "
-            "--policies osfa needs no confidence"
-        )
+    if not set(policies) & {*PAIRS, Cascade.kind} or len(constant_versions(outcomes)) < len(outcomes.versions):
+        return policies
+    if OSFA.kind in policies:
+        return (OSFA.kind,)
+    raise TableError(
+        f"{outcomes.source}: every version has one constant confidence, so no threshold separates its requests; "
+        "--policies osfa needs no confidence"
+    )

@@ -157,7 +157,7 @@ class Seq(_Pair):
 
     @property
     def words(self) -> str:
-        return f"{self.first}, then {self.second} below {self.threshold:.4g}"
+        return f"{self.first}, then {self.second} below {self.threshold:.10g}"
 
     @classmethod
     def times(cls, first_s: np.ndarray, second_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -181,7 +181,7 @@ class Conc(_Pair):
 
     @property
     def words(self) -> str:
-        return f"{self.first} and {self.second} at once, falling back to {self.second} below {self.threshold:.4g}"
+        return f"{self.first} and {self.second} at once, falling back to {self.second} below {self.threshold:.10g}"
 
     @classmethod
     def times(cls, first_s: np.ndarray, second_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,16 +14,20 @@ from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 from slotool.rules.cascades import Cascade
-from slotool.rules.consistency import require_consistent
+from slotool.rules.consistency import ROUNDING, require_consistent
 from slotool.rules.losses import Comparison, comparison_of, degradation, excess_of, losses
 from slotool.rules.points import from_point
 from slotool.rules.units import OWN, LossUnit, error_unit, tolerance_unit
 from slotool.tables import OperatingPoint, OutcomeTable
 
 RULES_SCHEMA = "slotool/rules"
-RULES_VERSION = 3
-# Version 1 knew no cascades and no least savings; version 2 held a cascade's tree in the text of its point too.
-READABLE_VERSIONS = (1, 2, 3)
+RULES_VERSION = 4
+# Version 1 knew no cascades and no least savings; version 2 held a cascade's tree in the text of its point too; before
+# version 4 every tier had a bound, above the version that looked best, and no checksums of versions.
+READABLE_VERSIONS = (1, 2, 3, 4)
+# What bounds lie above: the truly best version, a version that was named, or the one with the fewest errors observed.
+ANY, NAMED, OBSERVED = "any", "named", "observed"
+REFERENCES = (ANY, NAMED, OBSERVED)
 OBJECTIVES = ("response-time", "cost")
 
 
@@ -35,13 +39,14 @@ class Rule:
     ``second`` version is consulted, or in Conc waited for, only when the ``first`` answers with confidence < T; of
     two answers the more confident is returned), or ``cascade=…,id=…,tree=…`` of ``Cascade.point``, of
     which the file has the label as ``point`` and ``Cascade.document`` as ``tree``.
-    ``bound``: what the error degradation stays below with the rule set's confidence; ``degradation``: the one observed
-    on the table, as mean. ``certified``: ``point`` was proven to keep the tolerance. It is False where no cheaper
-    ensemble could be, so that the best version serves (degradation 0 by definition), and for methods without a proof;
-    ``note`` then says so. ``why``: what speaks against the next cheaper ensemble. ``saves_at_least``: of what the best
-    version takes, of the objective, the share that is proven to be saved; that of all tiers holds at once with the rule
-    set's confidence. ``groups``: where tolerances hold for each group (``config["group"]`` is their column), the
-    degradation observed in each.
+    ``bound``: upper limit of the error degradation with the rule set's confidence, None where there is none;
+    ``degradation``: the one observed on the table, as mean, above ``best_version``. ``certified``: ``point`` was proven
+    to keep the tolerance. It is False where ``best_version`` serves alone and tolerances are relative to it
+    (degradation 0 by definition), where it serves and nothing is promised (``promised``), and for methods without a
+    proof; ``note`` then says so. ``why``: what speaks against the next cheaper ensemble. ``saves_at_least``: of what
+    the best version takes, of the objective, the share that is proven to be saved; that of all tiers holds at once with
+    the rule set's confidence. ``groups``: where tolerances hold for each group (``config["group"]`` is their column),
+    the degradation observed in each.
     """
 
     id: str
@@ -49,7 +54,7 @@ class Rule:
     tolerance: float
     point: OperatingPoint
     degradation: float
-    bound: float
+    bound: float | None
     response_time_s: float
     cost: float
     certified: bool = True
@@ -58,11 +63,18 @@ class Rule:
     saves_at_least: float = 0.0
     groups: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def promised(self) -> bool:
+        """True if its bound is within its tolerance."""
+        return self.bound is not None and self.bound <= self.tolerance + ROUNDING
+
 
 @dataclass(frozen=True)
 class RuleSet:
-    """All tiers of a service. ``best_version`` is the one degradations are relative to. ``config["loss_limit"]``: of
-    tolerances of kind ``quantile``, how far above its error one may lie."""
+    """All tiers of a service. ``best_version`` is the one that serves where nothing cheaper may, and that observed
+    degradations are relative to; ``reference``: what bounds are relative to, of ``REFERENCES``. ``models``: by version
+    the identity of its model, such as a checksum, where the table states it. ``config["loss_limit"]``: of tolerances of
+    kind ``quantile``, how far above its error one may lie."""
 
     method: str
     confidence: float
@@ -73,6 +85,27 @@ class RuleSet:
     table_sha256: str
     rules: tuple[Rule, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
+    reference: str = OBSERVED
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def changed(self, models: Mapping[str, str]) -> list[str]:
+        """Versions whose models are others in ``models``, identities by version, than those the rules were made of."""
+        return [name for name, identity in self.models.items() if models.get(name, identity) != identity]
+
+    def changed_words(self, models: Mapping[str, str], artifact: object = "ARTIFACT") -> str:
+        """Return a sentence on ``changed`` with the commands that certify again; empty where nothing is."""
+        if not (changed := self.changed(models)):
+            return ""
+        tiers = ",".join(f"{tolerance:g}" for tolerance in sorted({rule.tolerance for rule in self.rules}))
+        return (
+            f"made of another model of {' and '.join(changed)} than the one here; certify again: slotool evaluate "
+            f"{artifact} -o outcomes.parquet, then slotool gen-rules outcomes.parquet -o rules.json "
+            f"--tolerances {tiers} --tolerance-kind {self.tolerance_kind} --confidence {self.confidence:g}"
+        )
+
+    def unchecked(self, models: Mapping[str, str]) -> list[str]:
+        """Versions that tiers rest on and that ``changed`` cannot compare."""
+        return sorted({*self.versions, self.best_version} - (models.keys() & self.models.keys()))
 
     def rule_for(self, tolerance: float, objective: str) -> Rule:
         """The tier with the greatest tolerance not above ``tolerance``.
@@ -136,6 +169,12 @@ class RuleSet:
         return float(self.config.get("max_error", 1.0))
 
     @property
+    def best_bound(self) -> float | None:
+        """``Rule.bound`` of ``best_version`` alone: 0 where tolerances are relative to it."""
+        bound = self.config.get("best_bound") if self.reference == ANY else 0.0
+        return None if bound is None else float(bound)
+
+    @property
     def largest_loss(self) -> float:
         """What no loss of ``losses`` exceeds."""
         return 1.0 if self.tolerance_kind == "quantile" else self.max_error
@@ -157,14 +196,25 @@ class RuleSet:
     @property
     def loss_words(self) -> str:
         """What tolerances, bounds and degradations are numbers of."""
+        best = self.best_words
         if self.tolerance_kind == "relative":
-            return f"loss in % of {self.best_version}'s error"
+            return f"loss in % of {best}'s error"
         if self.tolerance_kind == "quantile":
             limit = float(self.config.get("loss_limit", 0.0))
             beyond = f" by more than {limit:g}" if limit else ""
-            return f"loss in % of requests with an error above {self.best_version}'s{beyond}"
+            return f"loss in % of requests with an error above {best}'s{beyond}"
         unit = "the table's unit of error" if self.unit is OWN else "points of error (0.01)"
-        return f"loss in {unit} above {self.best_version}'s"
+        return f"loss in {unit} above {best}'s"
+
+    @property
+    def best_words(self) -> str:
+        """What bounds lie above: the name of a version, or "the best version"."""
+        return "the best version" if self.reference == ANY else self.best_version
+
+    def references(self, outcomes: OutcomeTable) -> list[str]:
+        """Versions of ``outcomes`` above each of which a bound holds if it holds above the best one."""
+        others = self.config.get("version_errors", {}) if self.reference == ANY else {}
+        return list(dict.fromkeys([self.best_version, *(name for name in others if name in outcomes.versions)]))
 
     def require_errors(self, outcomes: OutcomeTable) -> None:
         """Raises ``InputError`` for an error above all that the rules were made for."""
@@ -176,10 +226,11 @@ class RuleSet:
                 f"{outcomes.examples[example]!r} is above {greatest:g}; the rules were made for errors up to that"
             )
 
-    def losses(self, outcomes: OutcomeTable) -> OutcomeTable:
-        """``outcomes`` with what tolerances limit the mean of as errors. Raises ``InputError`` when they lack the best
-        version."""
-        return losses(outcomes, self.tolerance_kind, float(self.config.get("loss_limit", 0.0)), self.best_version)
+    def losses(self, outcomes: OutcomeTable, best: str = "") -> OutcomeTable:
+        """``outcomes`` with what tolerances limit the mean of as errors, compared with ``best`` (``best_version``).
+        Raises ``InputError`` when they lack that version."""
+        limit = float(self.config.get("loss_limit", 0.0))
+        return losses(outcomes, self.tolerance_kind, limit, best or self.best_version)
 
     def degradation(self, loss: np.ndarray, best_loss: np.ndarray) -> float:
         """How much worse losses are on average than the best version's, both float64 [examples], as tolerances say."""

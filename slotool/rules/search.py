@@ -17,6 +17,7 @@ from itertools import islice, permutations, product
 import numpy as np
 
 from slotool.machine import usable_cores
+from slotool.rules.candidates import quantiles
 from slotool.rules.cascades import ANSWERS, MAX_STEPS, Cascade, Step, Worth
 from slotool.rules.conditions import Condition
 
@@ -116,16 +117,6 @@ def paths(
                 given = answers if length > 1 else answers[:1]
                 for found in cores.map(partial(_paths_after, examples, grids=grids, answers=given), some):
                     yield from found
-
-
-def quantiles(values: np.ndarray, count: int) -> np.ndarray:
-    """At most ``count`` ascending thresholds above the lowest of ``values``, which would accept all examples."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return np.empty(0)
-    levels = np.linspace(0.0, 1.0, count + 2)[1:-1]
-    found = np.unique(np.quantile(known, levels, method="higher"))
-    return np.asarray(found[found > known.min()])
 
 
 def _grid(signal: Signal, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from slotool.rules.candidates import ten_digits
 from slotool.rules.cascades import TableAsked, Worth
 from slotool.rules.conditions import Condition
 from slotool.rules.conditions.score import Score, Term
@@ -126,4 +127,4 @@ def _confidence_for(worth: Worth, likely: float) -> float:
     below, at = reaches[0] - 1, reaches[0]
     share = (likely - right[below]) / (right[at] - right[below])
     found = confidence[below] + share * (confidence[at] - confidence[below])
-    return float(found - 1e-12 * abs(found))  # the example that set the threshold still reaches it
+    return ten_digits(found - 1e-12 * abs(found))  # the example that set the threshold still reaches it

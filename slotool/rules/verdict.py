@@ -16,7 +16,7 @@ from slotool.rules.groups import Groups
 from slotool.rules.losses import zero_or_largest
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.ruleset import NAMED, Rule, RuleSet
 from slotool.tables import OutcomeTable
 
 MISS = 1e-7  # no p-value of counted losses is smaller
@@ -26,14 +26,16 @@ MISS = 1e-7  # no p-value of counted losses is smaller
 class TierVerdict:
     """One rule on held-out outcomes.
 
-    ``degradation``: observed there, in the rule set's tolerance kind and relative to its best version.
-    ``above_tolerance``: the observed degradation exceeds the tolerance (the paper's count, Fig. 8). A sample's mean
-    exceeds a tolerance that holds about as often as not when the tier sits at its tolerance, so the count alone is no
-    verdict. ``p_value``: probability of evidence this strong if the tolerance holds; see ``adjusted_p_values``.
-    ``…_saved``: shares of what the best version takes. ``groups``: the degradation observed in each group, where the
-    tolerance is to hold for each; the p-value is then the least of theirs and of all examples', times their number.
-    ``square``: mean of the squared excess over the tolerance, of losses in [0, 1]; 0 where the best version serves.
-    ``counted``: losses are 0 or 1, and the p-value is that of ``counting``.
+    ``degradation``: observed there, in the rule set's tolerance kind and relative to its reference, which is the
+    version with the fewest errors there where bounds hold above the truly best one. ``above_tolerance``: the observed
+    degradation exceeds the tolerance (the paper's count, Fig. 8). A sample's mean exceeds a tolerance that holds about
+    as often as not when the tier sits at its tolerance, so the count alone is no verdict. ``p_value``: probability of
+    evidence this strong if the tolerance holds; see ``adjusted_p_values``. ``…_saved``: shares of what the best version
+    takes. ``groups``: the degradation observed in each group, where the tolerance is to hold for each; the p-value is
+    then the least of theirs and of all examples', times their number. So it is over the versions that may be the best.
+    It is 1, and nothing is above, where a tier promises nothing. ``square``: mean of the squared excess over the
+    tolerance, of losses in [0, 1]; 0 where the best version serves. ``counted``: losses are 0 or 1, and the p-value is
+    that of ``counting``.
     """
 
     rule: Rule
@@ -53,33 +55,38 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
     """Every rule evaluated on ``outcomes``. Raises ``InputError`` when these lack a version that the rules consult, and
     ``TableError`` when they lack the column of the rules' groups."""
     rules.require_errors(outcomes)
-    outcomes = rules.losses(outcomes)
-    best = OSFA(rules.best_version).replay(outcomes)
-    replayed = {rule.point: from_point(rule.point).replay(outcomes) for rule in rules.rules}
-    parts, found, at_best = _parts(rules, outcomes), [], OSFA(rules.best_version).point
-    counted = zero_or_largest(outcomes.matrix("error"), rules.largest_loss)
+    sets = {"": np.arange(len(outcomes.examples)), **_parts(rules, outcomes)}
+    tables = {name: rules.losses(outcomes, name) for name in rules.references(outcomes)}
+    counted = zero_or_largest(tables[rules.best_version].matrix("error"), rules.largest_loss)
+    policies = {rule.point: from_point(rule.point) for rule in rules.rules}
+    losses = {
+        point: [(own.replay(table).error, OSFA(name).replay(table).error) for name, table in tables.items()]
+        for point, own in policies.items()
+    }
+    alone, found = OSFA(rules.best_version), []
+    base = alone.replay(outcomes)
     for rule in rules.rules:
-        own = replayed[rule.point]
-        degradation = rules.degradation(own.error, best.error)
-        groups = {name: rules.degradation(own.error[rows], best.error[rows]) for name, rows in parts.items()}
+        own, pairs = policies[rule.point].replay(outcomes), losses[rule.point]
+        observed = {
+            name: max(rules.degradation(loss[rows], best[rows]) for loss, best in pairs) for name, rows in sets.items()
+        }
         against = [
-            _p_value(rules, rule.tolerance, own.error[rows], best.error[rows], counted)
-            for rows in (np.arange(len(own.error)), *parts.values())
+            _p_value(rules, rule.tolerance, loss[rows], best[rows], counted)
+            for loss, best in (pairs if rule.promised else [])
+            for rows in sets.values()
         ]
         found.append(
             TierVerdict(
                 rule,
-                degradation,
-                max(degradation, *groups.values(), -np.inf) > rule.tolerance + 1e-12,
-                min(1.0, len(against) * min(against)),
+                observed[""],
+                rule.promised and max(observed.values()) > rule.tolerance + 1e-12,
+                min(1.0, len(against) * min(against)) if against else 1.0,
                 float(own.response_time_s.mean()),
                 float(own.cost.mean()),
-                _saved(own.response_time_s, best.response_time_s),
-                _saved(own.cost, best.cost),
-                groups,
-                0.0
-                if rule.point == at_best
-                else float((rules.excess(rule.tolerance, own.error, best.error)[0] ** 2).mean()),
+                _saved(own.response_time_s, base.response_time_s),
+                _saved(own.cost, base.cost),
+                {name: worst for name, worst in observed.items() if name},
+                0.0 if rule.point == alone.point else float((rules.excess(rule.tolerance, *pairs[0])[0] ** 2).mean()),
                 counted,
             )
         )
@@ -139,6 +146,7 @@ def cross_validate(
             seed=config["seed"],
             group=config.get("group"),
             loss_limit=config.get("loss_limit", 0.0),
+            best=rules.best_version if rules.reference == NAMED else None,
         )
         found.append(verdicts(learnt, outcomes.examples_at(np.flatnonzero(dealt == fold))))
         progress()

@@ -91,23 +91,25 @@ class Calls:
         return next(size for us, size in zip(each_us, self.sizes, strict=True) if LARGE_ENOUGH * us <= best_us)
 
 
+def _keeps(bound: float | None, rule: Rule) -> bool:
+    """True if what has this bound may answer in place of ``rule``'s ensemble, also if that promises nothing."""
+    return not rule.promised or (bound is not None and bound <= rule.tolerance + 1e-9)
+
+
 class ToleranceTiers(Policy):
     """The rule of the tier the query asked for; nothing to say on a query without a tolerance.
 
-    A tolerance below the strictest tier is served by the best version, which every tolerance is relative to. When
-    the tier's ensemble could miss the deadline, stricter tiers are tried, and at last the best version alone: they keep
-    the wider tolerance as well. ``space`` may know the latencies of single versions; an ensemble's is the worst case,
-    all versions consulted.
+    A tolerance below the strictest tier is served by the rules' best version. When the tier's ensemble could miss the
+    deadline, stricter tiers are tried, and at last that version alone, as far as their bounds keep the tolerance too.
+    ``space`` may know the latencies of single versions; an ensemble's is the worst case, all versions consulted.
     Waiting queries whose tier names the same ensemble share a call: as many as would be in time with the most urgent of
     them even if every version were consulted for each. Each version then answers a batch, of those that go on to it.
-    One of whose versions latencies are known of single examples only takes one query at a time.
-    Where the most urgent query, or one that its call passes, leaves time for a small call only, or it leaves none for
-    its tier's ensemble, and calls like it would lose others that wait, it is rejected. So calls become large again, and
-    the time is not spent on the best version alone. Whether a call fits is its worst case; what it leaves to others is
-    what it is expected to take,
-    learnt by ``observe``.
-    Where only one worker is idle, a Conc ensemble is taken one version after the other: the same answers, later.
-    Source: tolerance-tiers, §IV.
+    One of whose versions latencies are known of single examples only takes one query at a time. Where the most urgent
+    query, or one that its call passes, leaves time for a small call only, or it leaves none for its tier's ensemble,
+    and calls like it would lose others that wait, it is rejected. So calls become large again, and the time is not
+    spent on the best version alone. Whether a call fits is its worst case; what it leaves to others is what it is
+    expected to take, learnt by ``observe``. Where only one worker is idle, a Conc ensemble is taken one version after
+    the other: the same answers, later. Source: tolerance-tiers, §IV.
     """
 
     decides_alone = True
@@ -297,8 +299,12 @@ class ToleranceTiers(Policy):
             return
         # Most requests take the first: a hundred tiers are not looked at for it.
         at = bisect_left(tiers, -query.tolerance - 1e-12, key=lambda rule: -rule.tolerance)
+        own = tiers[at]
         for rule in tiers[at:]:
-            yield self._decision(query, rule)
+            if rule is own or _keeps(rule.bound, own):
+                yield self._decision(query, rule)
+        if not _keeps(self._rules.best_bound, own):
+            return
         reason = f"every tier for tolerance {query.tolerance:g} could miss the deadline: the best version"
         yield Decision(self._best, query.examples, reason)
 

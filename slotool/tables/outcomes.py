@@ -162,6 +162,15 @@ class OutcomeTable(Table):
                 f"expected{remedy}"
             )
 
+    @property
+    def models(self) -> dict[str, str]:
+        """Identity, such as a checksum, of the model of each version, as far as the provenance states it."""
+        stated, whole = self.provenance.get("models"), self.provenance.get("artifact_id")
+        if not isinstance(stated, Mapping):
+            # Tables of artifacts state the whole of it; a family of a user's own files is more than those files.
+            stated = {} if self.provenance.get("kind") == "model-family" else dict.fromkeys(self.versions, whole)
+        return {name: stated[name] for name in self.versions if isinstance(stated.get(name), str)}
+
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
         """The table of these examples only; ``indices``: int [any] into ``examples``, none twice."""
         kept = np.isin(self._cells[0], indices)

@@ -17,6 +17,7 @@ from slotool.rules.base import Assessment, Problem, RuleGenerator
 from slotool.rules.cascades import TableAsked
 from slotool.rules.conditions import Condition, condition_of
 from slotool.rules.points import from_point
+from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import OutcomeTable
 
@@ -147,15 +148,20 @@ POPULATIONS: dict[str, Population] = {
 
 def population_outcomes(error: np.ndarray, sure: np.ndarray) -> OutcomeTable:
     """What a population drew as a table; latencies as of ``family_outcomes``."""
-    rows = family_outcomes(len(error)).rows
+    rows = family_outcomes(len(error), error=(0.1,) * error.shape[1]).rows
     return OutcomeTable(rows.assign(error=error.T.ravel(), confidence=sure.T.ravel()))
 
 
 def excesses_over_bound(rules: RuleSet, truth: OutcomeTable) -> Iterator[np.ndarray]:
-    """Per ensemble of ``rules`` how far above its bound each answer's degradation is: float64 [examples]."""
-    truth = rules.losses(truth)
-    best = truth.matrix("error")[:, truth.versions.index(rules.best_version)]
+    """Per ensemble of ``rules`` with a bound how far above it each answer's degradation is: float64 [examples].
+
+    The best version is the truly best one where the rules' bounds lie above that."""
+    name = min(rules.references(truth), key=lambda own: OSFA(own).replay(truth).error.mean())
+    truth = rules.losses(truth, name)
+    best = OSFA(name).replay(truth).error
     for point, bound in {rule.point: rule.bound for rule in rules.rules}.items():
+        if bound is None:
+            continue
         allowed = bound * (best if rules.tolerance_kind == "relative" else 1.0)
         yield from_point(point).replay(truth).error - best - allowed
 
@@ -165,8 +171,11 @@ class RuleGeneratorConformance:
 
     make: Callable[[], RuleGenerator]
 
-    def _assess(self, outcomes: OutcomeTable, kind: str = "relative") -> tuple[Problem, Assessment]:
-        problem = Problem(outcomes, (0.0, 0.05, 0.1), kind, confidence=0.95, thresholds=8)  # type: ignore[arg-type]
+    def _assess(
+        self, outcomes: OutcomeTable, kind: str = "relative", reference: str | None = None
+    ) -> tuple[Problem, Assessment]:
+        tolerances = (0.0, 0.05, 0.1)
+        problem = Problem(outcomes, tolerances, kind, 0.95, thresholds=8, reference=reference)  # type: ignore[arg-type]
         return problem, self.make().assess(problem)
 
     def test_it_assesses_every_candidate(self) -> None:
@@ -178,10 +187,18 @@ class RuleGeneratorConformance:
             assert np.isfinite(found.response_time_s).all()
             assert np.isfinite(found.cost).all()
 
-    def test_the_best_version_may_always_serve_alone(self) -> None:
+    def test_the_version_that_tolerances_are_relative_to_may_always_serve_alone(self) -> None:
+        for reference in ("medium", "large"):
+            problem, found = self._assess(family_outcomes(), reference=reference)
+            best = found.candidates.best
+            assert found.bound[best] <= 0.0
+            assert problem.outcomes.versions[problem.best] == reference
+            assert found.candidates.policy(best).versions == (reference,)
+
+    def test_the_best_version_in_the_table_is_bounded_without_a_reference_only_by_a_proof(self) -> None:
         problem, found = self._assess(family_outcomes())
         best = found.candidates.best
-        assert found.bound[best] <= 0.0
+        assert found.bound[best] <= 0.0 or self.make().any_best
         assert found.candidates.policy(best).versions == (problem.outcomes.versions[problem.best],)
 
     def test_no_bound_is_below_what_was_observed(self) -> None:
@@ -199,6 +216,6 @@ class RuleGeneratorConformance:
     def test_tables_without_any_spread_are_assessed_too(self) -> None:
         for error in (0.0, 1.0):
             rows = family_outcomes(60).rows.assign(error=error, latency_s=0.001, cost=0.001)
-            _, found = self._assess(OutcomeTable(rows))
+            _, found = self._assess(OutcomeTable(rows), reference="large")
             assert found.bound[found.candidates.best] <= 0.0
             assert not np.isnan(found.bound).any()

@@ -73,7 +73,8 @@ def test_the_load_of_each_version_is_that_of_the_replayed_rules(rules: RuleSet, 
         {
             "tolerance": 0.02, "share": 1.0, "objective": "cost", "tier": 0.02, "at_once": False, "rule": rule.id,
             "routing": policy.words,
-            "bound": rule.bound, "certified": rule.certified, "note": rule.note, "confidence": 0.95,
+            "bound": rule.bound, "above": "the best version", "certified": rule.certified, "note": rule.note,
+            "confidence": 0.95,
             "tolerance_kind": "absolute", "max_error": 1.0,
         }
     ]  # fmt: skip

@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import slotool as library
 from slotool.errors import AlreadyExistsError
-from slotool.rules import RuleSet
+from slotool.rules import Conc, RuleSet, Seq, from_point
+from slotool.rules.candidates import quantiles
+from slotool.rules.cascades import Cascade, Step
+from slotool.rules.conditions.sure import Sure
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 
@@ -105,8 +109,8 @@ def _table(**changes):
         (lambda rows: rows[1:], (), "example 'e0' of version 'small' is missing"),
         (lambda rows: rows.iloc[[0, *range(len(rows))]], (), "example 'e0' of version 'small' appears more than once"),
         (_table(confidence="nan"), (), "column confidence: 'nan' is missing or NaN; import-outcomes reads"),
-        (_table(confidence=0.5), (), "constant confidence"),
-        (_table(error=1.5), (), "--max-error states"),
+        (_table(confidence=0.5), ("--policies", "seq"), "constant confidence"),
+        (_table(error=1.5), ("--max-error", "1"), "the largest is 1.5"),
         (_table(error=-1), (), "column error: '-1' must not be negative"),
         (_table(version="one", example=range(90)), (), "o.csv: there is only version 'one'"),
         (_table(cost="inf"), (), "column cost: 'inf' must not be negative, infinite or above 1e100"),
@@ -224,3 +228,34 @@ def test_an_option_without_effect_is_refused(slotool, tmp_path, options) -> None
     assert done.exit_code == 2
     assert "has no effect with" in " ".join(done.stderr.split())
     assert not (tmp_path / "r.json").exists()
+
+
+@pytest.mark.parametrize(
+    "spread", [{"confidence": 1.0}, {"confidence": 1.0, "error": [3.5, *[0.25] * 89]}, {"error": [7, *[1] * 89]}]
+)
+def test_defaults_take_constant_confidences_and_errors_above_one(slotool, tmp_path, spread) -> None:
+    """As ``family`` writes them for texts and for regression."""
+    family_outcomes(30).rows[COLUMNS].assign(**spread).to_csv(tmp_path / "o.csv", index=False)
+    estimated = slotool("gen-rules", tmp_path / "o.csv", "-o", tmp_path / "r.json", "--dry-run", "--json")
+    made = slotool("gen-rules", tmp_path / "o.csv", "-o", tmp_path / "r.json", "--json")
+    assert (estimated.exit_code, made.exit_code) == (0, 0)
+    rules = RuleSet.load(tmp_path / "r.json")
+    assert rules.max_error == max(np.max(spread.get("error", 1.0)), 1.0)
+    assert (f"{rules.max_error:g}" in made.stderr) == ("error" in spread)
+    policies = {from_point(rule.point).kind for rule in rules.rules}
+    assert policies <= ({"osfa"} if "confidence" in spread else {"osfa", "seq", "conc", "cascade"})
+
+
+def test_names_of_policies_have_all_digits_of_their_thresholds() -> None:
+    thresholds = [0.5, 0.49996, 0.49999999, 0.5000000001, 0.4732516801]
+    exact = sorted({float(f"{threshold:.10g}") for threshold in thresholds})
+    for name in (
+        lambda t: Seq("small", "large", t).words,
+        lambda t: Conc("small", "large", t).words,
+        lambda t: Cascade((Step("small", Sure("small", t)), Step("large"))).words,
+        lambda t: Cascade((Step("small", Sure("small", t)), Step("large"))).notation,
+    ):
+        assert all(f"{threshold:.10g}" in name(threshold) for threshold in exact)
+    outcomes = family_outcomes(300)
+    values = outcomes.matrix("confidence")[:, 0] + 1e-13
+    assert [float(f"{level:.10g}") for level in quantiles(values, 50)] == quantiles(values, 50).tolist()

@@ -123,13 +123,16 @@ def test_from_the_command_line(slotool, tmp_path) -> None:
     )
     made = slotool("gen-rules", table, "-o", out, *options, "--loss-limit", "0.2", "--explain")
     assert made.exit_code == 0, made.stderr
-    assert "% of requests with an error above dear's by more than 0.2, confidence 0.95" in made.stdout
+    assert "% of requests with an error above the best version's by more than 0.2, confidence 0.95" in made.stdout
     rules = RuleSet.load(out)
     assert (rules.tolerance_kind, rules.config["loss_limit"]) == ("quantile", LIMIT)
     held, violated = (slotool("evaluate-rules", out, path, "--json") for path in (fresh, worse))
     assert (held.exit_code, violated.exit_code) == (0, 1)
     assert held.document["tiers"][0]["degradation"] == pytest.approx(_beyond(_recogniser(3000, 1), rules))
-    assert "% of requests with an error above dear's by more than 0.2" in slotool("evaluate-rules", out, fresh).stdout
+    assert (
+        "% of requests with an error above the best version's by more than 0.2"
+        in slotool("evaluate-rules", out, fresh).stdout
+    )
     routes = tmp_path / "routes.json"
     assert slotool("export-rules", out, "-o", routes, "--to", "json").exit_code == 0
     assert '"loss_limit": 0.2' in routes.read_text()

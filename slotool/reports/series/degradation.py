@@ -28,7 +28,7 @@ def observed_against_tolerance(rules: RuleSet, rounds: Sequence[Sequence[TierVer
         title=f"{rules.method}: tolerance and observed degradation",
         caption=(
             f"{above} of {len(every)} tiers lie above the dashed line, which is their tolerance "
-            f"({rules.tolerance_kind} to {rules.best_version}, confidence {percent(rules.confidence)})."
+            f"({rules.tolerance_kind} to {rules.best_words}, confidence {percent(rules.confidence)})."
         ),
         source=source,
         x=error_axis(f"tolerance ({rules.tolerance_kind})", tolerance, unit),

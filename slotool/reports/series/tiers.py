@@ -75,10 +75,10 @@ def _table(tiers: list[Rule], rules: RuleSet) -> Rows:
                 _span(run[0].tolerance, run[-1].tolerance, unit),
                 from_point(run[0].point).words,
                 unit.amount(run[0].degradation),
-                unit.amount(run[0].bound),
+                "–" if run[0].bound is None else unit.amount(run[0].bound),
                 duration(run[0].response_time_s),
                 f"{run[0].cost:.3g}",
-                "yes" if run[0].certified else "not needed" if run[0].point == alone else "no",
+                "yes" if run[0].certified else "not needed" if run[0].point == alone and run[0].promised else "no",
             )
             for run in runs
         ),

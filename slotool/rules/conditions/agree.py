@@ -42,12 +42,12 @@ class Agree(Condition):
 
     @property
     def words(self) -> str:
-        sure = "" if np.isinf(self.at_least) else f" and {self.versions[-1]}'s confidence ≥ {self.at_least:.4g}"
+        sure = "" if np.isinf(self.at_least) else f" and {self.versions[-1]}'s confidence ≥ {self.at_least:.10g}"
         return f"{' and '.join(self.versions)} agree{sure}"
 
     @property
     def notation(self) -> str:
-        return "agreed" if np.isinf(self.at_least) else f"agreed, >={self.at_least:.4g}"
+        return "agreed" if np.isinf(self.at_least) else f"agreed, >={self.at_least:.10g}"
 
     def settings(self) -> dict[str, Any]:
         sure = {} if np.isinf(self.at_least) else {"at_least": self.at_least}

@@ -59,11 +59,11 @@ class Score(Condition):
     @property
     def words(self) -> str:
         parts = (f"{t.weight:+.3g} × {t.name}" + (f" as {t.other}" if t.other else "") for t in self.terms)
-        return f"{' '.join(parts)} ≥ {self.at_least:.4g}"
+        return f"{' '.join(parts)} ≥ {self.at_least:.10g}"
 
     @property
     def notation(self) -> str:
-        return f"score>={self.at_least:.4g}"
+        return f"score>={self.at_least:.10g}"
 
     def settings(self) -> dict[str, Any]:
         terms = [[term.of, term.name, term.weight, *([term.other] if term.other else [])] for term in self.terms]

@@ -27,15 +27,15 @@ class Sure(Condition):
 
     @property
     def words(self) -> str:
-        return f"{self.version}'s confidence ≥ {self.at_least:.4g}"
+        return f"{self.version}'s confidence ≥ {self.at_least:.10g}"
 
     @property
     def unless(self) -> str:
-        return f"below {self.at_least:.4g}"
+        return f"below {self.at_least:.10g}"
 
     @property
     def notation(self) -> str:
-        return f"sure>={self.at_least:.4g}"
+        return f"sure>={self.at_least:.10g}"
 
     def settings(self) -> dict[str, Any]:
         return {"version": self.version, "at_least": self.at_least}

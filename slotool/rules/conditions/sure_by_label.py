@@ -44,8 +44,8 @@ class SureByLabel(Condition):
 
     @property
     def words(self) -> str:
-        own = ", ".join(f"{label} {threshold:.4g}" for label, threshold in self.at_least)
-        return f"{self.version}'s confidence ≥ its answer's threshold ({own}, others {self.otherwise:.4g})"
+        own = ", ".join(f"{label} {threshold:.10g}" for label, threshold in self.at_least)
+        return f"{self.version}'s confidence ≥ its answer's threshold ({own}, others {self.otherwise:.10g})"
 
     @property
     def notation(self) -> str:
