@@ -509,6 +509,7 @@ points[].after  number          accuracy after
 subject         text            name of the model
 kind            text            kind of the artifact
 artifact_id     text            its checksum
+models          object          by version the checksum of its model, and of its calibration
 data            text            data set
 split           text            test or validation
 metric          text            p@1 or p@5
@@ -680,7 +681,7 @@ rate_per_s      number          at which they arrive on average
 reserve_ms      number          of each deadline, for network and front end, ms
 interference    text?           co-located latencies: their table, or one ratio; null: workers count as if alone
 rules           text?           rule set by which requests of a tolerance are answered
-best_version    text?           of the rules: degradations are relative to it
+best_version    text?           of the rules: serves where nothing cheaper may
 cancels         flag?           with rules and artifact: whether a version that is not needed any more ends at once
 strictest       flag            whether the plan is for the strictest tier that holds
 seed            integer         of drawn arrivals and latencies

@@ -77,6 +77,7 @@ def evaluate(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic import load_model
     from slotool.elastic.activators.last_layer.model import seen_by_tables, tabled
+    from slotool.elastic.evaluation import identities
     from slotool.machine import machine_id
 
     if confidence is not None and not 0 < confidence < 1:
@@ -104,6 +105,7 @@ def evaluate(
             "subject": model.name,
             "kind": opened.kind,
             "artifact_id": opened.id,
+            "models": identities(model),
             "data": name,
             "split": split,
             "metric": metric,

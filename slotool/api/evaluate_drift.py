@@ -50,21 +50,29 @@ def evaluate_drift(
         raise ArgumentError("confidence", "must lie between 0 and 1, both excluded")
     watched = loaded(RuleSet, rules)
     labelled = loaded(OutcomeTable, feedback)
-    return DriftVerdict(watched, watch(watched, labelled, confidence), len(labelled.examples), confidence)
+    changed = watched.changed_words(labelled.models)
+    return DriftVerdict(watched, watch(watched, labelled, confidence), len(labelled.examples), confidence, changed)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DriftVerdict(Result):
-    """Of ``rules``. ``watched``: every ensemble that gives a guarantee, at its tightest tolerance, for all requests and
-    for each group of the rules; ``requests``: that count."""
+    """Of ``rules``. ``watched``: every ensemble that gives a guarantee, at its tightest tolerance above the rules' best
+    version, for all requests and for each group of the rules; ``requests``: that count; ``changed``: about models that
+    are others than the rules'."""
 
     rules: RuleSet
     watched: list[Watched]
     requests: int
     confidence: float
+    changed: str = ""
 
     schema = "evaluate-drift"
     rows_key = "ensembles"
+
+    @property
+    def warnings(self) -> list[str]:
+        """That the feedback is about other models than the rules."""
+        return [f"the rules were {self.changed}"] if self.changed else []
 
     @property
     def alarms(self) -> int:

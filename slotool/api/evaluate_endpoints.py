@@ -82,6 +82,7 @@ def evaluate_endpoints(
         AlreadyExistsError: ``out`` exists and no journal beside it, or one of another evaluation.
     """
     from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic.evaluation import identities
     from slotool.profiling.journal import Journal
     from slotool.profiling.live_answers import LiveAnswers
 
@@ -101,7 +102,7 @@ def evaluate_endpoints(
         with reporter_of(progress).progress(text, total=len(examples) * len(endpoints)) as steps:
             steps.advance(answers.answered)
             answers.ask(steps.advance)
-        provenance = {"kind": "endpoints", "endpoints": dict(endpoints), **about}
+        provenance = {"kind": "endpoints", "endpoints": dict(endpoints), "models": identities(family), **about}
         found = answers.table(provenance | ({"currency": currency} if currency else {}))
         found.save(target)
         if answers.answered == len(examples) * len(endpoints):

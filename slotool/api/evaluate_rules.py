@@ -79,6 +79,8 @@ def evaluate_rules(
     made, given, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
     held_out = priced(given, None, prices)
     if folds is None:
+        if changed := made.changed_words(given.models):
+            reporter.warn(f"the rules were {changed}")
         if made.table_sha256 in (given.sha256, held_out.sha256):
             reporter.warn("the rules were made from this outcome table, so nothing here is held out")
         rounds = [verdicts(made, held_out)]

@@ -43,7 +43,9 @@ def require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
 
 def of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
     """``outcomes`` with errors of at most 1, so that an accuracy is 1 − error: larger ones as shares of the greatest
-    that the rules allow. Raises ``InputError`` for larger ones without rules."""
+    that the rules allow. Raises ``InputError`` for larger ones without rules, and for rules of other models."""
+    if rules is not None and (changed := rules.changed_words(outcomes.models)):
+        raise InputError(f"{outcomes.source}: the rules were {changed}")
     errors = outcomes.matrix("error")
     if (worst := float(errors.max(initial=0.0))) <= 1:
         return outcomes

@@ -50,7 +50,7 @@ class BestLabels(ElasticModel):
         self.input_shape, self.labels = model.input_shape, model.labels
         self._features = int(model.input_shape[0])
         self._local = threading.local()
-
+        self.identity = model.identity
         self.device, self.compiles = model.device, model.compiles
 
     def on(self, device: str) -> ElasticModel:

@@ -91,6 +91,12 @@ def version_name(point: OperatingPoint) -> str:
     return point.key if name is None else str(name)
 
 
+def identities(model: ElasticModel) -> dict[str, str]:
+    """Return ``ElasticModel.identity_of`` by version, of those that have one."""
+    found = {version_name(point): model.identity_of(point) for point in model.points}
+    return {version: identity for version, identity in found.items() if identity}
+
+
 def accuracy_by_target(
     model: ElasticModel, split: Any, targets: Iterable[float], outcomes: OutcomeTable
 ) -> list[dict[str, float]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from slotool.data.dataset import Split
 from slotool.data.sequences import RaggedColumns
-from slotool.elastic.evaluation import summary, version_name
+from slotool.elastic.evaluation import identities, summary, version_name
 from slotool.elastic.family_evaluation import Responses, ask_versions, outcome_table, true_answers
 from slotool.elastic.model_family import ModelFamily
 from slotool.models.calibration import (
@@ -80,7 +80,8 @@ class Measuring:
         title = f"evaluating {versions} on {examples}"
         with reporter.progress(title, total=len(self.examples)) as steps:
             taken = ask_versions(family, self.examples, family.points, self.repeats, steps.advance)
-        table = outcome_table(family, taken, self.examples.y, self.prices, self.provenance)
+        provenance = {**self.provenance, "models": identities(family)}
+        table = outcome_table(family, taken, self.examples.y, self.prices, provenance)
         rows = by_cost(self._rows(family, taken, table, learnt), taken.turns)
         return family.in_order([row["version"] for row in rows]), table, rows
 

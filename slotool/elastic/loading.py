@@ -18,7 +18,9 @@ def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
     if artifact.kind not in _LOADERS:
         raise ArtifactError(f"{artifact.path}: this is a {artifact.kind} artifact, expected {' or '.join(_LOADERS)}")
     with strict_json.assembling(artifact.path, f"a {artifact.kind} that slotool wrote", error=ArtifactError):
-        return _LOADERS[artifact.kind](artifact)
+        model = _LOADERS[artifact.kind](artifact)
+    model.identity = artifact.id
+    return model
 
 
 def load_served(source: str, *, mapped: bool = False) -> ElasticModel:

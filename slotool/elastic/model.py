@@ -57,6 +57,8 @@ class ElasticModel(ABC):
     labels: tuple[str, ...] = ()
     examples: Columns | None = None
     device: str = devices.CPU
+    # Checksum of the files that it was read from; empty where there are none.
+    identity: str = ""
     # Whether ``check_inputs`` has anything to look at.
     checks_inputs = False
     # Whether ``expected_accuracy`` tells named inputs apart.
@@ -71,6 +73,11 @@ class ElasticModel(ABC):
     input_shape: tuple[int, ...]
     classes: int
     points: tuple[OperatingPoint, ...]
+
+    def identity_of(self, point: OperatingPoint) -> str:
+        """Return the checksum, or another name of its content, of the model that answers at ``point``; empty where it
+        has none."""
+        return self.identity
 
     @abstractmethod
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:

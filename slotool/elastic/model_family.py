@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,9 +29,10 @@ MAX_EXACT = 2**24
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """One version: ``location`` is a file or a URL, ``sha256`` the file's checksum ("" of a URL). ``stored``: the name
-    of the copy in the artifact, "" where the artifact only refers to it. ``inputs``, ``outputs``: what the family calls
-    a tensor, by the model's own name, where these differ."""
+    """One version: ``location`` is a file or a URL, ``sha256`` the file's checksum ("" of a URL). ``declared``: name
+    and versions that a remote model's server states. ``stored``: the name of the copy in the artifact, "" where the
+    artifact only refers to it. ``inputs``, ``outputs``: what the family calls a tensor, by the model's own name, where
+    these differ."""
 
     name: str
     location: str
@@ -37,6 +40,7 @@ class ModelVersion:
     stored: str = ""
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
+    declared: str = ""
 
     @property
     def renames(self) -> Renames:
@@ -94,6 +98,16 @@ class ModelFamily(ElasticModel):
         self._require_classes()
         shapes = [array.shape[1:] for array in self.examples.arrays.values()]
         self.input_shape = shapes[0] if len(shapes) == 1 else ()
+
+    def identity_of(self, point: OperatingPoint) -> str:
+        """Return the checksum of the version's file or what its server declares, and that of its calibration, which
+        changes confidences."""
+        version = next(own for own in self.versions if own.name == point.get("version"))
+        identity, calibration = version.sha256 or version.declared, self._calibration[point]
+        if calibration is None or not identity:
+            return identity
+        text = json.dumps(calibration.document(), sort_keys=True)
+        return f"{identity}, calibration {hashlib.sha256(text.encode()).hexdigest()}"
 
     def inputs(self, x: Inputs) -> dict[str, np.ndarray]:
         """``x`` as arrays by name that the models take: a bare array is the only input, columns go by their names.

@@ -24,7 +24,7 @@ from slotool.models.calibration import calibration_of_document
 from slotool.models.inference_messages import of_bytes, to_bytes
 from slotool.models.loading import is_code, load
 from slotool.models.tasks import task_of_document
-from slotool.models.wrapped import RenamedModel, Renames, batched, matching
+from slotool.models.wrapped import RenamedModel, Renames, batched, matching, unwrapped
 from slotool.process import torch_threads
 
 KIND = "model-family"
@@ -79,7 +79,12 @@ def open_versions(
                 renames = renames.then(found)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
-        version = replace(recorded(name, locations[name]), inputs=dict(renames.inputs), outputs=dict(renames.outputs))
+        version = replace(
+            recorded(name, locations[name]),
+            inputs=dict(renames.inputs),
+            outputs=dict(renames.outputs),
+            declared=getattr(unwrapped(model), "declared", ""),
+        )
         opened.append((version, RenamedModel(made, renames) if renames else made))
     return opened
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from slotool.artifacts.bundle import MANIFEST
 from slotool.devices import CPU, is_cuda
 from slotool.elastic import ElasticModel, load_served
-from slotool.elastic.evaluation import version_name
+from slotool.elastic.evaluation import identities, version_name
 from slotool.errors import InputError
 from slotool.machine import differences, machine_id
 from slotool.rules.ruleset import RuleSet
@@ -133,7 +133,9 @@ class Sources:
         # Before the model: one that is written meanwhile is noticed the next time.
         manifest = _manifest(path)
         model = load_served(str(path), mapped=self.mapped)
-        return _Read(model if self.mapped else model.on(self.devices[0]), path, manifest)
+        placed = model if self.mapped else model.on(self.devices[0])
+        placed.identity = model.identity
+        return _Read(placed, path, manifest)
 
     def _require_latency(self) -> None:
         if self.policy == BY_DEMAND:
@@ -165,6 +167,8 @@ class Sources:
         served = {}
         for name, (model, path, manifest) in named.items():
             mine = rules if rules and _has_versions(model, rules) else None
+            if mine is not None:
+                self._require_models(mine, model, path, warn)
             outcomes = _outcomes_of(model, tables)
             conditions = _conditions(model, latency, self.threads, self.devices, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
@@ -175,6 +179,17 @@ class Sources:
             served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest)
         self._nothing_unused(served, rules, tables)
         return served
+
+    def _require_models(self, rules: RuleSet, model: ElasticModel, path: Path, warn: Callable[[str], None]) -> None:
+        """Raises ``InputError`` for rules of other models than those served."""
+        models = identities(model)
+        if changed := rules.changed_words(models, path):
+            raise InputError(f"{self.rules}: {changed}")
+        if unchecked := rules.unchecked(models):
+            warn(
+                f"{self.rules}: not checked that its rules are of the models served, as the table or the model of "
+                f"{' and '.join(unchecked)} states no checksum"
+            )
 
     def _policy(
         self,

@@ -17,12 +17,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from slotool.elastic import load_model
+from slotool.elastic.evaluation import identities
 from slotool.elastic.model_family import ModelFamily, ModelVersion
 from slotool.elastic.model_family_files import save_family
 from slotool.errors import ArtifactError, InputError, TimedOut
 from slotool.models.adapters.remote import RemoteUnavailable, open_remote
 from slotool.models.adapters.sklearn import SklearnModel
+from slotool.models.calibration import Temperature
 from slotool.models.tasks import make_task
+from slotool.serving.sources import Sources
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.conftest import Slotool
 
@@ -70,6 +73,39 @@ def test_tiers_and_requests_over_the_family(files: Path, slotool: Slotool) -> No
     evaluated = slotool("evaluate", "wine", "-o", "again.parquet", "--repeats", "1", "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
     assert {point["version"] for point in evaluated.document["points"]} == {"small", "large"}
+
+
+def test_rules_are_of_the_models_they_were_made_of(files: Path, slotool: Slotool) -> None:
+    made(slotool, "--outcomes", "outcomes.parquet", "--latency", "latency.parquet")
+    assert slotool("gen-rules", "outcomes.parquet", "-o", "rules.json", "--tolerances", "0,0.5").exit_code == 0
+    warnings: list[str] = []
+    assert Sources((files / "wine",), rules=files / "rules.json").load(warnings.append)["wine"].rules
+    assert not warnings
+    retrained = make_pipeline(StandardScaler(), LogisticRegression(C=1e-4)).fit(X[TRAIN].to_numpy()[:, :13], Y[TRAIN])
+    io.dump(retrained, "small.skops")
+    made(slotool, "--outcomes", "new.parquet", "--force")
+    refused = slotool("serve", "wine", "--rules", "rules.json", "--port", "0")
+    assert (refused.exit_code, "small" in refused.stderr, "gen-rules" in refused.stderr) == (2, True, True)
+    planned = slotool("plan", "latency.parquet", "--outcomes", "new.parquet", "--rules", "rules.json",
+                      "--deadline-ms", "100", "--rate", "1", "--tolerance", "0.5")  # fmt: skip
+    assert planned.exit_code == 2
+    for command in ("evaluate-rules", "evaluate-drift"):
+        assert "another model of small" in " ".join(slotool(command, "rules.json", "new.parquet").stderr.split())
+    # Rules of a table that states no checksums are served, and it is said that nothing was compared.
+    table = OutcomeTable.load(files / "new.parquet")
+    OutcomeTable(table.rows).save(files / "bare.parquet")
+    assert slotool("gen-rules", "bare.parquet", "-o", "bare.json", "--tolerances", "0,0.5").exit_code == 0
+    assert Sources((files / "wine",), rules=files / "bare.json").load(warnings.append)["wine"].rules
+    assert len(warnings) == 1
+
+
+def test_a_calibration_makes_another_model_of_a_version(files: Path, slotool: Slotool) -> None:
+    made(slotool, "--outcomes", "outcomes.parquet")
+    family = load_model(str(files / "wine"))
+    assert isinstance(family, ModelFamily)
+    plain, learnt = identities(family), identities(family.with_calibrations({"small": Temperature(2.0)}))
+    assert plain == OutcomeTable.load(files / "outcomes.parquet").models
+    assert (plain["small"] == learnt["small"], plain["large"] == learnt["large"]) == (False, True)
 
 
 def test_a_file_that_changed_and_a_copy_that_did_not(files: Path, slotool: Slotool) -> None:

@@ -59,6 +59,8 @@ class RemoteModel(Model):
     """
 
     timeout_s: float
+    # Name and versions that the server states; empty where it was not asked.
+    declared: str = ""
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S):
         if urlsplit(url).username is not None:
@@ -122,7 +124,10 @@ class HttpModel(RemoteModel):
         # Known once the server was asked, by the first call at the latest.
         self._binary: bool | None = None
         try:
-            self.signature = signature or Signature.of_document(self._metadata(self.url, timeout_s))
+            if signature is None:
+                document = self._metadata(self.url, timeout_s)
+                self.declared = _declared(document)
+            self.signature = signature or Signature.of_document(document)
             if signature is None:
                 self._binary = self._reads_binary(timeout_s)
         except SlotoolError:
@@ -213,7 +218,9 @@ class GrpcModel(RemoteModel):
                 self.name, self._version, self._authorization, as_json=True, client_timeout=timeout_s
             )
 
-        return Signature.of_document(_with_shapes(self._guarded(ask, timeout_s)))
+        document = self._guarded(ask, timeout_s)
+        self.declared = _declared(document)
+        return Signature.of_document(_with_shapes(document))
 
     def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
         given = [self._request_input(self._grpc, s.name, s.datatype, inputs[s.name]) for s in self.signature.inputs]
@@ -259,6 +266,13 @@ def _whole(answer: Any, url: str, timeout_s: float) -> bytes:
         if len(content) > MAX_ANSWER_BYTES:
             raise RunError(f"{url} answered with more than {MAX_ANSWER_BYTES >> 20} MiB")
     return bytes(content)
+
+
+def _declared(document: Mapping[str, Any]) -> str:
+    """Name and versions in the metadata of a model."""
+    versions = document.get("versions")
+    known = versions if isinstance(versions, list) else []
+    return f"{document.get('name', '')} {','.join(map(str, known))}".strip()
 
 
 def open_remote(url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature | None = None) -> RemoteModel:
