@@ -119,9 +119,14 @@ class DispatchLoop:
             self._dispatch_after(iterations)
 
     def _worker_is_idle(self) -> None:
-        # A dispatch that goes on looks for itself.
-        if not self._is_dispatching:
+        # A dispatch that goes on looks for itself. A loop that does not compute has read what has arrived: the worker
+        # would wait while it reads more, images say.
+        if self._is_dispatching:
+            return
+        if self._engine.in_loop:
             self.wake_if_needed()
+        elif self.waiting() or self.calls.waiting:
+            self.dispatch()
 
     def wake_if_needed(self) -> None:
         """Dispatch what waits, once the loop has read what has arrived."""
