@@ -12,11 +12,10 @@ MAX_KNOWN = 4_096
 
 
 class CallTimes:
-    """Estimates of the latency of calls, µs, by operating point and number of examples; ``latest_us``: of the last."""
+    """Estimates of the latency of calls, µs, by operating point and number of examples."""
 
     def __init__(self) -> None:
         self._us: dict[tuple[OperatingPoint, int], float] = {}
-        self.latest_us = 0.0
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
         before_us = self._us.get((point, examples))
@@ -24,8 +23,7 @@ class CallTimes:
             if len(self._us) >= MAX_KNOWN:
                 self._us.clear()
             before_us = took_us
-        self.latest_us = before_us + LATEST * (min(took_us, MAX_RISE * before_us) - before_us)
-        self._us[point, examples] = self.latest_us
+        self._us[point, examples] = before_us + LATEST * (min(took_us, MAX_RISE * before_us) - before_us)
 
     def of(self, point: OperatingPoint, examples: int) -> float:
         """Return the estimate, 0 where such a call was never observed."""

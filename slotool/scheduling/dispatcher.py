@@ -78,8 +78,8 @@ class Dispatcher:
         self.workers = Workers(workers) if isinstance(workers, int) else workers
         self.queue = EdfQueue(self.workers)
         self.outcomes: Counter[RequestOutcome] = Counter()
-        # Of all calls; they count where the policy does not know the latency.
-        self.times = CallTimes()
+        # Of all calls; they count where the policy does not know the latency: that of the last call, 0 where it does.
+        self._times, self.measured_us = CallTimes(), 0.0
 
     @property
     def running(self) -> Mapping[int, Batch]:
@@ -232,16 +232,18 @@ class Dispatcher:
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
         """Return how long a call is expected to take: by the policy or, where it does not know or fails to say, by the
         calls before; 0 where there were none."""
-        return self._said("planned_us", float, 0.0, point, examples) or self.times.of(point, examples)
+        planned_us = self._said("planned_us", float, 0.0, point, examples)
+        self.measured_us = 0.0 if planned_us else self._times.of(point, examples)
+        return planned_us or self.measured_us
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
         """Note how long a call took."""
-        self.times.observe(point, examples, took_us)
+        self._times.observe(point, examples, took_us)
         self._said("observe", _anything, None, point, examples, took_us)
 
     def _needs_us(self, query: Query, point: OperatingPoint) -> float:
         """Return how long a call is expected to take of which the policy does not know it, in µs; 0 for others."""
-        needs_us = self.times.of(point, query.examples) if math.isfinite(query.deadline_us) else 0.0
+        needs_us = self._times.of(point, query.examples) if math.isfinite(query.deadline_us) else 0.0
         return 0.0 if needs_us and self._said("planned_us", float, 0.0, point, query.examples) else needs_us
 
     def _too_late(self, query: Query, point: OperatingPoint, now_us: float) -> Drop | None:
@@ -250,7 +252,7 @@ class Dispatcher:
         if needs_us <= query.slack_us(now_us):
             return None
         if needs_us > query.slack_us(query.arrival_us):
-            self.times.doubt(point, query.examples)
+            self._times.doubt(point, query.examples)
         return self._dropped(query, RequestOutcome.EXPIRED, f"a call takes {needs_us:.0f} µs")
 
     def _said(self, method: str, read: Callable[[Any], _T], otherwise: _T, *arguments: object) -> _T:

@@ -205,7 +205,7 @@ class DirectCalls:
         return model_queue if is_there else None
 
     def _headroom_us(self, model_queue: ModelQueue, options: RequestOptions, now_us: float) -> float:
-        return self._results.headroom.of(options.timeout_us, now_us, model_queue.dispatcher.times.latest_us)
+        return self._results.headroom.of(options.timeout_us, now_us, model_queue.dispatcher.measured_us)
 
     def _query(self, options: RequestOptions, arrival_us: float, deadline_us: float, examples: int) -> Query:
         return Query(

@@ -14,7 +14,8 @@ QUANTILE, EVERY = 0.999, 50
 # Until so many answers are remembered the headroom is at least this share of a request's timeout: a policy that waits
 # as long as plans allow has its first answers late otherwise.
 FEW, CAREFUL_SHARE = 100, 0.05
-# Largest share that the headroom takes of what a call leaves of a request's timeout: a new request can be in time.
+# Largest share of a request's timeout that the headroom takes, where calls are measured of what a call leaves of it: a
+# new request can be in time.
 MAX_SHARE = 0.5
 
 
@@ -40,8 +41,8 @@ class LatencyHeadroom:
         self._since += answers
 
     def of(self, timeout_us: float, now_us: float, call_us: float = 0.0) -> float:
-        """Return by how many µs to bring forward the deadline of a request that has ``timeout_us`` and needs a call of
-        about ``call_us``."""
+        """Return by how many µs to bring forward the deadline of a request that has ``timeout_us``. ``call_us``: of the
+        call that it needs, as measured; 0 where a policy knows it."""
         if math.isinf(timeout_us):
             return 0.0
         if now_us - self._seen_at_us > FORGOTTEN_US:

@@ -273,7 +273,7 @@ class Router:
         if rejection is not None:
             done(rejection)
             return
-        headroom_us = self.headroom.of(options.timeout_us, arrival_us, model_queue.dispatcher.times.latest_us)
+        headroom_us = self.headroom.of(options.timeout_us, arrival_us, model_queue.dispatcher.measured_us)
         query = Query(
             next(self._counts.ids),
             arrival_us,
