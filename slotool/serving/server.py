@@ -237,6 +237,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets=sockets)
         ending.cancel()
 
+    def _leave(self) -> None:
+        self._front.is_leaving = True
+        for connection in self.server_state.connections:
+            if isinstance(connection, HttpProtocol):
+                connection.leave()
+
     def _hang_up(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
         # One that waits reads every file as it is later, so that a burst of signals is one.
         if not self._hangup_waits:
@@ -271,13 +277,11 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if sig == signal.SIGTERM and self._lame_duck_s and not self.ended_by:
+        if sig == signal.SIGTERM and self._lame_duck_s and self.started and not self.ended_by:
             self._ends_s = time.monotonic() + self._lame_duck_s
             self._router.begin_drain()
-            self._front.is_leaving = True
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, HttpProtocol):
-                    connection.leave()
+            # Between two callbacks: one that writes an answer says whether its connection goes on, and then ends it.
+            self.servers[0].get_loop().call_soon_threadsafe(self._leave)
         else:
             # A Ctrl-C while the server drains means: now.
             self.force_exit = self.should_exit and sig == signal.SIGINT

@@ -94,6 +94,7 @@ defaults
     timeout connect 5s
     timeout client 60s
     timeout server 60s
+    timeout check 60s
     retries 3
     option redispatch
 frontend in

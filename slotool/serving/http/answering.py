@@ -46,7 +46,8 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         self._incoming: Exchange | None = None
         self._held = b""
         self._lingers = False
-        self._stops = False
+        # The next answer says that the connection closes; and it closes even where the last one did not say so.
+        self._leaves = self._stops = False
 
     @abstractmethod
     def _resume(self) -> None:
@@ -100,7 +101,7 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
             self._transport,
             self._flow,
             body=bytes(exchange.take_body()),
-            keep_alive=exchange.request.keep_alive and not (self._stops and not self._waiting),
+            keep_alive=exchange.request.keep_alive and not (self._leaves and not self._waiting),
             close=self._linger,
             on_response=self._answered,
         )
@@ -116,7 +117,7 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         if self._transport.is_closing() or self._lingers or exchange is None:
             return
         request = exchange.request
-        last = not (request.complete and request.keep_alive) or (self._stops and self._has_no_more())
+        last = not (request.complete and request.keep_alive) or (self._leaves and self._has_no_more())
         if last or reply.answer is None or not reply.answer.is_shared:
             self._transport.write(reply.http(close=last))
         else:

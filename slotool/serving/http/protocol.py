@@ -93,7 +93,7 @@ class HttpProtocol(AnsweringProtocol):
         }
         connections = self._server_state.connections
         connections.add(self)
-        self._stops = self._front.is_leaving
+        self._leaves = self._front.is_leaving
         if len(connections) > self._max_connections:
             self._reject(rejections.too_many_connections(self._max_connections))
         self._advance()
@@ -133,15 +133,15 @@ class HttpProtocol(AnsweringProtocol):
 
     def shutdown(self) -> None:
         """Answer what has come, then close."""
-        self.leave()
+        self._leaves = self._stops = True
+        if self._exchange is not None and self._exchange.cycle is not None and not self._waiting:
+            self._exchange.cycle.keep_alive = False
         if self._exchange is None and not self._waiting and self._incoming is None and not self._lingers:
             self._transport.close()
 
     def leave(self) -> None:
-        """Close with the answer to the last request that has come or, where none has, to the next one."""
-        self._stops = True
-        if self._exchange is not None and self._exchange.cycle is not None and not self._waiting:
-            self._exchange.cycle.keep_alive = False
+        """Close with the next answer, which says so: whoever reuses connections sends nothing into a closed one."""
+        self._leaves = True
 
     # What the reader calls.
 
@@ -196,7 +196,7 @@ class HttpProtocol(AnsweringProtocol):
 
     def _is_between_requests(self) -> bool:
         """Whether the next byte begins a request that may be answered at once."""
-        may_answer = self._incoming is None and not (self._stops or self._flow.write_paused)
+        may_answer = self._incoming is None and not (self._leaves or self._flow.write_paused)
         return may_answer and self._reader.is_between_requests
 
     def _rejects(self, data: bytes) -> bool:
