@@ -8,7 +8,8 @@ import math
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,11 @@ _OPTIONAL_LIBRARIES = ("tensorflow", "keras", "onnxruntime", "ray")
 # Facts, and what a person calls them; those of ``_LATENCY_FACTS`` make the machine's id, with a few that are coarsened.
 _FACT_WORDS = {
     "cpu": "processor",
+    "cpu_family": "CPU family",
+    "cpu_model": "CPU model",
+    "cpu_stepping": "CPU stepping",
+    "cpu_caches": "CPU caches",
+    "cpu_vectors": "vector extensions",
     "architecture": "architecture",
     "gpus": "GPUs",
     "gpu_driver": "GPU driver",
@@ -39,8 +45,21 @@ _FACT_WORDS = {
     "system": "kernel",
     "python": "Python",
 }
+# So many are named in a sentence.
+MAX_DIFFERENCES = 3
 # Those that count where there are GPUs.
 _GPU_FACTS = ("gpus", "gpu_driver", "gpu_cuda", "gpu_power_limits_w", "gpu_clocks_mhz")
+# Labels of before do not state these: two generations of a processor can share the others.
+CPU_DETAILS = ("cpu_family", "cpu_model", "cpu_stepping", "cpu_caches", "cpu_vectors")
+# Lines of /proc/cpuinfo, on x86 and on ARM.
+_CPU_LINES = {
+    "cpu": ("model name", "Model"),
+    "cpu_family": ("cpu family", "CPU implementer"),
+    "cpu_model": ("model", "CPU part"),
+    "cpu_stepping": ("stepping", "CPU revision"),
+    "cpu_vectors": ("flags", "Features"),
+}
+_VECTORS = re.compile(r"(avx|amx|fma|f16c|sse4_2|asimd|neon|sve|sme(?!p)|i8mm|bf16)")
 _LATENCY_FACTS = (
     "cpu",
     "architecture",
@@ -72,7 +91,7 @@ def _stated() -> dict[str, Any]:
 @lru_cache(maxsize=2)
 def _machine_facts(stated: str) -> dict[str, Any]:
     return {
-        "cpu": _cpu_model(),
+        **_cpu_facts(),
         "cores": os.cpu_count(),
         "cores_given": len(os.sched_getaffinity(0)),
         "cpu_quota": control_groups().cpu_quota(),
@@ -137,8 +156,13 @@ def machine_id(facts: Mapping[str, Any] | None = None) -> str:
     Memory counts in whole GiB and the operating system without its release: two machines of one kind differ in both.
     ``differences`` names them all the same.
     """
-    facts = machine_facts() if facts is None else facts
+    kept = _identity(machine_facts() if facts is None else facts)
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {name: facts.get(name) for name in _LATENCY_FACTS}
+    kept |= {name: facts[name] for name in CPU_DETAILS if name in facts}
     for name in ("memory_bytes", "memory_limit_bytes"):
         kept[name] = math.ceil((facts.get(name) or 0) / 2**30)
     kept["system"] = str(facts.get("system")).partition(" ")[0]
@@ -146,7 +170,50 @@ def machine_id(facts: Mapping[str, Any] | None = None) -> str:
     if facts.get("gpus"):
         # Facts stored by an earlier version have the models alone.
         kept |= {name: facts[name] for name in _GPU_FACTS if facts.get(name) is not None}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+    return kept
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Comparison of this machine with the one of stored labels.
+
+    ``differences``: facts that differ, in words. ``missing``: facts that only one of both states. Without either, it is
+    the same machine.
+    """
+
+    differences: Sequence[str] = ()
+    missing: Sequence[str] = ()
+
+    @property
+    def same(self) -> bool:
+        """True if all facts that latency depends on are stated, and equal."""
+        return not self.differences and not self.missing
+
+    @property
+    def similar(self) -> bool:
+        """True if no stated fact differs, but some are missing."""
+        return bool(self.missing) and not self.differences
+
+    def __str__(self) -> str:
+        if self.differences:
+            return f"another machine: {', '.join(self.differences[:MAX_DIFFERENCES])}"
+        if self.missing:
+            return f"a similar machine: its labels do not state {', '.join(self.missing)}"
+        return "this machine"
+
+
+def likeness(machine: str, facts: Mapping[str, Any] | None = None) -> Likeness:
+    """Return how this machine compares with the one of this id, whose ``facts`` are given where they were stored."""
+    here = _identity(machine_facts())
+    without_details = {name: value for name, value in machine_facts().items() if name not in CPU_DETAILS}
+    if facts is None:
+        if machine not in (machine_id(), machine_id(without_details)):
+            return Likeness([f"machine {machine} → {machine_id()}"])
+        facts = machine_facts() if machine == machine_id() else without_details
+    there = _identity(facts)
+    if any(there[name] != here[name] for name in there.keys() & here.keys()):
+        return Likeness(differences(facts) or [f"machine {machine} → {machine_id()}"])
+    return Likeness(missing=[_FACT_WORDS[name] for name in _FACT_WORDS if (name in there) != (name in here)])
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any] | None = None) -> list[str]:
@@ -213,11 +280,21 @@ def _gpu_facts() -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str | None:
-    for line in (read_system_file("/proc/cpuinfo") or "").splitlines():
-        if line.startswith(("model name", "Model")):
-            return line.partition(":")[2].strip()
-    return platform.processor() or None
+def _cpu_facts(system: Path = Path("/")) -> dict[str, Any]:
+    """Return brand, family, model, stepping, sizes of caches and vector extensions of the first processor."""
+    first = (read_system_file(str(system / "proc/cpuinfo")) or "").partition("\n\n")[0].splitlines()
+    lines = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first)}
+    facts: dict[str, Any] = {
+        fact: next((lines[name] for name in names if lines.get(name)), None) for fact, names in _CPU_LINES.items()
+    }
+    flags = (facts["cpu_vectors"] or "").split()
+    caches = sorted((system / "sys/devices/system/cpu/cpu0/cache").glob("index*"))
+    return {
+        **facts,
+        "cpu": facts["cpu"] or platform.processor() or None,
+        "cpu_caches": [read_system_file(str(cache / "size")) or "" for cache in caches],
+        "cpu_vectors": sorted(flag for flag in flags if _VECTORS.match(flag)),
+    }
 
 
 def _turbo() -> bool | None:

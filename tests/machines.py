@@ -18,6 +18,12 @@ UNKNOWN = "unknown"
 ROOT = Path(__file__).parents[1]
 UNKNOWN_FACTS: dict[str, Any] = {
     "cpu": "Imagined Processor 9000",
+    "cpu_family": "9",
+    "cpu_model": "90",
+    "cpu_stepping": "0",
+    "cpu_caches": ["32K", "1024K"],
+    "cpu_vectors": ["avx2", "fma"],
+    "speed": {"product_s": 4e-4, "copy_s": 2e-3, "small_call_s": 4e-7},
     "cores": 2,
     "cores_given": 2,
     "cpu_quota": None,
@@ -54,6 +60,12 @@ def _stated(document: Any) -> Iterator[dict[str, Any]]:
         yield from _stated(child)
     if isinstance(document, dict) and document.get("machine_facts"):
         yield document["machine_facts"]
+
+
+def run_where_measured(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Run as the machine of this name, as if its labels stated all that tells it from a similar one."""
+    run_as(name, patch)
+    patch.setattr("slotool.machine.CPU_DETAILS", ())
 
 
 def run_as(name: str, patch: pytest.MonkeyPatch | None = None, **changed: Any) -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slotool import process
-from slotool.machine import differences, machine_facts, machine_id
-from tests.machines import ROOT, machines
+from slotool import machine, process
+from slotool.machine import FACTS_VARIABLE, differences, likeness, machine_facts, machine_id
+from slotool.timing.speed import facts_with_speed, speed_ratio
+from tests.machines import ROOT, UNKNOWN, machines
+
+
+@dataclass
+class Samples:
+    """Measurement of one sample."""
+
+    result: object
+    samples_s: tuple[float, ...] = (1e-3,)
 
 
 def facts(**changed: Any) -> dict[str, Any]:
@@ -60,6 +73,83 @@ def test_machines_of_one_kind_have_one_id(changed: dict[str, Any], words: list[s
 def test_another_machine_has_another_id_and_is_told_in_words(changed: dict[str, Any], words: str) -> None:
     assert machine_id(facts(**changed)) != machine_id(facts())
     assert differences(facts(), facts(**changed)) == [words]
+
+
+DETAILS = {
+    "cpu_family": "25", "cpu_model": "1", "cpu_stepping": "1", "cpu_caches": ["32K", "512K"], "cpu_vectors": ["avx2"]
+}  # fmt: skip
+MILAN = facts(cpu="AMD EPYC", **DETAILS)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"cpu_model": "17"}, {"cpu_stepping": "2"}, {"cpu_caches": ["48K", "512K"]}, {"cpu_vectors": ["avx512f"]}],
+)
+def test_generations_of_one_brand_are_other_machines(changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {**MILAN, **changed}
+    monkeypatch.setattr("slotool.machine.machine_facts", lambda: MILAN)
+    assert machine_id(there) != machine_id(MILAN)
+    other = likeness(machine_id(there), there)
+    assert other.differences
+    assert not other.same
+    assert not other.similar
+    assert likeness(machine_id(MILAN), MILAN).same
+    assert likeness(machine_id(MILAN)).same
+
+
+@pytest.mark.parametrize("with_facts", [True, False])
+def test_labels_that_state_no_generation_are_of_a_similar_machine(
+    with_facts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = facts(cpu="AMD EPYC")
+    monkeypatch.setattr("slotool.machine.machine_facts", lambda: MILAN)
+    found = likeness(machine_id(before), before if with_facts else None)
+    assert found.similar
+    assert not found.same
+    assert "CPU model" in str(found)
+    assert likeness(machine_id(facts(cpu="Xeon")), facts(cpu="Xeon")).differences
+
+
+def test_no_shipped_label_is_of_this_very_machine_while_it_states_no_generation(each_machine: str) -> None:
+    stated = machine_facts() if each_machine == UNKNOWN else machines()[each_machine]
+    found = likeness(machine_id(stated), stated)
+    assert (found.same, found.similar) == ((True, False) if each_machine == UNKNOWN else (False, True))
+
+
+def test_the_speed_check_is_short_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = facts_with_speed()
+    assert speed_ratio(now) == pytest.approx(1.0)
+    assert speed_ratio({**now, "speed": {name: 2 * s for name, s in now["speed"].items()}}) == pytest.approx(2.0)
+    assert speed_ratio(machine_facts() | {"speed": None}) is None
+    calls: list[Any] = []
+
+    def timed(call: Any, rule: object) -> Samples:
+        calls.append(call)
+        return Samples(call())
+
+    monkeypatch.setattr("slotool.timing.speed.measure", timed)
+    monkeypatch.setenv(FACTS_VARIABLE, json.dumps({"cpu": "with a clock of its own"}))
+    assert facts_with_speed()["speed"] == facts_with_speed()["speed"]
+    assert len(calls) == 3
+
+
+def test_details_of_a_processor_are_read_on_x86_and_on_arm(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    cache = tmp_path / "sys/devices/system/cpu/cpu0/cache/index0"
+    cache.mkdir(parents=True)
+    (cache / "size").write_text("32K\n")
+    for text, details in (
+        ("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nstepping: 1\nflags: fpu avx2 smep fma\n\nmodel: 9",
+         ("AMD EPYC", "25", "1", "1", ["avx2", "fma"])),
+        ("Features : fp asimd sve\nCPU implementer : 0x41\nCPU part : 0xd0c\nCPU revision : 1\n",
+         (platform.processor() or None, "0x41", "0xd0c", "1", ["asimd", "sve"])),
+    ):  # fmt: skip
+        (tmp_path / "proc/cpuinfo").write_text(text)
+        read = machine._cpu_facts(tmp_path)
+        assert (
+            tuple(read[name] for name in ("cpu", "cpu_family", "cpu_model", "cpu_stepping", "cpu_vectors")) == details
+        )
+        assert read["cpu_caches"] == ["32K"]
 
 
 def test_this_machine_does_not_differ_from_itself() -> None:

@@ -17,7 +17,7 @@ from slotool.graphs.store import read_graphs
 from slotool.predictors.labels import join_labels
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable, OutcomeTable
-from tests.machines import run_as
+from tests.machines import UNKNOWN, run_as, run_where_measured
 
 ROOT = Path(__file__).parent.parent
 MODELS = ["mlp", "family", "slo-nn", "supernet"]
@@ -40,14 +40,17 @@ def test_a_shipped_model_knows_digits(name: str) -> None:
 def test_the_shipped_predictor_predicts(slotool, tmp_path: Path, monkeypatch) -> None:
     assert slotool("generate", "mlp", "-o", tmp_path / "new.parquet", "--count", 3, "--seed", 99).exit_code == 0
     shipped = ROOT / "models" / "predictor-torch"
-    here = slotool("predict", shipped, "--graph", tmp_path / "new.parquet", "--json").document
-    if not here["this_machine"]["same"]:
-        assert here["this_machine"]["differences"]
+    for machine in (UNKNOWN, "predictor-torch"):
+        run_as(machine, monkeypatch)
+        here = slotool("predict", shipped, "--graph", tmp_path / "new.parquet", "--json").document
+        assert not here["this_machine"]["same"]
+        assert here["this_machine"]["similar"] == (machine != UNKNOWN)
+        assert bool(here["this_machine"]["differences"]) == (machine == UNKNOWN)
         assert all("another machine" in row["no_interval"] for row in here["predictions"])
         assert all(row["low_s"] is None and row["latency_s"] > 0 for row in here["predictions"])
-    run_as("predictor-torch", monkeypatch)
+    run_where_measured("predictor-torch", monkeypatch)
     there = slotool("predict", shipped, "--graph", tmp_path / "new.parquet", "--json").document
-    assert there["this_machine"] == {"same": True, "differences": []}
+    assert there["this_machine"] == {"same": True, "similar": False, "differences": [], "speed": None}
     for prediction in there["predictions"]:
         assert 0 < prediction["low_s"] < prediction["latency_s"] < prediction["high_s"]
         assert prediction["high_s"] < 1.3 * prediction["low_s"], "random networks are what it learnt from"

@@ -299,7 +299,7 @@ calibration_refused text?       that this machine was calibrated, which was not 
 other_predictors list           others shipped: artifact, setting, this_machine, like_training (networks)
 advice          list            what would answer better, with commands
 setting         object          setting that it predicts for
-this_machine    object          whether that is this machine, and in what it differs
+this_machine    object          same, or similar (facts are missing), and differences
 nominal_coverage number         share of latencies that an interval is made to hold
 slo_s           number?         latency asked about, seconds
 co_runners      list            names of the networks that run at the same time
@@ -335,7 +335,7 @@ calibration_refused text?       that this machine was calibrated, which was not 
 other_predictors list           others shipped: artifact, setting, this_machine, like_training (networks)
 advice          list            what would answer better, with commands
 setting         object          setting that it predicts for
-this_machine    object          whether that is this machine, and in what it differs
+this_machine    object          same, or similar (facts are missing), and differences
 nominal_coverage number         share of latencies that an interval is made to hold
 slo_s           number?         latency asked about, seconds
 fact            text            batch, threads, size or length

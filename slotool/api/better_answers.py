@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotool.api.chosen_predictor import Chosen
+from slotool.api.chosen_predictor import Chosen, machine_differences
 from slotool.machine import usable_cores
 from slotool.predictors.labels import Setting
 from slotool.predictors.trained import TrainedPredictor
@@ -33,7 +33,10 @@ def _covering(chosen: Chosen) -> str | None:
     assert other.coverage is not None
     setting, covered = other.opened.setting, other.coverage.covered
     which = "this" if own.networks == 1 else "these" if covered == own.networks else f"{covered} of these"
-    where = "this machine" if other.coverage.here else f"another machine ({setting.cpu or setting.machine})"
+    known = machine_differences(other.opened.require_solo())
+    where = "this machine" if known is None else f"{'a similar' if known.similar else 'another'} machine"
+    if known is not None:
+        where += f" ({setting.cpu or setting.machine})"
     threads = f"{setting.threads} thread{'' if setting.threads == 1 else 's'}"
     learnt = f"{other.path} learnt networks like {which}, on {where} with {threads}"
     return f"{learnt}: slotool predict {other.folder} … asks it"

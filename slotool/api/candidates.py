@@ -84,7 +84,7 @@ def _coverage(one: Chosen, graphs: Sequence[OperatorGraph]) -> Coverage:
     trained = one.opened.require_solo()
     predictions = trained.predict(graphs)
     return Coverage(
-        here=machine_differences(trained) is None,
+        here=(found := machine_differences(trained)) is None or found.similar,
         networks=len(graphs),
         covered=sum(outside is None for outside in predictions.outside),
         bounded=sum(why is None for why in predictions.no_interval),
@@ -105,7 +105,8 @@ def _compared(chosen: Chosen, others: Sequence[Chosen]) -> str:
     own = chosen.coverage
     assert own is not None
     if own.here and not all(one.coverage.here for one in others if one.coverage):
-        return "its labels were measured on this machine"
+        similar = machine_differences(chosen.opened.require_solo()) is not None
+        return f"its labels were measured on {'a similar' if similar else 'this'} machine"
     known = [(one.path, one.coverage.covered) for one in others if one.coverage]
     if not own.covered and not any(covered for _, covered in known):
         return (

@@ -14,7 +14,7 @@ from slotool.api.calibrated_predictors import calibrated_here, refused_here
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError, ArtifactError, SlotoolError
 from slotool.graphs.graph_documents import FLOAT32
-from slotool.machine import machine_id, usable_cores
+from slotool.machine import Likeness, likeness, machine_id, usable_cores
 
 if TYPE_CHECKING:
     from slotool.predictors.colocation import PredictorArtifact
@@ -297,12 +297,15 @@ def is_of_here(device: str | None) -> bool:
     return device is None or device.lower() == CPU
 
 
-def machine_differences(trained: TrainedPredictor[Any]) -> list[str] | None:
-    """In what this machine differs from the one whose latencies were learnt, in words; None when it is the same."""
-    from slotool.machine import differences, machine_id
+def machine_differences(trained: TrainedPredictor[Any]) -> Likeness | None:
+    """Return how this machine differs from the one whose latencies were learnt; None when it is the same."""
+    found = likeness(trained.setting.machine, trained.facts)
+    return None if found.same else found
 
-    here, there = machine_id(), trained.setting.machine
-    facts = trained.facts
-    if there == here or (facts is not None and machine_id(facts) == here):
-        return None
-    return (differences(facts) if facts is not None else []) or [f"machine {there} → {here}"]
+
+def machine_speed(trained: TrainedPredictor[Any]) -> float | None:
+    """Return the speed of this machine as a multiple of that of the labels, where both are one machine, or similar."""
+    from slotool.timing.speed import speed_ratio
+
+    found = machine_differences(trained)
+    return None if (found and found.differences) or trained.facts is None else speed_ratio(trained.facts)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.better_answers import advice_of, other_document
-from slotool.api.chosen_predictor import Chosen, machine_differences
+from slotool.api.chosen_predictor import Chosen, machine_differences, machine_speed
 from slotool.api.display import Part, duration, table
 from slotool.api.result import Result
 
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.graphs import OperatorGraph
+    from slotool.machine import Likeness
     from slotool.predictors.colocation import SoloLatency
     from slotool.predictors.explanation import Explanation
     from slotool.predictors.trained import Predictions, TrainedPredictor
 
 MAX_ROWS_SHOWN = 20
 MAX_WARNINGS = 3
+# Checks of one machine's speed differ by less.
+SAME_SPEED = 0.1
 MAX_EXPLAINED, MAX_TYPES = 3, 12
-NOT_HERE = "measured on another machine, where an interval says nothing of this one"
+NOT_HERE = "measured on another machine, or one that is only similar: an interval there says nothing of this one"
 Row = dict[str, Any]
 
 
@@ -34,9 +37,10 @@ class Prediction(Result):
     """Latencies of ``graphs``, which were predicted as ``items``, each a network or a co-location.
 
     ``solo``: of co-locations, each one's solo latency; ``others``: the co-runners. ``differences`` of this machine from
-    the predictor's, in words, None where it is the same. ``out``: the latency table written, if any. ``explanations``:
-    where the time of each goes, where that was asked for; ``plot``: the picture of it written, if any. ``failed``: why
-    networks could not be captured, by name.
+    the predictor's, None where it is the same. ``speed``: of this machine as a multiple of the predictor's, where that
+    is this machine or a similar one and its speed is stored. ``out``: the latency table written, if any.
+    ``explanations``: where the time of each goes, where that was asked for; ``plot``: the picture of it written, if
+    any. ``failed``: why networks could not be captured, by name.
     """
 
     chosen: Chosen
@@ -47,7 +51,8 @@ class Prediction(Result):
     solo: Sequence[SoloLatency] = ()
     others: Sequence[OperatorGraph] = ()
     slo_s: float | None = None
-    differences: Sequence[str] | None = None
+    differences: Likeness | None = None
+    speed: float | None = None
     out: Path | None = None
     explanations: Sequence[Explanation] = ()
     plot: Path | None = None
@@ -89,9 +94,10 @@ class Prediction(Result):
     def on_this_machine(self) -> Prediction:
         """Without intervals where this machine is not the predictor's."""
         found = machine_differences(self.trained)
+        compared = replace(self, differences=found, speed=machine_speed(self.trained))
         if found is None:
-            return self
-        return replace(self, predictions=self.predictions.without_interval(NOT_HERE), differences=found)
+            return compared
+        return replace(compared, predictions=self.predictions.without_interval(NOT_HERE))
 
     def findings(self) -> Row:
         return {
@@ -102,7 +108,12 @@ class Prediction(Result):
             "other_predictors": [other_document(one) for one in self.chosen.others],
             "advice": self.advice,
             "setting": self.trained.setting.document(),
-            "this_machine": {"same": self.differences is None, "differences": list(self.differences or [])},
+            "this_machine": {
+                "same": self.differences is None,
+                "similar": self.differences is not None and self.differences.similar,
+                "differences": list(self.differences.differences) if self.differences else [],
+                "speed": self.speed,
+            },
             "nominal_coverage": 0.9,
             "slo_s": self.slo_s,
             "co_runners": self._names,
@@ -158,9 +169,12 @@ class Prediction(Result):
         """The first line: whose latencies these are, and in what this machine differs."""
         why = f" ({self.chosen.path}: {self.chosen.why})" if self.chosen.why else ""
         line = f"for {self.trained.setting}{why}"
+        if self.speed is not None and abs(self.speed - 1.0) > SAME_SPEED:
+            line += f"; this machine runs at {self.speed:.2f} × of the one measured"
         if self.differences is None:
             return line
-        return f"{line}; THIS MACHINE IS ANOTHER: {', '.join(self.differences[:3])}; no interval is valid here"
+        whose, _, why = str(self.differences).partition(": ")
+        return f"{line}; MEASURED ON {whose.upper()}: {why}; no interval is valid here"
 
     @property
     def _unlike(self) -> list[tuple[str, str]]:

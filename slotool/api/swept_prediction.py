@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.chosen_predictor import is_of_here, machine_differences
+from slotool.api.chosen_predictor import is_of_here, machine_differences, machine_speed
 from slotool.api.display import Part, duration, number, table
 from slotool.api.networks import Captured, Networks
 from slotool.api.predict_sweep import Answer, SweepPoint, answers_of
@@ -70,6 +70,7 @@ class SweptPrediction(Prediction):
             slo_s=slo_s,
             failed={name: why or "" for name, why in failed.items()},
             differences=machine_differences(trained) if is_of_here(facts["device"]) else None,
+            speed=machine_speed(trained) if is_of_here(facts["device"]) else None,
             fact=axis.fact,
             points=points,
             answers=answers,

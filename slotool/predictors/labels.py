@@ -262,8 +262,10 @@ def machines_in_words(machines: Sequence[Any], facts: Mapping[str, Mapping[str, 
 
 
 def facts_of(setting: Setting) -> dict[str, Any] | None:
-    """Facts of the machine that labels of this setting are of, where that is this one."""
-    return machine_facts() if setting.machine == machine_id() else None
+    """Return the facts, with speed, of the machine that labels of this setting are of, where that is this one."""
+    from slotool.timing.speed import facts_with_speed
+
+    return facts_with_speed() if setting.machine == machine_id() else None
 
 
 def _cpu_of(machine: str) -> str | None:

@@ -14,7 +14,6 @@ import pandas as pd
 
 from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
-from slotool.machine import machine_facts
 from slotool.profiling.backends import backend_class
 from slotool.profiling.device_probe import probed
 from slotool.profiling.engines import Engine, LocalEngine
@@ -24,6 +23,7 @@ from slotool.profiling.rows import EXTRA_COLUMNS, Key, Row, by_key, check_row, d
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
 from slotool.timing.interference import OtherWork
+from slotool.timing.speed import facts_with_speed
 
 # Columns that only a campaign writes.
 _MARKS = ("content", "rounds", "stable", "calls_per_sample")
@@ -169,7 +169,7 @@ class Campaign:
             "timeout_s": settings.timeout_s,
             "journal": {"id": self._journal.id, "rows": len(self._journal.rows)},
             "memory_limit_bytes": settings.limit_bytes,
-            "machine_facts": machine_facts(),
+            "machine_facts": facts_with_speed(),
         }
 
     def __enter__(self) -> Campaign:

@@ -14,7 +14,7 @@ from slotool.devices import CPU, is_cuda
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.evaluation import identities, version_name
 from slotool.errors import InputError
-from slotool.machine import differences, machine_id
+from slotool.machine import likeness
 from slotool.rules.ruleset import RuleSet
 from slotool.rules.switching import SwitchingPlan
 from slotool.scheduling import (
@@ -369,9 +369,9 @@ def _conditions(
     alone["devices"] = devices
     if threads not in set(rows["threads"]):
         warn(f"the latencies of {model.name} were measured with other threads than {threads}; the slowest count")
-    if machine_id() not in set(rows["machine"]):
-        named = ", ".join(differences(latency.provenance.get("machine_facts", {})))
-        warn(f"the latencies of {model.name} were measured on another machine" + (f" ({named})" if named else ""))
+    known = [likeness(machine, latency.provenance.get("machine_facts")) for machine in sorted(set(rows["machine"]))]
+    if not any(each.same for each in known):
+        warn(f"the latencies of {model.name} were measured on {known[0]}")
     return {**alone, "threads": threads} if threads in set(rows["threads"]) else alone
 
 

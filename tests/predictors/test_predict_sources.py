@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from slotool.api.networks import Networks
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
-from slotool.machine import machine_facts, machine_id
+from slotool.machine import CPU_DETAILS, machine_id
 from slotool.predictors.three_term import ThreeTermPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
-from tests.machines import UNKNOWN, run_as
+from slotool.timing.speed import facts_with_speed
+from tests.machines import UNKNOWN, UNKNOWN_FACTS, run_as, run_where_measured
 
 MLPS = random_networks(6, seed=0)
 MODULES = """
@@ -101,8 +103,8 @@ def drawn(kind: str) -> OperatorGraph:
         (UNKNOWN, "vit", "predictor-architectures", "like its training networks, unlike those of predictor-torch"),
         (UNKNOWN, "bert", "predictor-architectures", "like its training networks, unlike those of predictor-torch"),
         # Of this machine before others: their latencies are not those of here.
-        ("predictor-torch", "vit", "predictor-torch", "its labels were measured on this machine"),
-        ("predictor-architectures", "vit", "predictor-architectures", "its labels were measured on this machine"),
+        ("predictor-torch", "vit", "predictor-torch", "its labels were measured on a similar machine"),
+        ("predictor-architectures", "vit", "predictor-architectures", "its labels were measured on a similar machine"),
     ],
 )
 def test_where_none_is_named_the_one_whose_training_covers_the_network_answers(
@@ -206,7 +208,7 @@ def test_a_capture_that_hangs_ends_at_its_timeout(slotool) -> None:
 
 
 def test_half_precision_is_said_and_has_no_interval(slotool, monkeypatch) -> None:
-    run_as("predictor-torch", monkeypatch)
+    run_where_measured("predictor-torch", monkeypatch)
     finished = slotool("predict", "--torch", "source_nets:half", "--input-shape", "8")
     assert finished.exit_code == 0, finished.stderr
     assert "it is float16, and is priced as the float32 that was measured" in finished.stderr
@@ -306,8 +308,8 @@ def test_the_advice_to_measure_names_a_folder_that_opens(monkeypatch) -> None:
     assert TrainedPredictor.load(chosen.folder).setting.backend == "torch"
 
 
-def made_elsewhere(folder: Path, **facts: object) -> Path:
-    """A predictor whose labels are of a machine with these facts, else as this one."""
+def made_elsewhere(folder: Path, *, without: Sequence[str] = (), **facts: object) -> Path:
+    """Return a predictor whose labels are of a machine with these facts, else as this one, some of them not stated."""
     from dataclasses import replace
 
     from slotool.artifacts import create_artifact
@@ -315,7 +317,9 @@ def made_elsewhere(folder: Path, **facts: object) -> Path:
     from slotool.predictors.splits import paper_split
     from slotool.tables import LatencyTable
 
-    there = {**machine_facts(), **facts}
+    there = {name: value for name, value in {**facts_with_speed(), **facts}.items() if name not in without}
+    if without:
+        del there["speed"]
     graphs = random_networks(200, seed=1)
     rows = [
         {"subject": graph.id, "samples_s": [seconds], "backend": "torch", "machine": machine_id(there)}
@@ -334,7 +338,7 @@ def test_another_machine_is_said_in_words_on_the_first_line_and_no_interval_is_g
     shown = slotool("predict", elsewhere, "--graph", "some.jsonl", "--slo", "1s")
     assert shown.exit_code == 0, shown.stderr
     first = shown.stdout.splitlines()[0]
-    assert "THIS MACHINE IS ANOTHER: processor Imagined CPU 9000 → " in first
+    assert "MEASURED ON ANOTHER MACHINE: processor Imagined CPU 9000 → " in first
     assert "no interval is valid here" in first
     assert "90 % interval" not in shown.stdout
     assert f"slotool adapt-predictor {elsewhere} few.parquet --graphs GRAPHS" in shown.stdout
@@ -356,6 +360,28 @@ def test_a_calibration_sends_nobody_back_to_a_shipped_predictor(slotool, folder:
     assert document["artifact"] == place.folder.name
     assert document["other_predictors"]
     assert not [line for line in document["advice"] if "slotool predict " in line]
+
+
+def test_a_machine_whose_labels_state_less_is_similar_and_gives_no_interval(slotool, folder: Path) -> None:
+    write_graphs(folder / "some.jsonl", MLPS)
+    similar = made_elsewhere(folder, without=CPU_DETAILS)
+    document = slotool("predict", similar, "--graph", "some.jsonl", "--json").document
+    assert document["this_machine"] == {"same": False, "similar": True, "differences": [], "speed": None}
+    assert all(row["low_s"] is None for row in document["predictions"])
+    assert "MEASURED ON A SIMILAR MACHINE" in slotool("predict", similar, "--graph", "some.jsonl").stdout
+
+
+@pytest.mark.parametrize(("times", "said"), [(1.0, False), (0.81, True)])
+def test_a_machine_that_has_become_slower_is_said(slotool, folder: Path, monkeypatch, times: float, said: bool) -> None:
+    write_graphs(folder / "some.jsonl", MLPS)
+    here = made_elsewhere(folder)
+    slower = {name: seconds / times for name, seconds in UNKNOWN_FACTS["speed"].items()}
+    run_as(UNKNOWN, monkeypatch, speed=slower)
+    document = slotool("predict", here, "--graph", "some.jsonl", "--json").document
+    assert document["this_machine"]["same"]
+    assert document["this_machine"]["speed"] == pytest.approx(times)
+    shown = slotool("predict", here, "--graph", "some.jsonl").stdout
+    assert ("this machine runs at 0.81 × of the one measured" in shown) == said
 
 
 def test_a_newer_kernel_is_the_same_machine(slotool, folder: Path) -> None:
