@@ -108,9 +108,9 @@ class Turns:
     def latency_s(self) -> np.ndarray:
         """float64 [variants, queries]: median of the undisturbed repeats; where there is none the least repeat, as a
         disturbance only adds."""
-        none = self.disturbed.all(axis=2)
-        medians = np.nanmedian(np.where(self.disturbed & ~none[:, :, None], np.nan, self.samples_s), axis=2)
-        return np.where(none, self.samples_s.min(axis=2), medians)
+        none = np.all(self.disturbed, axis=2, keepdims=True)
+        medians = np.nanmedian(np.where(self.disturbed & ~none, np.nan, self.samples_s), axis=2)
+        return np.where(none[:, :, 0], self.samples_s.min(axis=2), medians)
 
     @cached_property
     def medians_s(self) -> np.ndarray:
