@@ -26,16 +26,15 @@ MISS = 1e-7  # no p-value of counted losses is smaller
 class TierVerdict:
     """One rule on held-out outcomes.
 
-    ``degradation``: observed there, in the rule set's tolerance kind and relative to its reference, which is the
-    version with the fewest errors there where bounds hold above the truly best one. ``above_tolerance``: the observed
-    degradation exceeds the tolerance (the paper's count, Fig. 8). A sample's mean exceeds a tolerance that holds about
-    as often as not when the tier sits at its tolerance, so the count alone is no verdict. ``p_value``: probability of
-    evidence this strong if the tolerance holds; see ``adjusted_p_values``. ``…_saved``: shares of what the best version
-    takes. ``groups``: the degradation observed in each group, where the tolerance is to hold for each; the p-value is
-    then the least of theirs and of all examples', times their number. So it is over the versions that may be the best.
-    It is 1, and nothing is above, where a tier promises nothing. ``square``: mean of the squared excess over the
-    tolerance, of losses in [0, 1]; 0 where the best version serves. ``counted``: losses are 0 or 1, and the p-value is
-    that of ``counting``.
+    ``degradation``: observed there, in the rule set's tolerance kind and relative to its best version.
+    ``above_tolerance``: it exceeds the tolerance (the paper's count, Fig. 8). A sample's mean exceeds a tolerance that
+    holds about as often as not when the tier sits at its tolerance, so the count alone is no verdict. ``p_value``:
+    probability of evidence this strong if the tolerance holds; see ``adjusted_p_values``. ``…_saved``: shares of what
+    the best version takes. ``groups``: the degradation observed in each group, where the tolerance is to hold for each;
+    the p-value is then the least of theirs and of all examples', times their number. So it is over the versions that
+    may be the best. It is 1, and nothing is above, where a tier promises nothing. ``square``: mean of the squared
+    excess over the tolerance, of losses in [0, 1]; 0 where the best version serves. ``counted``: losses are 0 or 1, and
+    the p-value is that of ``counting``.
     """
 
     rule: Rule
@@ -67,9 +66,7 @@ def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
     base = alone.replay(outcomes)
     for rule in rules.rules:
         own, pairs = policies[rule.point].replay(outcomes), losses[rule.point]
-        observed = {
-            name: max(rules.degradation(loss[rows], best[rows]) for loss, best in pairs) for name, rows in sets.items()
-        }
+        observed = {name: rules.degradation(*(loss[rows] for loss in pairs[0])) for name, rows in sets.items()}
         against = [
             _p_value(rules, rule.tolerance, loss[rows], best[rows], counted)
             for loss, best in (pairs if rule.promised else [])

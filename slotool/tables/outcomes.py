@@ -169,7 +169,7 @@ class OutcomeTable(Table):
         if not isinstance(stated, Mapping):
             # Tables of artifacts state the whole of it; a family of a user's own files is more than those files.
             stated = {} if self.provenance.get("kind") == "model-family" else dict.fromkeys(self.versions, whole)
-        return {name: stated[name] for name in self.versions if isinstance(stated.get(name), str)}
+        return {name: str(stated[name]) for name in self.versions if isinstance(stated.get(name), str)}
 
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
         """The table of these examples only; ``indices``: int [any] into ``examples``, none twice."""

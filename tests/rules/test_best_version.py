@@ -60,8 +60,7 @@ def test_a_promise_above_the_best_is_one_above_each_version(kind: str) -> None:
     }  # fmt: skip
     assert set(rules.references(table)) == set(table.versions)
     for verdict in verdicts(rules, table):
-        loss = verdict.rule.degradation  # above the version that looks best
-        assert verdict.degradation >= loss - 1e-12
+        assert verdict.degradation == pytest.approx(verdict.rule.degradation)  # above the version that looks best
 
 
 def test_held_out_outcomes_violate_no_tier_that_promises_nothing() -> None:
