@@ -184,7 +184,7 @@ def test_sklearn_trees_of_both_kinds_and_a_torn_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(made["probabilities"], boosted.predict_proba(X))
     boosted._predictors[0][0].nodes["left"][0] = 10**6
     io.dump(boosted, tmp_path / "torn.skops")
-    with pytest.raises(InputError, match="a tree in it has a node that leads nowhere"):
+    with pytest.raises(InputError, match="leads nowhere"):
         load(tmp_path / "torn.skops")
 
 
@@ -193,7 +193,7 @@ def test_a_forest_whose_trees_read_features_that_it_has_not(tmp_path: Path) -> N
     forest, narrow = (RandomForestClassifier(2, random_state=0).fit(X[:, :n], Y) for n in (13, 2))
     narrow.estimators_ = forest.estimators_
     io.dump(narrow, tmp_path / "narrow.skops")
-    with pytest.raises(InputError, match="a tree in it has a node that leads nowhere"):
+    with pytest.raises(InputError, match="leads nowhere"):
         load(tmp_path / "narrow.skops")
 
 

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from slotool import extras
+from slotool import extras, strict_json
 from slotool.errors import InputError, RunError
+from slotool.models.adapters.sklearn_files import read_estimator
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec, datatype_of
 from slotool.printable import reason
 from slotool.tables import FULL, OperatingPoint
 
 INPUT = "features"
-# Compiled types of scikit-learn beyond those that skops vouches for: trees, whose indices ``_require_sound`` checks
-# before any of them is followed.
-_TREE = "sklearn.tree._tree.Tree"
-_PREDICTOR = "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"
-_COMPILED = {_TREE, _PREDICTOR}
-# Bits of a class that is made by Python code (Py_TPFLAGS_HEAPTYPE).
-_MADE_BY_PYTHON = 1 << 9
 
 
 class SklearnModel(Model):
@@ -54,31 +45,17 @@ class SklearnModel(Model):
 
     @classmethod
     def load(cls, path: str | Path) -> SklearnModel:
-        """Of a file that ``skops.io.dump`` wrote, whose types are all known to be harmless.
+        """Read the estimator that ``skops.io.dump`` wrote to a file.
 
-        Raises ``InputError`` naming a type that is not, or a tree whose nodes lead nowhere; ``MissingPackageError``
-        without skops.
+        Raises ``InputError`` for a class that is not read and for arrays that do not fit each other,
+        ``MissingPackageError`` without skops.
         """
         extras.require("skops", needed_by="a scikit-learn model")
-        from skops import io
-
         path = Path(path)
         if not path.is_file():
             raise InputError(f"{path}: no such file")
-        try:
-            beyond = io.get_untrusted_types(file=path)
-        except Exception as error:
-            raise InputError(f"{path}: not a file that skops wrote ({reason(error)})") from error
-        unknown = [name for name in beyond if name not in _COMPILED and not _is_python_of_sklearn(name)]
-        if unknown:
-            known = "which is not known to be harmless; save the model as ONNX (skl2onnx) instead"
-            raise InputError(f"{path}: it holds {', '.join(unknown[:3])}, {known}")
-        try:
-            estimator = io.load(path, trusted=beyond)
-        except Exception as error:
-            raise InputError(f"{path}: skops cannot load it ({reason(error)})") from error
-        _require_sound(path, estimator)
-        return cls(estimator, name=path.stem)
+        with strict_json.assembling(path, "a fitted estimator"):
+            return cls(read_estimator(path), name=path.stem)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
@@ -119,69 +96,3 @@ class SklearnModel(Model):
         if labels.dtype.kind in "OUS":
             return np.array([str(label).encode() for label in labels], dtype=np.object_)
         return labels
-
-
-def _is_python_of_sklearn(name: str) -> bool:
-    """Whether ``name`` is a class of scikit-learn in plain Python, private ones such as those within a
-    ``CalibratedClassifierCV`` included: skops fills its attributes, and what these are is checked by itself. Compiled
-    classes follow indices that a file may have forged."""
-    module, _, kind = name.rpartition(".")
-    if not module.startswith("sklearn.") or "test" in module or ".externals" in module:
-        return False
-    try:
-        found = getattr(import_module(module), kind, None)
-    except Exception:
-        return False
-    if not isinstance(found, type) or found.__module__ != module:
-        return False
-    return all(each.__flags__ & _MADE_BY_PYTHON or each in (object, dict) for each in found.__mro__)
-
-
-def _require_sound(path: Path, estimator: Any) -> None:
-    """Raises ``InputError`` when a compiled tree in ``estimator`` has a node that leads out of it or back, or reads a
-    feature that its input does not have."""
-    waiting: list[tuple[Any, int]] = [(estimator, 0)]
-    seen = set[int]()
-    while waiting:
-        held, features = waiting.pop()
-        if id(held) in seen or isinstance(held, type | ModuleType | FunctionType):
-            continue
-        seen.add(id(held))
-        sound = _SOUND.get(f"{type(held).__module__}.{type(held).__qualname__}")
-        if sound is not None and not sound(held, features):
-            raise InputError(f"{path}: a tree in it has a node that leads nowhere")
-        own = vars(held).get("n_features_in_") if hasattr(held, "__dict__") else None
-        if isinstance(own, int):
-            # Ensembles hand their input on to their members unchecked; other estimators check its width.
-            unchecked = type(held).__module__.startswith("sklearn.tree.") and features
-            features = min(own, features) if unchecked else own
-        waiting.extend((inner, features) for inner in gc.get_referents(held))
-
-
-def _is_sound_tree(tree: Any, features: int) -> bool:
-    inner = np.flatnonzero(tree.children_left != -1)
-    return _leads_down(tree.children_left, tree.children_right, inner) and _within(tree.feature[inner], features)
-
-
-def _is_sound_predictor(predictor: Any, features: int) -> bool:
-    nodes = predictor.nodes
-    inner = np.flatnonzero(nodes["is_leaf"] == 0)
-    by_category = nodes[inner]["bitset_idx"][nodes[inner]["is_categorical"] != 0]
-    return (
-        _leads_down(nodes["left"], nodes["right"], inner)
-        and _within(nodes["feature_idx"][inner], features)
-        and _within(by_category, len(predictor.raw_left_cat_bitsets))
-    )
-
-
-def _leads_down(left: np.ndarray, right: np.ndarray, inner: np.ndarray) -> bool:
-    """Whether both children of every inner node are there and come after it, as scikit-learn numbers nodes."""
-    children = np.stack([left[inner], right[inner]]).astype(np.int64)
-    return bool((children > inner).all()) and _within(children, len(left))
-
-
-def _within(numbers: np.ndarray, count: int) -> bool:
-    return bool(((numbers >= 0) & (numbers < count)).all())
-
-
-_SOUND = {_TREE: _is_sound_tree, _PREDICTOR: _is_sound_predictor}

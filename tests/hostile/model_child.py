@@ -1,0 +1,37 @@
+"""Process that loads model files and runs each on a batch: ``python -m tests.hostile.model_child FILE...``."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from slotool.errors import InputError, RunError
+from slotool.models.loading import load
+
+ROWS, MAX_SENTENCE = 3, 1_000
+
+
+def main(paths: list[str]) -> None:
+    random = np.random.default_rng(0)
+    for path in paths:
+        # The last line that was printed names the file that ended the process.
+        print(path, end=" ", flush=True)
+        try:
+            model = load(path, threads=1)
+            model({spec.name: batch(spec, random) for spec in model.signature.inputs})
+        except (InputError, RunError) as error:
+            if len(str(error)) > MAX_SENTENCE:
+                raise
+            print("refused", str(error)[:300], flush=True)
+        else:
+            print("answered", flush=True)
+
+
+def batch(spec: object, random: np.random.Generator) -> np.ndarray:
+    shape = [ROWS if size < 0 else size for size in spec.shape]  # type: ignore[attr-defined]
+    return random.random(shape).astype(spec.dtype)  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
