@@ -19,7 +19,7 @@ _ATEN = """
     __and__ __lshift__ __or__ __rshift__ __xor__ _adaptive_avg_pool2d _adaptive_avg_pool3d _assert_async _assert_scalar
     _assert_tensor_metadata _cdist_forward _fft_c2c _fft_c2r _fft_r2c _fused_sdp_choice _local_scalar_dense _log_softmax
     _native_batch_norm_legit _native_batch_norm_legit_no_training _reshape_alias _scaled_dot_product_attention_math
-    _shape_as_tensor _softmax _to_copy _unsafe_view _weight_norm abs absolute acos acosh adaptive_avg_pool1d
+    _shape_as_tensor _softmax _to_copy _unsafe_view abs absolute acos acosh adaptive_avg_pool1d
     adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d add addbmm
     addcdiv addcmul addmm addmv addr adjoint affine_grid_generator alias all alpha_dropout amax amin aminmax angle any
     arange arccos arcsin arctan arctan2 argmax argmin argsort as_strided asin asinh atan atan2 atanh atleast_1d
