@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool.errors import InputError
+from slotool.regular_files import open_regular
 
 ALLOW_VARIABLE = "SLOTOOL_ALLOW_CODE"
 _NAME = re.compile(r"[\w./~-]+:[A-Za-z_][\w.]*")
@@ -184,7 +185,7 @@ def _importing_from(folder: Path) -> Iterator[None]:
 
 def _checksum(file: Path, error: type[InputError]) -> str:
     try:
-        with file.open("rb") as source:
+        with open_regular(file) as source:
             return hashlib.file_digest(source, "sha256").hexdigest()
     except OSError as reason:
         raise error(f"{file}: cannot be read ({reason.strerror})") from reason

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 
 from slotool.errors import InputError
+from slotool.regular_files import open_regular
 
 MAX_BYTES = 32 * 2**20
 # Far below the depth at which Python's own recursion, in whatever walks the value later, would end.
@@ -58,7 +59,7 @@ def decode_object(data: bytes | str, source: object, *, error: type[InputError] 
 def read(path: Path, *, error: type[InputError] = InputError) -> Any:
     """The value in a file. Raises ``error`` naming the file; ``OSError`` where it cannot be read at all."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return decode(file.read(MAX_BYTES + 1))
     except JsonError as reason:
         raise error(f"{path}: not a JSON file ({reason})") from reason

@@ -10,6 +10,7 @@ from slotool.api.arguments import typed
 from slotool.api.inputs import FilePath
 from slotool.errors import InputError
 from slotool.printable import with_article
+from slotool.regular_files import require_regular
 
 
 @typed
@@ -145,6 +146,7 @@ def _parquet(path: Path) -> Any:
 
 def _csv(path: Path) -> Any:
     """The table whose required columns the file has, the most demanding first."""
+    require_regular(path)
     with path.open(errors="replace") as file:
         columns = {name.strip().strip('"') for name in file.readline().split(",")}
     return _of_columns(path, columns)

@@ -19,6 +19,7 @@ from slotool import __version__, strict_json
 from slotool.atomic import whole_folder
 from slotool.errors import AlreadyExistsError, ArtifactError, InputError
 from slotool.machine import machine_facts
+from slotool.regular_files import open_regular
 
 MANIFEST = "manifest.json"
 FORMAT = "slotool-artifact"
@@ -246,6 +247,6 @@ def _is_file_name(name: str) -> bool:
 
 
 def _entry(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"sha256": digest, "bytes": path.stat().st_size}

@@ -10,6 +10,7 @@ from typing import Any
 from slotool import strict_json
 from slotool.atomic import whole_file
 from slotool.errors import InputError
+from slotool.regular_files import open_regular
 
 _PARQUET = b"PAR1"
 
@@ -50,5 +51,5 @@ def load_document(
 
 
 def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(_PARQUET)) == _PARQUET

@@ -22,6 +22,7 @@ from slotool.cli.option_lines import option_line
 from slotool.cli.plugin_names import plugins_of
 from slotool.cli.wrong_values import plain
 from slotool.errors import ArgumentError
+from slotool.regular_files import read_text
 from slotool.suggestions import did_you_mean
 
 EXAMPLE = "Example: "
@@ -274,7 +275,7 @@ def _read_config(ctx: typer.Context, value: str | None) -> None:
     if value is None:
         return
     try:
-        read = tomllib.loads(Path(value).read_text(encoding="utf-8"))
+        read = tomllib.loads(read_text(value))
     except FileNotFoundError:
         raise typer.BadParameter(f"{value}: no such file", param_hint="--config") from None
     except (OSError, ValueError) as error:

@@ -28,6 +28,7 @@ from slotool.data.dataset import Dataset, MultiLabelDataset, MultiLabelSplit
 from slotool.data.options import DataOptions, DataSource, ImageOptions, Tensor
 from slotool.errors import DataError, PluginError
 from slotool.plugins import Registry
+from slotool.regular_files import require_regular
 
 DATA_DIR_VARIABLE = "SLOTOOL_DATA_DIR"
 # Where extreme-classification sets lie in the data folder, each in a folder of its name.
@@ -99,7 +100,7 @@ def open_dataset(
     source = DataSource.of(data)
     source = replace(source, name=default_dataset() if source.name == "auto" else source.name)
     adapter, location, options = locate(source.name, options.of_source(source), folder)
-    opened = None if isinstance(adapter, XmcAdapter | FmaAdapter) else adapter.open(location, options)
+    opened = None if isinstance(adapter, XmcAdapter | FmaAdapter) else _opened(adapter, location, options)
     if opened is None or isinstance(opened, MultiLabelDataset):
         raise _many_labels(source.name)
     if isinstance(opened, Dataset):
@@ -133,7 +134,7 @@ def load_multilabel(data: str | DataSource | Mapping[str, Any], folder: str | Pa
             f"no multi-label data set {name!r}: it is neither a folder with train.txt and test.txt (or features.csv "
             f"and tracks.csv), nor a name in ${DATA_DIR_VARIABLE} ({where})"
         ) from None
-    opened = adapter.open(location, options)
+    opened = _opened(adapter, location, options)
     if isinstance(opened, MultiLabelDataset):
         return opened if opened.source else replace(opened, source=source.document())
     made = opened if isinstance(opened, Dataset) else assemble(opened, options)
@@ -247,6 +248,12 @@ def _by_content(location: Location) -> DataAdapter | None:
                     raise DataError(f"{path}: no such file")
                 return adapter
     return next((adapter for adapter in ADAPTERS.values() if adapter.recognises(location)), None)
+
+
+def _opened(adapter: DataAdapter, location: Location, options: DataOptions) -> Any:
+    if location.path.exists() and not location.path.is_dir():
+        require_regular(location.path)
+    return adapter.open(location, options)
 
 
 def _path(text: str, searched: Path | None) -> Path:

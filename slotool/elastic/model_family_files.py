@@ -26,6 +26,7 @@ from slotool.models.loading import is_code, load
 from slotool.models.tasks import task_of_document
 from slotool.models.wrapped import RenamedModel, Renames, batched, matching, unwrapped
 from slotool.process import torch_threads
+from slotool.regular_files import open_regular
 
 KIND = "model-family"
 VERSIONS_FILE = "versions.json"
@@ -181,7 +182,7 @@ def load_family(artifact: Artifact) -> ModelFamily:
 def checksum(location: str, error: type[InputError]) -> str:
     """SHA-256 of a file. Raises ``error`` when it cannot be read."""
     try:
-        with open(location, "rb") as file:
+        with open_regular(location) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as reason:
         raise error(f"{location}: cannot be read ({reason.strerror})") from reason

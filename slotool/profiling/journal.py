@@ -22,9 +22,11 @@ from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError
 from slotool.machine import differences, machine_facts, machine_id
 from slotool.profiling.rows import present_names
+from slotool.regular_files import read_bytes
 
 FORMAT = "slotool-journal"
 FORMAT_VERSION = 3
+MAX_JOURNAL_BYTES = 2**32
 # Also read: version 2, whose rows and configuration have earlier names.
 READ_VERSIONS = (2, 3)
 _CHECKSUM_DIGITS = 8
@@ -119,7 +121,7 @@ class JournalContent:
 def read_journal(path: Path, configuration: Mapping[str, Any]) -> JournalContent:
     """The finished rows, without taking the lock or changing the file; none when there is no journal."""
     try:
-        header, rows, _ = _parse(path.read_bytes(), path)
+        header, rows, _ = _parse(read_bytes(path, MAX_JOURNAL_BYTES), path)
     except FileNotFoundError:
         return JournalContent()
     if header is None:

@@ -13,6 +13,7 @@ from slotool.artifacts.bundle import is_artifact
 from slotool.errors import InputError
 from slotool.predictors import study
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
+from slotool.regular_files import require_regular
 from slotool.rules.ruleset import RULES_SCHEMA, RuleSet
 from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, LatencyTable, OutcomeTable, Schema, schema_name
@@ -135,6 +136,7 @@ def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
 
 def _csv_schema(path: Path) -> str | None:
     """The schema whose required columns a CSV file has, the most demanding first; None for any other CSV."""
+    require_regular(path)
     with path.open(errors="replace") as file:
         columns = {name.strip().strip('"') for name in file.readline().split(",")}
     known: tuple[Schema, ...] = (REQUESTS_SCHEMA, PREDICTIONS_SCHEMA, OUTCOME_SCHEMA, LATENCY_SCHEMA)

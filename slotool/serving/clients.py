@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from slotool.errors import InputError
+from slotool.regular_files import read_text
 from slotool.serving.rejections import Rejection
 
 TOKEN_VARIABLE = "SLOTOOL_TOKEN"
@@ -120,7 +121,7 @@ def read_clients(path: Path | None, environment: Mapping[str, str] = os.environ)
         text = environment.get(TOKEN_VARIABLE)
         return None if text is None else Clients.of_token(text, f"${TOKEN_VARIABLE}")
     try:
-        text = path.read_text()
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: the token cannot be read ({error})") from error
     if path.suffix != ".toml":

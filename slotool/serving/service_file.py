@@ -14,6 +14,7 @@ import msgspec
 
 from slotool.devices import CPU, several
 from slotool.errors import InputError
+from slotool.regular_files import read_text
 from slotool.serving.pooled_sources import PooledSources, PoolEntry
 from slotool.serving.pools import Pool
 from slotool.serving.sources import BY_DEMAND, CombinedSources, Sources
@@ -163,7 +164,7 @@ class ServiceFile:
 def _document(file: Path) -> dict[str, Any]:
     """Raises ``InputError``."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(file))
     except FileNotFoundError:
         raise InputError(f"{file}: no such file") from None
     except (OSError, ValueError) as error:

@@ -15,6 +15,7 @@ from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.evaluation import identities, version_name
 from slotool.errors import InputError
 from slotool.machine import likeness
+from slotool.regular_files import read_bytes
 from slotool.rules.ruleset import RuleSet
 from slotool.rules.switching import SwitchingPlan
 from slotool.scheduling import (
@@ -330,7 +331,7 @@ def _naming(part: Sources) -> Iterator[None]:
 def _manifest(path: Path) -> bytes:
     """Empty where it cannot be read: what loads the artifact says why."""
     try:
-        return (path / MANIFEST).read_bytes()
+        return read_bytes(path / MANIFEST)
     except OSError:
         return b""
 

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from slotool.errors import InputError
+from slotool.regular_files import read_bytes
 
 # Beyond it a client that began a connection has not finished agreeing on its keys.
 HANDSHAKE_S = 10.0
@@ -37,8 +38,8 @@ class Certificate:
             if not path.is_file():
                 raise InputError(f"{path}: there is no such file; a PEM file is expected")
         current = self._read()
-        authorities = None if self._clients is None else self._clients.read_bytes()
-        self.texts = self._key.read_bytes(), self._certificate.read_bytes(), authorities
+        authorities = None if self._clients is None else read_bytes(self._clients)
+        self.texts = read_bytes(self._key), read_bytes(self._certificate), authorities
         self._current = current
 
     def _begin(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:

@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from slotool.errors import TableError
+from slotool.regular_files import read_text, require_regular
 from slotool.tables.labels import label_text, label_texts
 from slotool.tables.outcomes import ANSWER, TRUTH, OutcomeTable
 from slotool.tables.schema import read_csv, require_commas, require_distinct
@@ -55,7 +56,7 @@ def read_prices(path: Path) -> tuple[dict[str, float], str]:
     ``{price, per}``; CSV: columns version, price and, if not 1, per (calls). Raises ``TableError``."""
     if path.suffix == ".toml":
         try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
+            document = tomllib.loads(read_text(path))
         except (OSError, ValueError) as error:
             raise TableError(f"{path}: not a readable TOML file ({error})") from None
         entries, currency = document.get("prices"), str(document.get("currency", ""))
@@ -158,6 +159,7 @@ def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:
 def _read(path: Path) -> pd.DataFrame:
     """All cells as text, missing ones empty."""
     try:
+        require_regular(path)
         if path.suffix == ".parquet":
             require_distinct(pq.read_schema(path).names, path)
             return pd.read_parquet(path).astype(object).map(lambda cell: "" if pd.isna(cell) else f"{cell}")

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from slotool import strict_json
 from slotool.errors import InputError, RunError
 from slotool.printable import printable
+from slotool.regular_files import read_text
 from slotool.workloads import event_loop
 from slotool.workloads.http_client import HttpClient, Response
 from slotool.workloads.target import UNAUTHORIZED, is_loopback, reason, unauthorized
@@ -58,7 +59,7 @@ def read_faults(given: str | Path) -> tuple[Fault, ...]:
     """
     text, where = str(given), "faults"
     if os.path.isfile(text):
-        text, where = Path(text).read_text(), text
+        text, where = read_text(text), text
     elif ":" not in text:
         raise InputError(f"faults: {printable(text[:80])!r} is no file and no fault; expected {EXPECTED}")
     lines = [line.partition("#")[0] for line in text.splitlines()]

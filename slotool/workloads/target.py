@@ -6,10 +6,10 @@ import ipaddress
 import os
 import socket
 import ssl
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from slotool.errors import InputError
+from slotool.regular_files import read_bytes
 
 ANSWER_WITHIN_S = 10.0
 UNAUTHORIZED = (401, 403)
@@ -61,7 +61,7 @@ def client_certificate() -> bytes | None:
         return None
     try:
         ssl.create_default_context().load_cert_chain(path, password=lambda: "")
-        return Path(path).read_bytes()
+        return read_bytes(path)
     except OSError as error:
         what = "a PEM file of a certificate and its private key, without a password, is expected"
         raise InputError(f"${CERTIFICATE_VARIABLE}: {path}: {what} ({error.strerror or error})") from None

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import InputError, TableError
+from slotool.regular_files import require_regular
 from slotool.workloads.arrivals import ArrivalProcess
 from slotool.workloads.gaps import gamma_arrivals, positive_rate, stretched
 
@@ -122,6 +123,7 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
 
 def _rows_of(path: Path) -> pd.DataFrame:
     """The rows of a CSV file that are not blank; the index says in which line of the file each is."""
+    require_regular(path)
     with path.open(encoding="utf-8", errors="replace") as lines:
         above = next((number for number, line in enumerate(lines) if line.strip()), 0)
     frame = pd.read_csv(path, skip_blank_lines=False, skiprows=above)

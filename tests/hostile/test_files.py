@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -314,3 +315,66 @@ def test_json_has_limits() -> None:
             strict_json.decode(text)
     with pytest.raises(strict_json.JsonError, match="at most 10 are read"):
         strict_json.decode(b" " * 11, max_bytes=10)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "versions.json", "weights.safetensors"])
+def test_a_pipe_or_an_endless_device_in_an_artifact_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    artifact = copied("mlp", tmp_path)
+    (artifact / name).unlink(missing_ok=True)
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(artifact / name)
+        with pytest.raises(InputError):
+            use(artifact)
+        (artifact / name).unlink()
+
+
+def test_a_reload_of_a_manifest_that_became_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    from slotool.serving.sources import Sources
+
+    sources = Sources((copied("mlp", tmp_path),))
+    served = sources.load(lambda remark: None)
+    manifest = tmp_path / "mlp" / "manifest.json"
+    whole = manifest.read_bytes()
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        manifest.unlink()
+        make(manifest)
+        with pytest.raises(InputError):
+            sources.reload(served, lambda remark: None, artifacts=True)
+    manifest.unlink()
+    manifest.write_bytes(whole)
+    sources.reload(served, lambda remark: None, artifacts=True)
+
+
+def test_commands_wait_for_no_pipe(slotool: Any, tmp_path: Path) -> None:
+    artifact = copied("mlp", tmp_path)
+    for name in (
+        "t.csv",
+        "t.parquet",
+        "t.jsonl",
+        "t.json",
+        "t.toml",
+        "token",
+        "net.onnx",
+        "net.keras",
+        "x.npz",
+        "x.idx",
+    ):
+        os.mkfifo(tmp_path / name)
+    fifo = {path.name: path for path in tmp_path.iterdir()}
+    for command in (
+        ("gen-rules", fifo["t.csv"], "-o", tmp_path / "r.json"),
+        ("gen-rules", fifo["t.parquet"], "-o", tmp_path / "r.json"),
+        ("evaluate-rules", fifo["t.json"], fifo["t.csv"]),
+        ("profile", "solo", fifo["t.jsonl"], "-o", tmp_path / "l.parquet"),
+        ("import-outcomes", fifo["t.csv"], "-o", tmp_path / "o.parquet"),
+        ("report", fifo["t.csv"], "-o", tmp_path / "r.html"),
+        ("capture", "--onnx", fifo["net.onnx"], "-o", tmp_path / "g.jsonl"),
+        ("serve", artifact, "--token-file", fifo["token"]),
+        ("serve", "--config", fifo["t.toml"]),
+        ("evaluate", artifact, "--data", f"csv:{fifo['t.csv']}"),
+        ("evaluate", artifact, "--data", f"npz:{fifo['x.npz']}"),
+        ("family", fifo["net.onnx"], "--data", f"{fifo['t.csv']}:label", "-o", tmp_path / "f"),
+    ):
+        done = slotool(*command)
+        assert done.exit_code == 2, (command, done.stderr)
+        assert "fault of slotool" not in done.stderr

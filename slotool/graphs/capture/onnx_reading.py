@@ -16,9 +16,13 @@ from slotool.graphs.capture.onnx_fused import without_fusions
 from slotool.graphs.capture.onnx_quantised import in_floats, is_quantised
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
+from slotool.regular_files import read_bytes
 
 if TYPE_CHECKING:
     import onnx
+
+# Protocol buffers hold no more.
+MAX_MODEL_BYTES = 2**31
 
 InputShape = Sequence[int] | Mapping[str, Sequence[int]]
 
@@ -154,7 +158,7 @@ def _loaded(path: Path) -> onnx.ModelProto:
     if not path.is_file():
         raise GraphError(f"{path}: no such file")
     try:
-        model = onnx.load_model_from_string(path.read_bytes())
+        model = onnx.load_model_from_string(read_bytes(path, MAX_MODEL_BYTES))
     except OSError as error:
         raise GraphError(f"{path}: cannot be read ({error.strerror})") from error
     except DecodeError as error:

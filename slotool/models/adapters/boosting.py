@@ -14,9 +14,11 @@ from slotool.errors import InputError, RunError
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
+from slotool.regular_files import read_text
 from slotool.tables import FULL, OperatingPoint
 
 INPUT = "features"
+MAX_TEXT_MODEL_BYTES = 2**31
 
 
 class _Boosted(Model):
@@ -83,7 +85,7 @@ class LightGBMModel(_Boosted):
         path = Path(path)
         if not path.is_file():
             raise InputError(f"{path}: no such file")
-        text = path.read_text(errors="replace")
+        text = read_text(path, MAX_TEXT_MODEL_BYTES, "replace")
         if not text.startswith("tree\n"):
             raise InputError(f"{path}: not a text file that LightGBM's save_model wrote")
         try:
