@@ -132,6 +132,12 @@ def cpu_quota() -> float | None:
     return stated["cpu_quota"] if "cpu_quota" in stated else control_groups().cpu_quota()
 
 
+def throttled() -> tuple[int, float]:
+    """Return the periods, and the seconds, in which a CPU quota has kept the control groups of this process waiting."""
+    periods, seconds = _stated().get("throttled") or control_groups().throttled()
+    return periods, seconds
+
+
 def quota_warning(threads: int) -> str | None:
     """Return a sentence where the CPU quota is below ``threads``; None where it is not."""
     if (quota := cpu_quota()) is None or quota >= threads:

@@ -27,6 +27,7 @@ UNKNOWN_FACTS: dict[str, Any] = {
     "cores": 2,
     "cores_given": 2,
     "cpu_quota": None,
+    "throttled": [0, 0.0],
     "memory_bytes": 16 * 2**30,
     "memory_limit_bytes": None,
     "governor": None,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from slotool import process
 from slotool.cgroups import ControlGroups
+from slotool.graphs.store import write_graphs
 from slotool.machine import given_cores, quota_warning, usable_cores, usable_memory
-from tests.machines import UNKNOWN, run_as
+from slotool.serving.metrics import Metrics
+from slotool.tables import LatencyTable
+from slotool.testing.predictors import random_networks
+from tests.machines import ROOT, UNKNOWN, run_as
 
 V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "".join(
@@ -98,6 +104,33 @@ def test_usable_cores_are_the_fewest_of_affinity_and_quota(
     run_as(UNKNOWN, monkeypatch, cores_given=given, cpu_quota=quota)
     assert (given_cores(), usable_cores()) == (given, cores)
     assert (quota_warning(given) is not None) == warned
+
+
+def test_waits_for_the_quota_are_counted_by_profile_and_by_metrics(
+    slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_graphs(tmp_path / "net.jsonl", random_networks(1, seed=0))
+    waits = iter([(7, 1.0), (9, 1.5)])
+    monkeypatch.setattr("slotool.profiling.campaign.throttled", lambda: next(waits))
+    run_as(UNKNOWN, monkeypatch, cpu_quota=0.5, throttled=[3, 0.25])
+    command = ("profile", "solo", tmp_path / "net.jsonl", "--threads", 1, "--rounds", 1, "--runs", 1)
+    done = slotool(*command, "--max-seconds-per-item", 0.01, "-o", tmp_path / "t.parquet")
+    assert done.exit_code == 0, done.stderr
+    assert "the CPU quota is 0.5 cores' time for 1 threads" in " ".join((done.stdout + done.stderr).split())
+    campaign = LatencyTable.load(tmp_path / "t.parquet").provenance["campaign"]
+    assert (campaign["throttled_periods"], campaign["throttled_s"]) == (2, 0.5)
+    shown = Metrics().text().decode()
+    assert "slotool_cpu_throttled_periods_total 3.0" in shown
+    assert "slotool_cpu_throttled_seconds_total 0.25" in shown
+
+
+def test_serve_warns_of_a_quota_below_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_as(UNKNOWN, monkeypatch, cpu_quota=1.0)
+    # It ends before it listens.
+    command = ["serve", str(ROOT / "models" / "mlp"), "--threads", "2", "--token-file", str(tmp_path / "none.toml")]
+    ended = subprocess.run([process.INTERPRETER, "-m", "slotool", *command], capture_output=True, text=True)
+    assert ended.returncode == 2, ended.stderr
+    assert "the CPU quota is 1 cores' time for 2 threads" in " ".join(ended.stderr.split())
 
 
 def test_a_real_machine_has_a_core_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,8 @@ resumed         integer         subjects measured by an earlier run
 left            integer         subjects that the budget left out
 seconds         number          seconds of measuring
 cores_busy_with_others number   mean cores that other processes kept busy
+throttled_periods integer       periods in which the CPU quota stopped the measurements
+throttled_s     number          seconds for which it did
 rows_per_second number          subjects measured per second
 skipped         integer         rows without samples: too big
 out_of_memory   integer         rows without samples: memory did not suffice

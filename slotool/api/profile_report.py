@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, Table, duration, table
 from slotool.api.result import Result
+from slotool.machine import quota_warning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,6 +113,12 @@ class Profile(Result):
     def reasons(self) -> list[str]:
         """Why rows have no samples."""
         return list(self._found["reasons"])
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """A CPU quota below the threads that were asked for."""
+        warning = quota_warning(self.settings.threads) if self.settings.device == "cpu" else None
+        return [warning] if warning else []
 
     def frame(self) -> pd.DataFrame:
         """Median latency and its interval, seconds, one row a measured row."""
@@ -238,7 +245,12 @@ def _remarks(found: dict[str, Any], settings: Settings) -> list[str]:
             f"advice: other processes kept {others:.1f} cores busy meanwhile, which these latencies show; "
             "measure on an idle machine, or with fewer --threads than cores"
         )
-    elif found["interrupted"]:
+    if found["throttled_periods"]:
+        remarks.append(
+            f"advice: the CPU quota stopped these measurements in {found['throttled_periods']} periods, for "
+            f"{found['throttled_s']:.2g} s; raise it, or use fewer --threads"
+        )
+    elif found["interrupted"] and not found["cores_busy_with_others"] > BUSY_CORES:
         remarks.append(f"advice: {found['interrupted']} rows hold samples that other processes interrupted")
     remarks += [f"advice: {remark}" for remark in found["device_remarks"][:MAX_DEVICE_REMARKS]]
     if settings.device != "cpu" and settings.placement == "shared" and found["measured"]:

@@ -24,6 +24,7 @@ from slotool.cli.serve_workers import (
     with_faults,
     worker_changes,
 )
+from slotool.machine import quota_warning
 
 if TYPE_CHECKING:
     import socket
@@ -148,7 +149,6 @@ def serve(
     from functools import partial
 
     from slotool.cli.output import Output
-    from slotool.process import limit_threads
     from slotool.serving import Limits, create_app
     from slotool.serving.clients import read_clients
     from slotool.serving.guard import others_can_read
@@ -178,7 +178,7 @@ def serve(
     _require_models(artifacts, models)
     read = reader(given, bool(models), pool, max_queue)
     replicas, threads = (sources := first_read(read, switch_workers)).workers
-    limit_threads(cores_given(threads))
+    _take_threads(threads, 0 if engine == "ray" else max(replicas or 1, max_replicas or 1), output)
     files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
              "tls_clients": tls_clients}  # fmt: skip
     token_file, log, *tls = (beside_config(path, key) if models else path for key, path in files.items())
@@ -243,6 +243,15 @@ def serve(
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _take_threads(threads: int | None, workers: int, output: Output) -> None:
+    """Limit this process to its threads, and warn where ``workers`` of as many have more than the CPU quota."""
+    from slotool.process import limit_threads
+
+    limit_threads(cores := cores_given(threads))
+    if warning := quota_warning(workers * cores):
+        output.warn(warning)
 
 
 def _lame_duck_s(stated: str | None, listener: socket.socket) -> float:

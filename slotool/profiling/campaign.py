@@ -14,6 +14,7 @@ import pandas as pd
 
 from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
+from slotool.machine import throttled
 from slotool.profiling.backends import backend_class
 from slotool.profiling.device_probe import probed
 from slotool.profiling.engines import Engine, LocalEngine
@@ -101,9 +102,11 @@ class Campaign:
         """Measure what is left, write the table, remove the journal; ``progress`` is called per finished item.
 
         ``provenance["campaign"]`` of the table tells of this run: items measured, resumed and left over, seconds,
-        and how many cores other processes kept busy meanwhile. Raises ``WorkerError`` when no worker can be started.
+        how many cores other processes kept busy meanwhile, and how often, and for how long, a CPU quota stopped the
+        control groups of this process. Raises ``WorkerError`` when no worker can be started.
         """
         started, others, measured = time.monotonic(), OtherWork(), 0
+        periods_before, throttled_s_before = throttled()
         with self._engine(self._settings) as engine:
             for rows in engine.rows(self._due(started)):
                 self._journal.append(*rows)
@@ -111,12 +114,15 @@ class Campaign:
                 measured += 1
                 progress()
         seconds, busy_cores = others.read()
+        periods, throttled_s = throttled()
         run = {
             "measured": measured,
             "resumed": self.plan.resumed,
             "left": 0 if self._has_enough() else max(0, len(self.plan.todo) - measured - self._passed),
             "seconds": seconds,
             "cores_busy_with_others": busy_cores if engine.only_here else 0.0,
+            "throttled_periods": periods - periods_before,
+            "throttled_s": throttled_s - throttled_s_before,
         }
         # Rows of an earlier table have every column, rows of the journal only those that were set.
         defaults = {column.name: column.default for column in LatencyTable.schema.columns}

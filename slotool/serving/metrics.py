@@ -7,9 +7,11 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from slotool.machine import throttled
 from slotool.serving.distribution import Distribution
 
 # 10 µs to 100 s in steps of at most 1.25 and by numbers that deadlines have, so that the share in time can be read off.
@@ -20,7 +22,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class _Reading(Collector):
-    """No metric: it is told that metrics are read."""
+    """Collector that has counts settled before others are read, and reports the waits for the CPU quota."""
 
     def __init__(self) -> None:
         self.settle: Callable[[], None] = lambda: None
@@ -30,7 +32,12 @@ class _Reading(Collector):
 
     def collect(self) -> Iterable[Metric]:
         self.settle()
-        return ()
+        periods, seconds = throttled()
+        for name, what, value in (
+            ("slotool_cpu_throttled_periods", "Periods in which the CPU quota stopped the server's group", periods),
+            ("slotool_cpu_throttled_seconds", "Seconds for which the CPU quota stopped the server's group", seconds),
+        ):
+            yield CounterMetricFamily(name, what, value)
 
 
 class Labelled(Protocol):
