@@ -22,6 +22,7 @@ BENCHMARKS = (
     "graph_network",
     "served_request",
     "serving",
+    "goodput",
     "overload",
     "slo_nn",
     "language_model",

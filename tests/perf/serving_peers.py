@@ -64,11 +64,13 @@ class Peer:
     question: Callable[[np.ndarray], Question]
 
 
-def binary_question(x: np.ndarray, model: str = "mlp", names: tuple[str, str] = ("input", "label")) -> Question:
+def binary_question(
+    x: np.ndarray, model: str = "mlp", names: tuple[str, str] = ("input", "label"), **more: Any
+) -> Question:
     """Open Inference Protocol, tensor in binary form, of the outputs only the label."""
     size = {"binary_data_size": x.nbytes}
     tensor = {"name": names[0], "datatype": "FP32", "shape": list(x.shape), "parameters": size}
-    head = json.dumps({"inputs": [tensor], "outputs": [{"name": names[1]}]}).encode()
+    head = json.dumps({**more, "inputs": [tensor], "outputs": [{"name": names[1]}]}).encode()
     headers = {**BINARY, "Inference-Header-Content-Length": str(len(head))}
     return Question(INFER.format(model), headers, head + x.tobytes(), _label_of_outputs)
 

@@ -99,7 +99,7 @@ def test_a_mistake_in_a_table_names_file_and_key(file: Path, entry: Any, sentenc
         ("[[models]]\nartifact = 'family'\npolicy = 'nope'", [], "service.toml: models[0]: no policy 'nope'"),
         ("engine = 'gpu'\n[[models]]\nartifact = 'family'", [], "service.toml: engine: "),
         ("hang = 'soon'\nengine = 'local'\n[[models]]\nartifact = 'family'", [], "service.toml: hang: "),
-        ("replicas = 2\n[[models]]\nartifact = 'family'", [], "service.toml: replicas: it has no effect"),
+        ("engine = 'inline'\nreplicas = 2\n[[models]]\nartifact = 'f'", [], "service.toml: replicas: it has no effect"),
         ("host = '192.0.2.1'\n[[models]]\nartifact = 'family'", [], "service.toml: host: 192.0.2.1 is no address"),
         ("log = 'no/x'\n[[models]]\nartifact = 'family'", [], "service.toml: log: "),
         ("prot = 1", [], "'prot' is no option of serve; did you mean 'port'?"),
