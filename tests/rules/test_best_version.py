@@ -86,3 +86,15 @@ def test_a_file_without_a_reference_is_about_the_version_that_looked_best(tmp_pa
     (tmp_path / "old.json").write_text(json.dumps({**document, "schema_version": 3}))
     old = RuleSet.load(tmp_path / "old.json")
     assert (old.reference, old.best_words, old.best_bound) == ("observed", "large", 0.0)
+
+
+def test_about_as_many_examples_are_named_as_show_a_saving_in_half_of_the_tables() -> None:
+    """In half of the tables of 712 examples there is one, as draws of tables of several sizes showed."""
+    rules = [
+        generate_rules(family_outcomes(400, seed), [0.0, 0.02, 0.05], ["cost"], 0.95, tolerance_kind="absolute",
+                       policies=["osfa", "seq"], thresholds=8, seed=seed)
+        for seed in range(9)
+    ]  # fmt: skip
+    named = [made.config["examples_for_first_saving"] or np.inf
+             for made in rules if made.rules[-1].cost == made.config["best_cost"]]  # fmt: skip
+    assert 712 / 1.6 < np.median(named) < 712 * 1.6
