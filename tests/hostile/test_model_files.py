@@ -6,6 +6,7 @@ Whatever is forged is loaded and run in a process of its own, whose end by a sig
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -40,6 +41,8 @@ from sklearn.preprocessing import KBinsDiscretizer, OrdinalEncoder, PolynomialFe
 from sklearn.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
+from slotool.errors import InputError
+from slotool.models.loading import load
 from tests.hostile.hostile_files import seed
 
 X, Y = load_wine(return_X_y=True)
@@ -222,9 +225,6 @@ KNOWN = [
 
 @pytest.mark.parametrize("which", range(len(KNOWN)))
 def test_arrays_that_compiled_code_would_read_beyond_are_refused(which: int, tmp_path: Path) -> None:
-    from slotool.errors import InputError
-    from slotool.models.loading import load
-
     io = pytest.importorskip("skops.io")
     estimator, forge = KNOWN[which]
     altered = fitted(estimator)
@@ -232,3 +232,52 @@ def test_arrays_that_compiled_code_would_read_beyond_are_refused(which: int, tmp
     io.dump(altered, tmp_path / "forged.skops")
     with pytest.raises(InputError, match="do not fit each other"):
         load(tmp_path / "forged.skops")
+
+
+TEXT_NUMBERS = ("-1", "0", "3", "14", "2000000", "-2000000000", "2147483647", "99999999999999", "1e300", "nan", "")
+
+
+def altered_text(text: str, random: np.random.Generator) -> str:
+    """A text model of LightGBM with one number replaced, or one list cut or doubled."""
+    lines = text.split("\n")
+    chosen = [at for at, line in enumerate(lines) if "=" in line and not line.startswith(("[", "feature_"))]
+    at = chosen[random.integers(len(chosen))]
+    key, _, rest = lines[at].partition("=")
+    parts = rest.split(" ")
+    where = random.integers(len(parts))
+    number = TEXT_NUMBERS[random.integers(len(TEXT_NUMBERS))]
+    lists = (parts[:where], parts + parts, [*parts[:where], number, *parts[where + 1 :]])
+    lines[at] = f"{key}={' '.join(lists[random.choice(3, p=(0.15, 0.15, 0.7))])}"
+    return "\n".join(lines)
+
+
+def test_forged_text_models_answer_or_are_refused(tmp_path: Path, hostile_seconds: float) -> None:
+    lightgbm = pytest.importorskip("lightgbm")
+    text = tmp_path / "whole.txt"
+    trees = lightgbm.LGBMClassifier(n_estimators=2, verbose=-1).fit(X.astype(int), Y, categorical_feature=[4])
+    trees.booster_.save_model(text)
+    random, until_s, first = np.random.default_rng(seed()), time.monotonic() + hostile_seconds, True
+    while first or time.monotonic() < until_s:
+        first, paths = False, [tmp_path / f"{number}.txt" for number in range(AT_ONCE // 2)]
+        for path in paths:
+            path.write_text(altered_text(text.read_text(), random))
+        outcomes([text, *paths])
+
+
+def test_a_booster_whose_tree_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    lightgbm, xgboost = pytest.importorskip("lightgbm"), pytest.importorskip("xgboost")
+    lightgbm.LGBMClassifier(n_estimators=1, verbose=-1).fit(X, Y).booster_.save_model(tmp_path / "a.txt")
+    xgboost.XGBClassifier(n_estimators=1).fit(X, Y).get_booster().save_model(tmp_path / "a.json")
+    lines = (tmp_path / "a.txt").read_text().split("\n")
+    forgeries = (("left_child", "0"), ("left_child", "-2000000000"), ("split_feature", "14"), ("num_leaves", ""))
+    for name, number in forgeries:
+        at = next(at for at, line in enumerate(lines) if line.startswith(f"{name}="))
+        forged_line = f"{name}={' '.join([number, *lines[at].partition('=')[2].split()[1:]])}"
+        (tmp_path / "b.txt").write_text("\n".join([*lines[:at], forged_line, *lines[at + 1 :]]))
+        with pytest.raises(InputError):
+            load(tmp_path / "b.txt")
+    whole = json.loads((tmp_path / "a.json").read_text())
+    whole["learner"]["gradient_booster"]["model"]["trees"][0]["split_indices"][0] = 2_000_000
+    (tmp_path / "b.json").write_text(json.dumps(whole))
+    with pytest.raises(InputError):
+        load(tmp_path / "b.json")

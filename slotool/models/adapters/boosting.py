@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from slotool import extras
+from slotool import extras, strict_json
 from slotool.errors import InputError, RunError
+from slotool.models.adapters.lightgbm_text import checked
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
@@ -58,6 +59,10 @@ class XGBoostModel(_Boosted):
             learner = json.loads(self._booster.save_config())["learner"]
         except (xgboost.core.XGBoostError, ValueError, KeyError) as error:
             raise InputError(f"{path}: XGBoost cannot load it ({reason(error)})") from error
+        with strict_json.assembling(path, "a model of XGBoost"):
+            _require_sound(
+                path, strict_json.decode(bytes(self._booster.save_raw("json")), max_bytes=MAX_TEXT_MODEL_BYTES)
+            )
         objective = learner["objective"]["name"]
         if objective.startswith("rank:") or objective in ("multi:softmax", "binary:hinge", "binary:logitraw"):
             raise InputError(
@@ -74,6 +79,41 @@ class XGBoostModel(_Boosted):
             raise RunError(f"{self.name}: XGBoost failed ({reason(error)})") from error
 
 
+def _require_sound(path: Path, document: Any) -> None:
+    """Raises ``InputError`` for a tree of which a node, feature or category leads nowhere; XGBoost looks at none."""
+    learner = document["learner"]
+    booster, features = learner["gradient_booster"], int(learner["learner_model_param"]["num_feature"])
+    booster = booster.get("gbtree", booster)
+    if "model" not in booster or "trees" not in booster["model"]:
+        raise InputError(f"{path}: a booster of trees is expected, this is {booster.get('name')!r}")
+    groups = max(1, int(learner["learner_model_param"]["num_class"]))
+    model = booster["model"]
+    sound = len(model["tree_info"]) == len(model["trees"]) and _within(model["tree_info"], groups)
+    for tree in model["trees"]:
+        count, inner = len(tree["left_children"]), np.array(tree["left_children"]) != -1
+        children = np.concatenate([np.array(tree[side])[inner] for side in ("left_children", "right_children")])
+        ends = np.add(tree["categories_segments"], tree["categories_sizes"])
+        # Where no node is reached twice and the root never, no way from the root is endless.
+        sound = sound and bool(
+            count > 0
+            and int(tree["tree_param"]["size_leaf_vector"]) <= 1
+            and _within(children - 1, count - 1)
+            and len(np.unique(children)) == len(children)
+            and _within(np.array(tree["split_indices"])[inner], features)
+            and _within(tree["categories_nodes"], count)
+            and _within(tree["categories_segments"], len(tree["categories"]) + 1)
+            and _within(ends, len(tree["categories"]) + 1)
+            and set(np.flatnonzero(np.array(tree["split_type"]) & inner)) <= set(tree["categories_nodes"])
+        )
+    if not sound:
+        raise InputError(f"{path}: a node, feature or category of a tree leads nowhere")
+
+
+def _within(numbers: Any, count: int) -> bool:
+    array = np.asarray(numbers, dtype=np.int64)
+    return bool(((array >= 0) & (array < count)).all())
+
+
 class LightGBMModel(_Boosted):
     """A booster that LightGBM's ``save_model`` wrote as text. Raises ``InputError`` when it cannot be read,
     ``MissingPackageError`` without LightGBM."""
@@ -88,6 +128,11 @@ class LightGBMModel(_Boosted):
         text = read_text(path, MAX_TEXT_MODEL_BYTES, "replace")
         if not text.startswith("tree\n"):
             raise InputError(f"{path}: not a text file that LightGBM's save_model wrote")
+        with strict_json.assembling(path, "a model of LightGBM"):
+            try:
+                text = checked(text)
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from error
         try:
             self._booster = lightgbm.Booster(model_str=text)
             features, columns = self._booster.num_feature(), self._booster.num_model_per_iteration()
