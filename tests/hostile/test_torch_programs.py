@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from slotool.errors import InputError
+from slotool.errors import InputError, RunError
 from slotool.models.loading import load
 from tests.hostile.hostile_files import places, refused_or_fine, seed, texts
 
@@ -167,6 +168,10 @@ def parameter_name(document: Any) -> None:
     next(each["parameter"] for each in inputs if "parameter" in each)["parameter_name"] = 'a", print("ran")) or ("'
 
 
+def number_for_a_type(document: Any) -> None:
+    node(document, "aten.ones")["inputs"].append({"name": "dtype", "arg": {"as_int": -1}, "kind": 2})
+
+
 def structure(kind: str, context: Any) -> Callable[[Any], None]:
     def edit(document: Any) -> None:
         spec = [1, {"type": kind, "context": context, "children_spec": []}]
@@ -186,6 +191,7 @@ TEXTS = [
     named_metadata,
     node_name,
     parameter_name,
+    number_for_a_type,
     structure("builtins.list", json.dumps({"__enum__": True, "fqn": "antigravity:a", "name": "a"})),
     structure("collections.defaultdict", {"default_factory_module": "antigravity", "default_factory_name": "x"}),
 ]
@@ -198,6 +204,29 @@ def test_text_that_torch_would_run_or_import_is_refused(
     monkeypatch.setenv("SLOTOOL_ALLOW_CODE", "1")
     with pytest.raises(InputError, match=r"which torch\.export\.save does not write"):
         load(write(tmp_path / "net.pt2", edited(records, edit)))
+
+
+def test_an_lstm_whose_state_is_of_another_size_fails_with_a_sentence(tmp_path: Path) -> None:
+    class Recurrent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.state = torch.nn.LSTM(4, 4), torch.nn.Parameter(torch.zeros(1, 2, 4))
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x, (self.state, self.state * 1))[0]
+
+    def narrower(document: Any) -> None:
+        document["config"]["state"]["tensor_meta"]["sizes"][2] = {"as_int": 1}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Recurrent().eval(), (torch.ones(3, 2, 4),))
+    torch.export.save(program, tmp_path / "whole.pt2")
+    with zipfile.ZipFile(tmp_path / "whole.pt2") as archive:
+        records = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    assert load(tmp_path / "whole.pt2")(np.ones((3, 2, 4), np.float32))["output"].shape == (3, 2, 4)
+    with pytest.raises(RunError):
+        load(write(tmp_path / "net.pt2", edited(records, narrower, WEIGHTS)))(np.ones((3, 2, 4), np.float32))
 
 
 class Touch:

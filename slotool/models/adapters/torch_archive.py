@@ -17,39 +17,38 @@ from slotool.errors import InputError
 # One that works in place ends with "_", and is allowed where its functional form is.
 _ATEN = """
     __and__ __lshift__ __or__ __rshift__ __xor__ _adaptive_avg_pool2d _adaptive_avg_pool3d _assert_async _assert_scalar
-    _assert_tensor_metadata _cdist_forward _fft_c2c _fft_c2r _fft_r2c _fused_sdp_choice _local_scalar_dense _log_softmax
-    _native_batch_norm_legit _native_batch_norm_legit_no_training _reshape_alias _scaled_dot_product_attention_math
-    _shape_as_tensor _softmax _to_copy _unsafe_view abs absolute acos acosh adaptive_avg_pool1d
-    adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d add addbmm
-    addcdiv addcmul addmm addmv addr adjoint affine_grid_generator alias all alpha_dropout amax amin aminmax angle any
-    arange arccos arcsin arctan arctan2 argmax argmin argsort as_strided asin asinh atan atan2 atanh atleast_1d
-    atleast_2d atleast_3d avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm bilinear bitwise_and bitwise_left_shift
-    bitwise_not bitwise_or bitwise_right_shift bitwise_xor bmm broadcast_tensors broadcast_to bucketize cat cdist ceil
-    celu chain_matmul channel_shuffle chunk clamp clamp_max clamp_min clip clone col2im column_stack complex concat
-    concatenate conj constant_pad_nd contiguous conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
-    convolution copy copysign cos cosh cosine_similarity count_nonzero cross cummax cummin cumprod cumsum
-    cumulative_trapezoid deg2rad detach detach_copy diag diag_embed diagonal diff digamma div divide dot dropout dsplit
-    dstack einsum elu embedding eq equal erf erfc erfinv exp exp2 expand expand_as expm1 eye feature_alpha_dropout
-    feature_dropout fft_fft fft_fft2 fft_fftfreq fft_fftn fft_fftshift fft_hfft fft_ifft fft_ifft2 fft_ifftn
-    fft_ifftshift fft_ihfft fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftfreq fft_rfftn fill flatten flip
-    fliplr flipud float_power floor floor_divide fmax fmin fmod frac full full_like gather ge gelu glu greater
-    greater_equal grid_sampler grid_sampler_2d grid_sampler_3d group_norm gru gt hamming_window hann_window hardshrink
-    hardsigmoid hardswish hardtanh heaviside hsplit hstack hypot im2col imag index index_add index_copy index_fill
-    index_put index_select inner instance_norm is_nonzero isclose isfinite isin isinf isnan isneginf isposinf item kron
-    l1_loss layer_norm ldexp le leaky_relu lerp less less_equal lift_fresh_copy linalg_cross linalg_matmul linalg_norm
-    linalg_vecdot linalg_vector_norm linear linspace log log10 log1p log2 log_sigmoid log_softmax logaddexp logaddexp2
-    logcumsumexp logical_and logical_not logical_or logical_xor logit logspace logsumexp lstm lt masked_fill
+    _assert_tensor_metadata _cdist_forward _fused_sdp_choice _local_scalar_dense _log_softmax _reshape_alias
+    _scaled_dot_product_attention_math _shape_as_tensor _softmax _to_copy _unsafe_view abs absolute acos acosh
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+    adaptive_max_pool3d add addbmm addcdiv addcmul addmm addmv addr adjoint affine_grid_generator alias all
+    alpha_dropout amax amin aminmax angle any arange arccos arcsin arctan arctan2 argmax argmin argsort as_strided asin
+    asinh atan atan2 atanh atleast_1d atleast_2d atleast_3d avg_pool1d avg_pool2d avg_pool3d baddbmm batch_norm bilinear
+    bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor bmm broadcast_tensors
+    broadcast_to bucketize cat cdist ceil celu chain_matmul channel_shuffle chunk clamp clamp_max clamp_min clip clone
+    col2im column_stack complex concat concatenate conj constant_pad_nd contiguous conv1d conv2d conv3d conv_transpose1d
+    conv_transpose2d conv_transpose3d convolution copy copysign cos cosh cosine_similarity count_nonzero cross cummax
+    cummin cumprod cumsum cumulative_trapezoid deg2rad detach detach_copy diag diag_embed diagonal diff digamma div
+    divide dot dropout dsplit dstack einsum elu embedding eq equal erf erfc erfinv exp exp2 expand expand_as expm1 eye
+    feature_alpha_dropout feature_dropout fft_fft fft_fft2 fft_fftfreq fft_fftn fft_fftshift fft_hfft fft_ifft fft_ifft2
+    fft_ifftn fft_ifftshift fft_ihfft fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftfreq fft_rfftn fill
+    flatten flip fliplr flipud float_power floor floor_divide fmax fmin fmod frac full full_like gather ge gelu glu
+    greater greater_equal grid_sampler grid_sampler_2d grid_sampler_3d group_norm gru gt hamming_window hann_window
+    hardshrink hardsigmoid hardswish hardtanh heaviside hsplit hstack hypot im2col imag index index_add index_copy
+    index_fill index_put index_select inner instance_norm is_nonzero isclose isfinite isin isinf isnan isneginf isposinf
+    item kron l1_loss layer_norm ldexp le leaky_relu lerp less less_equal lift_fresh_copy linalg_cross linalg_matmul
+    linalg_norm linalg_vecdot linalg_vector_norm linear linspace log log10 log1p log2 log_sigmoid log_softmax logaddexp
+    logaddexp2 logcumsumexp logical_and logical_not logical_or logical_xor logit logsumexp lstm lt masked_fill
     masked_scatter masked_select matmul matrix_power max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d
     max_pool3d_with_indices maximum mean median meshgrid min minimum mish mm moveaxis movedim mse_loss mul multiply mv
-    nan_to_num nanmean nansum narrow native_batch_norm native_dropout native_group_norm native_layer_norm ne neg
-    negative new_full new_ones new_zeros nonzero norm not_equal numpy_T one_hot ones ones_like outer pad
-    pairwise_distance permute pixel_shuffle pixel_unshuffle polar positive pow prelu prod rad2deg real reciprocal
-    reflection_pad1d reflection_pad2d reflection_pad3d relu relu6 remainder repeat repeat_interleave replication_pad1d
-    replication_pad2d replication_pad3d reshape reshape_as resolve_conj resolve_neg rms_norm rnn_relu rnn_tanh roll
-    rot90 round rrelu rsqrt rsub scalar_tensor scaled_dot_product_attention scatter scatter_add scatter_reduce select
-    select_scatter selu sgn sigmoid sign signbit silu sin sinc sinh slice slice_scatter softmax softplus softshrink sort
-    special_erf special_expit special_log_softmax special_softmax split split_with_sizes sqrt square squeeze stack std
-    std_mean sub subtract sum sym_constrain_range sym_constrain_range_for_size sym_is_contiguous sym_numel sym_size
+    nan_to_num nanmean nansum narrow native_dropout native_group_norm native_layer_norm ne neg negative new_full
+    new_ones new_zeros nonzero norm not_equal numpy_T one_hot ones ones_like outer pad pairwise_distance permute
+    pixel_shuffle pixel_unshuffle polar positive pow prelu prod rad2deg real reciprocal reflection_pad1d
+    reflection_pad2d reflection_pad3d relu relu6 remainder repeat repeat_interleave replication_pad1d replication_pad2d
+    replication_pad3d reshape reshape_as resolve_conj resolve_neg rms_norm rnn_relu rnn_tanh roll rot90 round rrelu
+    rsqrt rsub scalar_tensor scaled_dot_product_attention scatter scatter_add scatter_reduce select select_scatter selu
+    sgn sigmoid sign signbit silu sin sinc sinh slice slice_scatter softmax softplus softshrink sort special_erf
+    special_expit special_log_softmax special_softmax split split_with_sizes sqrt square squeeze stack std std_mean sub
+    subtract sum sym_constrain_range sym_constrain_range_for_size sym_is_contiguous sym_numel sym_size
     sym_storage_offset sym_stride t take take_along_dim tan tanh tensor_split threshold tile to topk transpose tril triu
     true_divide trunc type_as unbind unflatten unfold unsqueeze upsample_bicubic2d upsample_bilinear2d upsample_linear1d
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d var var_mean vdot view view_as
@@ -70,6 +69,8 @@ _RECORD = re.compile(
 )
 # Texts that torch neither evaluates nor writes into code: remarks, arguments, and guards, which are never run.
 _FREE = {"as_string", "as_strings", "guards_code", "metadata"}
+# Arguments that torch follows into tables of its own, unchecked, where they are numbers.
+_TYPES = ("dtype", "out_dtype", "layout", "memory_format")
 _CONTAINERS = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
 # Functions in the text of a size, beside those whose arguments are bounded further.
 _SYMPY = """
@@ -117,6 +118,8 @@ def _texts(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if key in _FREE and all(isinstance(text, str) for text in _members(value)):
         return
     if isinstance(value, Mapping):
+        if value.get("name") in _TYPES and isinstance(value.get("arg"), Mapping) and "as_int" in value["arg"]:
+            yield "number of a type", str(value["name"])
         for inner, held in value.items():
             yield "", inner
             yield from _texts(inner, held)
@@ -153,7 +156,7 @@ def _is_pure(operator: str) -> bool:
     if aten is None:
         return operator in _OPERATORS
     is_known = not _ATEN_OPERATORS.isdisjoint((aten[1], aten[1].removesuffix("_")))
-    return is_known and "out" not in aten[2].split("_")
+    return is_known and not {"out", "data"} & set(aten[2].split("_"))
 
 
 def _is_name(text: str) -> bool:
@@ -219,5 +222,6 @@ _PLAIN: dict[str, Callable[[str], bool]] = {
     "in_spec": _is_structure,
     "out_spec": _is_structure,
     "name": _is_name,
+    "number of a type": lambda text: False,
     "as_name": _is_name,
 }

@@ -103,9 +103,39 @@ class TorchModuleModel(Model):
 def _callable(program: ExportedProgram) -> Callable[..., Any]:
     """What runs the program. Its guards are code too; ``Signature.conform`` checks what comes in. So do hooks of the
     module, once more and for some 40 µs a call: they are of use where a free dimension has a greatest size only."""
-    module = program.module(check_guards=False)
+    import torch
+
+    module: Any = program.module(check_guards=False)
+    for part in module.modules():
+        calls = list(part.graph.nodes) if isinstance(part, torch.fx.GraphModule) else []
+        for node in calls:
+            if node.target is torch.ops.aten.lstm.input:
+                node.target = _lstm
+        if any(node.target is _lstm for node in calls):
+            part.recompile()
     bounded = any(str(sizes.upper) != "int_oo" for sizes in program.range_constraints.values())
-    return module if bounded else module.forward
+    call: Callable[..., Any] = module if bounded else module.forward
+    return call
+
+
+def _lstm(
+    x: Any, states: Any, weights: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool, first: bool
+) -> Any:
+    """Call ``aten.lstm``, whose kernel follows the sizes of its weights and states without looking."""
+    import torch
+
+    hidden, directions, width = states[0].shape[-1], 1 + both, x.shape[-1]
+    shapes: list[tuple[int, ...]] = []
+    for _ in range(layers):
+        shapes += [(4 * hidden, width), (4 * hidden, hidden), *[(4 * hidden,)] * 2 * biases] * directions
+        width = hidden * directions
+    begins = [(layers * directions, x.shape[0 if first else 1], hidden)] * 2
+    given = [tuple(each.shape) for each in (*weights, *states)]
+    if x.dim() != 3 or 0 in (*x.shape, hidden) or given != shapes + begins:
+        raise ValueError("sizes of an LSTM's weights and states do not fit each other")
+    if len({each.dtype for each in (x, *weights, *states)}) > 1:
+        raise ValueError("an LSTM's weights and states differ in type")
+    return torch.ops.aten.lstm.input(x, states, weights, biases, layers, dropout, train, both, first)
 
 
 class _Runner:
