@@ -97,7 +97,7 @@ predictors: $(VENV)/.installed-test
 
 # The papers' figures at the small scale, for the results pages: some half an hour on an idle machine; it resumes.
 reproduce: $(VENV)/.installed-demo
-	$(BIN)/slotool reproduce all -o reproduction
+	$(BIN)/python -m benchmarks.reproduction all -o reproduction
 	$(BIN)/python -m docs.generate.papers reproduction
 
 # Beside what a user would pick instead, wherever that must be installed first.

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from slotool.api.predict_points import predict_points
     from slotool.api.profile import profile, profile_colocated, profile_points
     from slotool.api.report import report
-    from slotool.api.reproduce import reproduce
     from slotool.api.serve import serve
     from slotool.api.simulate import simulate
     from slotool.api.train import train_cnn, train_family, train_mlp
@@ -83,7 +82,6 @@ __all__ = [
     "profile_colocated",
     "profile_points",
     "report",
-    "reproduce",
     "save",
     "serve",
     "simulate",
@@ -134,7 +132,6 @@ _MODULES = {
     "profile_colocated": "profile",
     "profile_points": "profile",
     "report": "report",
-    "reproduce": "reproduce",
     "save": "files",
     "serve": "serve",
     "simulate": "simulate",

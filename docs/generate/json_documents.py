@@ -921,21 +921,6 @@ over_time[].effective_accuracy number? of all, answered correctly and in time
 target          number?         effective accuracy that was to be reached
 log             text            request log written
 """,
-    "reproduce": """
-out             text?           folder of pages and plots; null where figures were only listed
-pages           list            pages written, one a paper
-figures[].paper text            paper
-figures[].figure text           number of the figure, as the paper counts
-figures[].title text            what it shows
-figures[].claim text            what the paper finds
-figures[].here  text            what was found here
-figures[].agrees flag?          whether that is the paper's finding, by the criterion on the page; null: no such claim
-figures[].not_here text         why it was not made: data that is missing
-figures[].timing text?          stable or disturbed; null where it was not made
-missing[].paper text            paper
-missing[].figure text           figure that cannot be made
-missing[].why   text            why
-""",
     "report": """
 report          text            HTML file written
 bytes           integer         its size

@@ -1,4 +1,4 @@
-"""Pages of the reproduced papers, from what ``slotool reproduce`` left in ``benchmarks/results/papers/``."""
+"""Pages of the reproduced papers, from what ``make reproduce`` left in ``benchmarks/results/papers/``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 import sys
 from pathlib import Path
 
-from slotool.reproduction import Paper
-from slotool.reproduction.page import page
-from slotool.reproduction.papers import PAPERS
+from benchmarks.reproduction import Paper
+from benchmarks.reproduction.page import page
+from benchmarks.reproduction.papers import PAPERS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "papers"
 FOLDER = "results/papers"
 
 
 def record(made: Path, folder: Path = RESULTS) -> None:
-    """Take over what ``slotool reproduce`` left in ``made``; pictures of few colours, a third of the bytes."""
+    """Take over what ``make reproduce`` left in ``made``; pictures of few colours, a third of the bytes."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,6 @@ from slotool.cli import (
     predict_points,
     profile,
     report,
-    reproduce,
     serve,
     simulate,
     terminal,
@@ -57,7 +56,7 @@ FIRST_STEP = "slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms"
 
 # The commands of each file, by theme, in the order in which they are used.
 THEMES: Mapping[str, tuple[ModuleType, ...]] = {
-    "Start": (demo, doctor, reproduce),
+    "Start": (demo, doctor),
     "Measure and predict": (
         generate,
         capture,

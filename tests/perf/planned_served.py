@@ -30,8 +30,8 @@ import numpy as np
 import pandas as pd
 
 import slotool
+from slotool.cli.demo import own_networks
 from slotool.errors import SlotoolWarning
-from slotool.reproduction import own_networks
 from slotool.scheduling.batching import ControlGrid, read_profile
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import ArrivalTable, Bursty, Poisson, TimeVarying, read_trace

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.reproduction import actuation
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.networks import patch_transformer, resnet
 from slotool.elastic.supernets.space import Space, Subnet
@@ -23,7 +24,6 @@ from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.supernets.wrapping import wrap
 from slotool.graphs import OperatorGraph
 from slotool.graphs.torch_module import GraphModule
-from slotool.reproduction import actuation
 
 REPEATS = actuation.REPEATS
 # Alike in FLOPs, and those nearer in accuracy to what a trained one's subnets reach.

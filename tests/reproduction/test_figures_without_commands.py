@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-import slotool
-from slotool.reproduction.actuation_delay import served_after
-from slotool.reproduction.image_services import ACCURACIES, LATENCIES, NETWORKS
-from slotool.reproduction.supernets import Service
+from benchmarks.reproduction.actuation_delay import served_after
+from benchmarks.reproduction.image_services import ACCURACIES, LATENCIES, NETWORKS
+from benchmarks.reproduction.reproduce import reproduce
+from benchmarks.reproduction.supernets import Service
 
 
 def test_published_networks_that_another_beats_are_named(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_published_networks_that_another_beats_are_named(tmp_path: Path) -> None
     latencies = pd.DataFrame({"model": names, "infer_img_size": 224, "infer_step_time": np.arange(5.0, 12.0)})
     accuracies.to_csv(tmp_path / ACCURACIES, index=False)
     latencies.to_csv(tmp_path / LATENCIES, index=False)
-    (row,) = slotool.reproduce("tolerance-tiers:1b", tmp_path / "out", data=tmp_path).papers[0]["figures"]
+    (row,) = reproduce("tolerance-tiers:1b", tmp_path / "out", data=tmp_path).papers[0]["figures"]
     assert "not on the Pareto front: vgg16, vgg19" in row["says"]
     assert "30.0 % to 22.0 %" in row["says"]
     assert not row["agrees"]  # 9 ms are not twice 5
@@ -44,6 +44,6 @@ def test_a_delayed_switch_misses_what_rises_and_wastes_what_falls() -> None:
 
 
 def test_choices_are_counted_by_latency(tmp_path: Path) -> None:
-    (row,) = slotool.reproduce("superserve:12b", tmp_path).papers[0]["figures"]
+    (row,) = reproduce("superserve:12b", tmp_path).papers[0]["figures"]
     counts = [int(cells[1]) for cells in row["rows"]]
     assert f"of {sum(counts)} choices {sum(counts[:4])} lie in the lower half" in row["says"]

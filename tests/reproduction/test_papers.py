@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import slotool
-from slotool.reproduction import Figure
-from slotool.reproduction.papers import PAPERS
+from benchmarks.reproduction import Figure
+from benchmarks.reproduction.papers import PAPERS
+from benchmarks.reproduction.reproduce import reproduce
 
 FIGURES = [(name, figure) for name, paper in PAPERS.items() for figure in paper.figures]
 
@@ -37,7 +37,7 @@ def test_numbers_are_unique_and_what_is_missing_has_a_reason(name: str) -> None:
 
 
 def test_all_figures_are_listed_without_being_made() -> None:
-    listed = slotool.reproduce()
+    listed = reproduce()
     assert [(row["paper"], row["figure"]) for row in listed.document["figures"]] == [
         (name, figure.number) for name, figure in FIGURES
     ]

@@ -1,14 +1,16 @@
-"""``slotool reproduce`` as a person types it: one figure of each paper at the small scale, and again."""
+"""Figures as a person makes them: one of each paper at the small scale, and again."""
 
 from __future__ import annotations
 
 import json
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
-import slotool
+from benchmarks.reproduction.__main__ import app
+from benchmarks.reproduction.reproduce import reproduce
 from slotool.atomic import alone
 from slotool.errors import InputError
 from tests.docs.preloaded import launchers
@@ -23,15 +25,20 @@ ONE_OF_EACH = (
 )
 
 
-def reproduce(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    line = [launchers() / "slotool", "reproduce", *arguments, "-o", str(folder)]
-    return subprocess.run(line, capture_output=True, text=True)
+@pytest.fixture(autouse=True)
+def commands_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the commands of a figure as forks of a process that has imported torch."""
+    monkeypatch.setattr(sys, "executable", str(launchers() / "python"))
+
+
+def typed(*arguments: str, folder: Path) -> Result:
+    return CliRunner().invoke(app, [*arguments, "-o", str(folder)])
 
 
 @pytest.mark.parametrize("figure", ONE_OF_EACH)
 def test_a_figure_is_made_by_commands_that_its_page_lists(figure: str, tmp_path: Path) -> None:
-    made = reproduce(figure, "--json", folder=tmp_path)
-    assert made.returncode == 0, made.stderr
+    made = typed(figure, "--json", folder=tmp_path)
+    assert made.exit_code == 0, made.stderr
     document = json.loads(made.stdout)
     paper, _, number = figure.partition(":")
     (row,) = document["figures"]
@@ -48,24 +55,24 @@ def test_a_figure_is_made_by_commands_that_its_page_lists(figure: str, tmp_path:
     shown = [line for line in made.stderr.splitlines() if line.startswith("$ ")]
     assert shown == [f"$ {command['command']}" for command in known["commands"] if command["seconds"]]
     assert (known["plot"] is None) or (tmp_path / known["plot"]).stat().st_size > 5_000
-    again = reproduce(figure, "--json", folder=tmp_path)
-    assert again.returncode == 0
+    again = typed(figure, "--json", folder=tmp_path)
+    assert again.exit_code == 0
     assert json.loads(again.stdout) == document
     assert "$ slotool" not in again.stderr
 
 
 def test_a_command_that_was_done_is_not_done_again(tmp_path: Path) -> None:
-    first = slotool.reproduce("superserve:12", tmp_path)
-    both = slotool.reproduce(["superserve:12", "tolerance-tiers:1"], tmp_path)
+    first = reproduce("superserve:12", tmp_path)
+    both = reproduce(["superserve:12", "tolerance-tiers:1"], tmp_path)
     assert [row["figure"] for row in both.document["figures"]] == ["12", "1"]
     assert both.document["figures"][0] == first.document["figures"][0]
     with pytest.raises(InputError, match="made with scale small, seed 0"):
-        slotool.reproduce("superserve:12", tmp_path, seed=1)
-    assert slotool.reproduce("superserve:12", tmp_path, seed=1, force=True).papers[0]["setting"]["seed"] == 1
+        reproduce("superserve:12", tmp_path, seed=1)
+    assert reproduce("superserve:12", tmp_path, seed=1, force=True).papers[0]["setting"]["seed"] == 1
 
 
 def test_a_figure_without_its_data_says_which_it_needs(tmp_path: Path) -> None:
-    (row,) = slotool.reproduce("superserve:10", tmp_path).document["figures"]
+    (row,) = reproduce("superserve:10", tmp_path).document["figures"]
     assert row["not_here"] == "needs azure_functions_2019_1000.csv in the folder given as --data"
     assert "azure_functions_2019_1000.csv" in (tmp_path / "superserve.md").read_text()
 
@@ -86,11 +93,11 @@ def test_a_figure_without_its_data_says_which_it_needs(tmp_path: Path) -> None:
 )
 def test_what_there_is_not_is_named(given: dict[str, str], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=words):
-        slotool.reproduce(out=tmp_path / "out", **given)
+        reproduce(out=tmp_path / "out", **given)
     assert not (tmp_path / "out").exists()
 
 
 def test_two_at_once_do_not_write_into_one_folder(tmp_path: Path) -> None:
     with alone(tmp_path / ".superserve.lock"), pytest.raises(InputError, match="another process writes there now"):
-        slotool.reproduce("superserve:12", tmp_path)
-    assert slotool.reproduce("superserve:12", tmp_path).pages == (tmp_path / "superserve.md",)
+        reproduce("superserve:12", tmp_path)
+    assert reproduce("superserve:12", tmp_path).pages == (tmp_path / "superserve.md",)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.reproduction.speech import VERSIONS, asr_outcomes, word_error_rate
 from slotool.errors import DataError
-from slotool.reproduction.speech import VERSIONS, asr_outcomes, word_error_rate
 
 RECORDINGS = Path(__file__).with_name("voxforge")
 

@@ -105,7 +105,6 @@ def _fresh_folder(out: Path, force: bool) -> Path:
     """An empty run folder with the user's own networks in it. Only a folder that a demo made is ever replaced."""
     import shutil
 
-    from slotool import reproduction
     from slotool.errors import AlreadyExistsError
 
     marker = out / OWN_NETWORKS
@@ -113,7 +112,7 @@ def _fresh_folder(out: Path, force: bool) -> Path:
         raise AlreadyExistsError(f"{out} exists already" if marker.is_file() else f"{out} is not a demo's folder")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    shutil.copyfile(Path(reproduction.__file__).with_name(OWN_NETWORKS), marker)
+    shutil.copyfile(Path(__file__).with_name(OWN_NETWORKS), marker)
     return out
 
 
@@ -121,7 +120,7 @@ def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
     """The JSON document of a step. Raises ``RunError`` with its last words when it fails."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from slotool.reproduction.commands import run_command
+    from slotool.cli.demo.commands import run_command
 
     output.note(title)
     step.prepare(folder)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.reproduction import actuation
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.networks import resnet
 from slotool.elastic.supernets.space import Space, Subnet
@@ -17,7 +18,6 @@ from slotool.elastic.supernets.statistics import SubnetNorm
 from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.supernets.wrapping import wrap
 from slotool.graphs.torch_module import GraphModule
-from slotool.reproduction import actuation
 from tests.perf.gpu_pieces.piece import Figures, Piece
 from tests.perf.gpu_pieces.solo import SEED
 

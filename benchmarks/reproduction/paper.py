@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from benchmarks.reproduction.workspace import Workspace
     from slotool.reports.figure import Figure as Plot
-    from slotool.reproduction.workspace import Workspace
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.reproduction.paper import Figure, Found, Paper
+from benchmarks.reproduction.plots import curves
+from benchmarks.reproduction.workspace import Workspace
+from slotool.cli import demo
+from slotool.cli.demo.commands import Document
 from slotool.machine import usable_cores
 from slotool.reports.text import duration, percent
-from slotool.reproduction.commands import Document
-from slotool.reproduction.paper import Figure, Found, Paper
-from slotool.reproduction.plots import curves
-from slotool.reproduction.workspace import Workspace
 from slotool.tables import LatencyTable
 from slotool.workloads import RequestLog
 
@@ -48,7 +49,7 @@ class Service:
 
 def _service(workspace: Workspace) -> Service:
     """Three ONNX files, trained here, measured and evaluated by one command."""
-    script = Path(__file__).parent.with_name("own_networks.py")
+    script = Path(demo.__file__).with_name("own_networks.py")
     if not workspace.path("large.onnx").exists():
         shutil.copyfile(script, workspace.path(script.name))
     workspace.python(f"{script.name} --epochs {workspace.pick(4, 8)}", made="large.onnx")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks.reproduction.paper import Figure, Found, Paper
+from benchmarks.reproduction.workspace import Workspace
+from slotool.cli.demo.commands import Document
 from slotool.process import cores_by_preference
 from slotool.reports.text import duration, percent
-from slotool.reproduction.commands import Document
-from slotool.reproduction.paper import Figure, Found, Paper
-from slotool.reproduction.workspace import Workspace
 
 # The paper's predictors, and two of today's: three coefficients, and slotool's for so few labels.
 PREDICTORS = ("linear", "dnn", "three-term", "additive")

@@ -1,4 +1,4 @@
-"""``slotool.reproduce``: tables and figures of the five papers, made here beside what the papers say."""
+"""Tables and figures of the five papers, made here beside what the papers say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slotool.api.result import Result
 from slotool.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
-    from slotool.reproduction import Figure, Paper
+    from benchmarks.reproduction import Figure, Paper
 
 _AGREES = {True: "yes", False: "no", None: "–"}
 
@@ -43,7 +43,7 @@ def reproduce(
         data: Folder with data sets of the papers by their names, such as fashion-mnist and wiki10, and recorded traces.
         seed: Of all that is drawn and trained.
         force: Make the figures again, and take another scale or seed for ``out``.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: "auto", True, None, or a callback.
 
     Returns:
         ``figures``, a row per figure with the paper's claim and what was found; ``frame()`` has them as a pandas frame.
@@ -54,10 +54,10 @@ def reproduce(
         MissingPackageError: matplotlib, onnx or onnxruntime is not installed.
         RunError: A command failed; the other figures are made, and the same call tries it again.
     """
+    from benchmarks.reproduction import reproduced
+    from benchmarks.reproduction.papers import PAPERS
+    from benchmarks.reproduction.workspace import KNOWN, find
     from slotool.extras import require
-    from slotool.reproduction import reproduced
-    from slotool.reproduction.papers import PAPERS
-    from slotool.reproduction.workspace import KNOWN, find
 
     folder = Path(out)
     source = None if data is None else Path(data)
@@ -68,7 +68,7 @@ def reproduce(
     wanted = _wanted([figures] if isinstance(figures, str) else figures, PAPERS)
     if not wanted:
         return Reproduction(None, tuple(_known(paper) for paper in PAPERS.values()), ())
-    require("matplotlib", "onnx", "onnxruntime", needed_by="slotool reproduce")
+    require("matplotlib", "onnx", "onnxruntime", needed_by="make reproduce")
     reporter = reporter_of(progress)
     documents, pages, failed = [], [], dict[str, str]()
     try:
@@ -174,5 +174,5 @@ class Reproduction(Result):
 
     @property
     def notes(self) -> Sequence[str]:
-        listed = "slotool reproduce PAPER:FIGURE makes one, slotool reproduce PAPER all of a paper"
+        listed = "python -m benchmarks.reproduction PAPER:FIGURE makes one, PAPER all of a paper"
         return [listed] if self.out is None else []

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.reproduction.paper import Figure, Found, Paper
+from benchmarks.reproduction.plots import curves
+from benchmarks.reproduction.workspace import Workspace
 from slotool.artifacts import open_artifact
+from slotool.cli.demo.commands import Document
 from slotool.reports.text import duration, percent
-from slotool.reproduction.commands import Document
-from slotool.reproduction.paper import Figure, Found, Paper
-from slotool.reproduction.plots import curves
-from slotool.reproduction.workspace import Workspace
 from slotool.tables import OutcomeTable
 
 # The paper's sets of many labels, and tate-16k, which is shipped; each in the text format of its repository.

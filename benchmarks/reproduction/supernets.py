@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.reproduction.paper import Found
+from benchmarks.reproduction.plots import curves
+from benchmarks.reproduction.workspace import Workspace
 from slotool.reports.text import duration, percent
-from slotool.reproduction.paper import Found
-from slotool.reproduction.plots import curves
-from slotool.reproduction.workspace import Workspace
 from slotool.tables import LatencyTable, OutcomeTable
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _name(data: str) -> str:
 
 def loading(workspace: Workspace) -> Found:
     """In this process: a call of a subnet is shorter than any command that would print it."""
-    from slotool.reproduction.actuation import measured_actuation
+    from benchmarks.reproduction.actuation import measured_actuation
 
     model, data, _ = _supernet(workspace)
     shape = model.space.graph.input_shape

@@ -1,7 +1,7 @@
 """Tables and figures of the five papers, each made by commands that a user could type, beside what the paper says."""
 
-from slotool.reproduction.paper import Figure, Found, Paper
-from slotool.reproduction.runner import Reproduced, reproduced
-from slotool.reproduction.workspace import NotHere, Scale, Workspace
+from benchmarks.reproduction.paper import Figure, Found, Paper
+from benchmarks.reproduction.runner import Reproduced, reproduced
+from benchmarks.reproduction.workspace import NotHere, Scale, Workspace
 
 __all__ = ["Figure", "Found", "NotHere", "Paper", "Reproduced", "Scale", "Workspace", "reproduced"]

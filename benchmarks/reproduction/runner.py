@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reproduction.page import page
+from benchmarks.reproduction.paper import Figure, Paper
+from benchmarks.reproduction.workspace import NotHere, Scale, Workspace
 from slotool import __version__
 from slotool.atomic import alone, whole_file
 from slotool.errors import InputError, RunError
 from slotool.machine import machine_facts, machine_id
-from slotool.reproduction.page import page
-from slotool.reproduction.paper import Figure, Paper
-from slotool.reproduction.workspace import NotHere, Scale, Workspace
 from slotool.timing.interference import QUIET_CORES, state
 
 Document = Mapping[str, Any]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.reproduction.image_services import published_versions, recorded_answers
+from benchmarks.reproduction.paper import Figure, Found, Paper
+from benchmarks.reproduction.plots import curves
+from benchmarks.reproduction.workspace import Workspace
+from slotool.cli.demo.commands import Document
 from slotool.reports.text import duration, percent
-from slotool.reproduction.commands import Document
-from slotool.reproduction.image_services import published_versions, recorded_answers
-from slotool.reproduction.paper import Figure, Found, Paper
-from slotool.reproduction.plots import curves
-from slotool.reproduction.workspace import Workspace
 from slotool.tables import OutcomeTable
 
 OUTCOMES, ASR = "outcomes.parquet", "asr-outcomes.parquet"
@@ -53,7 +54,9 @@ Source = Callable[[Workspace], tuple[str, OutcomeTable, str]]
 def _recognised(workspace: Workspace, recordings: Path) -> OutcomeTable:
     """All recordings, or at the small scale some, decoded once by each version."""
     limit = workspace.pick(" --limit 200", "")
-    workspace.python(f"-m slotool.reproduction.speech {recordings} -o {ASR}{limit} --seed {workspace.seed}", made=ASR)
+    script = Path(__file__).parent.with_name("speech.py")
+    shutil.copyfile(script, workspace.path(script.name))
+    workspace.python(f"{script.name} {recordings} -o {ASR}{limit} --seed {workspace.seed}", made=ASR)
     return OutcomeTable.load(workspace.path(ASR))
 
 

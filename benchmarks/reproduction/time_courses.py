@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from slotool.reports.text import duration, percent
-from slotool.reproduction.paper import Found
-from slotool.reproduction.plots import curves
-from slotool.reproduction.supernets import (
+from benchmarks.reproduction.paper import Found
+from benchmarks.reproduction.plots import curves
+from benchmarks.reproduction.supernets import (
     CV2,
     LOADS,
     TRACE,
@@ -21,7 +20,8 @@ from slotool.reproduction.supernets import (
     ramp,
     service_of,
 )
-from slotool.reproduction.workspace import Workspace
+from benchmarks.reproduction.workspace import Workspace
+from slotool.reports.text import duration, percent
 from slotool.simulation.dynamics import Dynamics, logged_dynamics
 from slotool.simulation.query_log import QueryLog
 

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slotool.reports.text import duration, percent
-from slotool.reproduction.actuation_delay import COARSE, actuation_delay
-from slotool.reproduction.commands import Document
-from slotool.reproduction.faults import served_deaths
-from slotool.reproduction.paper import Figure, Found, Paper
-from slotool.reproduction.plots import curves
-from slotool.reproduction.supernets import (
+from benchmarks.reproduction.actuation_delay import COARSE, actuation_delay
+from benchmarks.reproduction.faults import served_deaths
+from benchmarks.reproduction.paper import Figure, Found, Paper
+from benchmarks.reproduction.plots import curves
+from benchmarks.reproduction.supernets import (
     CV2,
     LOADS,
     TRACE,
@@ -27,14 +25,16 @@ from slotool.reproduction.supernets import (
     ramp,
     service_of,
 )
-from slotool.reproduction.time_courses import (
+from benchmarks.reproduction.time_courses import (
     bursts_over_time,
     control_choices,
     ramps_over_time,
     slack_left,
     trace_over_time,
 )
-from slotool.reproduction.workspace import Workspace
+from benchmarks.reproduction.workspace import Workspace
+from slotool.cli.demo.commands import Document
+from slotool.reports.text import duration, percent
 
 HELD = 0.999
 _SIMULATED = "simulated on a virtual clock with measured latencies, not served by eight GPUs"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from benchmarks.reproduction.paper import Found
+from benchmarks.reproduction.workspace import Workspace
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.reports.text import duration, percent
-from slotool.reproduction.paper import Found
-from slotool.reproduction.workspace import Workspace
 from slotool.tables import LatencyTable
 
 REPLICAS = 2

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.atomic import whole_file
+from slotool.cli.demo.commands import Document, outputs_of, run_command
 from slotool.data.registry import shipped_dataset, shipped_table
 from slotool.errors import SlotoolError
-from slotool.reproduction.commands import Document, outputs_of, run_command
 from slotool.timing.interference import OtherWork
 
 Scale = Literal["small", "paper"]

@@ -1,6 +1,6 @@
 """A speech recogniser whose beam widths are service versions, as in the Tolerance Tiers paper: its outcome table.
 
-``python -m slotool.reproduction.speech RECORDINGS -o asr-outcomes.parquet`` decodes recordings in the layout of
+``python speech.py RECORDINGS -o asr-outcomes.parquet`` decodes recordings in the layout of
 VoxForge (``SPEAKER/wav/NAME.wav`` of 16 kHz and ``SPEAKER/etc/PROMPTS``) with pocketsphinx and the English model that
 comes with it, at seven beam widths.
 """

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from benchmarks.reproduction.paper import Found
+from benchmarks.reproduction.plots import curves
+from benchmarks.reproduction.workspace import Workspace
 from slotool.errors import InputError
 from slotool.reports.text import duration, percent
-from slotool.reproduction.paper import Found
-from slotool.reproduction.plots import curves
-from slotool.reproduction.workspace import Workspace
 from slotool.tables import OutcomeTable
 
 # Tables of pytorch-image-models, by their names there: accuracy of weights, and latencies of networks.

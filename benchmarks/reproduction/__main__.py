@@ -1,29 +1,27 @@
-"""``slotool reproduce``: tables and figures of the five papers, made here beside what the papers say."""
+"""``python -m benchmarks.reproduction``: tables and figures of the five papers, made here beside the papers' own."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-import slotool
-from slotool.cli.interrupts import explaining
+from benchmarks.reproduction.reproduce import reproduce
+from slotool.cli.failures import report_failure
 from slotool.cli.options import Force, Json, Out, Seed
+from slotool.cli.output import Output
+from slotool.errors import SlotoolError
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(reproduce)
-
-
-def reproduce(
+@app.command()
+def main(
     figures: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PAPER:FIGURE",
-            help="Figures, papers, or all; none lists them.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="PAPER:FIGURE", help="Figures, papers, or all; none lists them.", show_default=False),
     ] = None,
     scale: Annotated[str, typer.Option("--scale", help="small takes minutes a paper; paper its own sizes.")] = "small",
     data: Annotated[
@@ -40,22 +38,16 @@ def reproduce(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Make figures of the five papers, beside the papers' own.
+    """Make figures of the five papers by commands of slotool, beside the papers' own.
 
-    Each figure is made by real commands, which its paper's page lists, with what the paper found, what was found here,
-    and why they differ. Interrupted, the same command goes on where it was.
-
-    Example: slotool reproduce superserve:11c
-
-    Example: slotool reproduce tolerance-tiers model-switching --data sets -o pages
+    Each paper's page lists the commands, the paper's finding, the finding here, and why they differ. Interrupted, the
+    same command goes on where it was.
     """
-    from slotool.cli.output import Output
-
     if scale not in ("small", "paper"):
         raise typer.BadParameter(f"{scale!r} is neither small nor paper", param_hint="--scale")
     output = Output(as_json=json)
-    with explaining(output.note):
-        found = slotool.reproduce(
+    output.show(
+        reproduce(
             figures or (),
             out,
             scale="paper" if scale == "paper" else "small",
@@ -64,4 +56,11 @@ def reproduce(
             force=force,
             progress=output,
         )
-    output.show(found)
+    )
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except SlotoolError as error:
+        sys.exit(report_failure(error))

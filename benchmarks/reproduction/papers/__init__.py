@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from slotool.reproduction.paper import Paper
-from slotool.reproduction.papers import (
+from benchmarks.reproduction.paper import Paper
+from benchmarks.reproduction.papers import (
     inference_latency_prediction,
     model_switching,
     slo_aware_neural_networks,
