@@ -152,7 +152,7 @@ class ColocatedMeasurer(Measurer):
 
     def _answer(self, member: _Member, colocated_s: np.ndarray, alone_s: np.ndarray, others: float) -> dict[str, Any]:
         if len(colocated_s) == 0:
-            reason = f"no co-located sample within {self.settings.rule.max_seconds:g} s; allow more seconds per item"
+            reason = f"no sample within {self.settings.rule.max_seconds:g} s; allow more seconds per item"
             return {"status": "timeout", "reason": reason, "others": others}
         prepared = {name: member.answer[name] for name in _OF_PREPARING if name in member.answer}
         return {
