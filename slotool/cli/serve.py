@@ -87,17 +87,13 @@ def serve(
     tls_clients: Annotated[
         Path | None, _network("--tls-clients", help="PEM file: clients must show certificates of these.")
     ] = None,
-    engine: Annotated[
-        str, _workers("--engine", help="inline (this process), local (processes), ray; auto: by latency.")
-    ] = "auto",
+    engine: Annotated[str, _workers("--engine", help="inline (this process), local (processes) or ray.")] = "auto",
     replicas: Annotated[int, _workers("--replicas", min=1, help="Workers of --engine local or ray.")] = 1,
     threads: Annotated[int, _workers("--threads", min=1, help="Compute threads per call.")] = 1,
     address: Annotated[
         str | None, _workers("--address", help="Ray cluster: host:port or auto.", show_default="auto")
     ] = None,
-    hang: Annotated[
-        str, _workers("--hang", help="Restart a worker whose call takes longer, or far longer than usual.")
-    ] = "10s",
+    hang: Annotated[str, _workers("--hang", help="Restart a worker whose call takes longer.")] = "10s",
     allow_faults: Annotated[bool, typer.Option("--allow-faults", hidden=True)] = False,
     max_batch: Annotated[int, _limits("--max-batch", min=1, help="Examples in one request.")] = 1_024,
     max_queue: Annotated[int, _limits("--max-queue", min=1, help="Requests that may wait.")] = 1_000,
@@ -107,9 +103,7 @@ def serve(
     ] = 10_000.0,
     lame_duck: Annotated[
         str | None,
-        _limits(
-            "--lame-duck", help="Time to answer on after SIGTERM, as not ready.", show_default="5s; 0s on 127.0.0.1"
-        ),
+        _limits("--lame-duck", help="Answer on after SIGTERM.", show_default="5s; 0s on 127.0.0.1"),
     ] = None,
     drain: Annotated[str, _limits("--drain", help="Then: time to finish requests.")] = "10s",
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, as JSON lines.")] = None,
