@@ -48,7 +48,7 @@ _ATEN = """
     rsqrt rsub scalar_tensor scaled_dot_product_attention scatter scatter_add scatter_reduce select select_scatter selu
     sgn sigmoid sign signbit silu sin sinc sinh slice slice_scatter softmax softplus softshrink sort special_erf
     special_expit special_log_softmax special_softmax split split_with_sizes sqrt square squeeze stack std std_mean sub
-    subtract sum sym_constrain_range sym_constrain_range_for_size sym_is_contiguous sym_numel sym_size
+    subtract sum swapaxes swapdims sym_constrain_range sym_constrain_range_for_size sym_is_contiguous sym_numel sym_size
     sym_storage_offset sym_stride t take take_along_dim tan tanh tensor_split threshold tile to topk transpose tril triu
     true_divide trunc type_as unbind unflatten unfold unsqueeze upsample_bicubic2d upsample_bilinear2d upsample_linear1d
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d var var_mean vdot view view_as
