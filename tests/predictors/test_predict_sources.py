@@ -374,6 +374,7 @@ def test_a_machine_whose_labels_state_less_is_similar_and_gives_no_interval(slot
 @pytest.mark.parametrize(("times", "said"), [(1.0, False), (0.81, True)])
 def test_a_machine_that_has_become_slower_is_said(slotool, folder: Path, monkeypatch, times: float, said: bool) -> None:
     write_graphs(folder / "some.jsonl", MLPS)
+    run_as(UNKNOWN, monkeypatch)
     here = made_elsewhere(folder)
     slower = {name: seconds / times for name, seconds in UNKNOWN_FACTS["speed"].items()}
     run_as(UNKNOWN, monkeypatch, speed=slower)
