@@ -70,7 +70,7 @@ def measured(case: Case, named: bool, draws: int) -> dict[str, Any]:
 def _drawn(case: Case, named: bool, seed: int) -> tuple[bool, bool, float]:
     table, truth, best = requests(case, [1, seed], case.examples), _truth(case), best_of(case)
     rules = generate_rules(
-        table, [0.0, case.tolerance], ["cost"], CONFIDENCE, tolerance_kind=case.kind,  # type: ignore[arg-type]
+        table, [0.0, case.tolerance], ["cost"], CONFIDENCE, tolerance_kind=case.kind,
         thresholds=20, seed=seed, best=best if named else None,
     )  # fmt: skip
     promised = [rule for rule in rules.rules if rule.promised]
