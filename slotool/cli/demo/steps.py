@@ -137,7 +137,7 @@ def _own_models(sizes: Sizes, seed: int) -> Sequence[Step]:
             "serve it, and kill a worker",
             f"loadtest URL --data held-out.npz --arrivals load.parquet --deadline-ms {DEADLINE_MS} -o requests.parquet",
             _loaded,
-            served="--config service.toml --replicas 2",
+            served="--config service.toml --engine local --replicas 2",
             worker_killed_at=0.75,
         ),
     )
