@@ -98,8 +98,7 @@ def build_tables(
 
     All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
     calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes does not pay, or no k
-    keeps the allowed loss (the artifact is written then). Exit code 4: whether it pays is not decided, as the machine
-    was disturbed (the artifact is written).
+    keeps the allowed loss (written then). Exit code 4: not decided, the machine was disturbed (written).
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """

@@ -47,17 +47,15 @@ def gen_rules(
         str | None,
         _method(
             "--best",
-            help="Version that tolerances are relative to.",
-            show_default="whichever is truly best",
+            help="Version to compare with.",
+            show_default="the truly best one",
         ),
     ] = None,
     max_error: Annotated[
         float | None,
-        _method("--max-error", help="Upper limit of an error.", show_default="1, or the table's largest if above"),
+        _method("--max-error", help="Upper limit of an error.", show_default="1, or the largest"),
     ] = None,
-    group: Annotated[
-        str | None, _method("--group", help="Column, such as language: tolerances hold for each value.")
-    ] = None,
+    group: Annotated[str | None, _method("--group", help="Column: tolerances hold for each value.")] = None,
     objective: Annotated[str, _ensembles("--objective", help="response-time, cost or both.")] = "both",
     policies: Annotated[str, _ensembles("--policies", help="Some of osfa,seq,conc,cascade.")] = "osfa,seq,conc,cascade",
     thresholds: Annotated[int, _ensembles("--thresholds", min=1, help="Thresholds to try per pair.")] = 50,
