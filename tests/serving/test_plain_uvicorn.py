@@ -92,7 +92,6 @@ REPEATED: list[dict[str, Any]] = [
     {"outputs": [{"name": "logits", "parameters": {"binary_data": True}}, {"name": "label"}]},
     {"outputs": [{"name": "logits", "parameters": {"classification": 2}}]},
     {"id": "mine", "parameters": {"timeout": 60_000_000, "priority": 2}},
-    {"parameters": {"timeout": 1}},
     {"parameters": {"tolerance": 0.3}},
     {"parameters": {"min_accuracy": 0.85}},
 ]
@@ -145,6 +144,18 @@ def test_counts_are_the_same(servers: list[LiveServer]) -> None:
         for server in servers
     ]
     assert counted[0] == counted[1]
+
+
+def test_what_cannot_be_in_time_is_rejected_whether_its_values_are_read_or_not(servers: list[LiveServer]) -> None:
+    """Values that no model takes are found by reading them, for which a known request that is late has no time."""
+    head = json.dumps(
+        {"inputs": [{**TENSOR, "parameters": {"binary_data_size": X.nbytes}}], "parameters": {"timeout": 1}}
+    ).encode()
+    for server in servers:
+        answers = raw_answers(server, head, [scale * X for scale in (1.0, 2.0, np.nan, 1.0)])
+        *valid, invalid = (answers[at].status_code for at in (0, 1, 3, 2))
+        assert valid == [504, 504, 504]
+        assert invalid in (400, 504)
 
 
 def test_a_known_request_follows_a_change_of_policy(servers: list[LiveServer]) -> None:
