@@ -276,8 +276,10 @@ def test_a_booster_whose_tree_leads_nowhere_is_refused(tmp_path: Path) -> None:
         (tmp_path / "b.txt").write_text("\n".join([*lines[:at], forged_line, *lines[at + 1 :]]))
         with pytest.raises(InputError):
             load(tmp_path / "b.txt")
-    whole = json.loads((tmp_path / "a.json").read_text())
-    whole["learner"]["gradient_booster"]["model"]["trees"][0]["split_indices"][0] = 2_000_000
-    (tmp_path / "b.json").write_text(json.dumps(whole))
-    with pytest.raises(InputError):
-        load(tmp_path / "b.json")
+    # XGBoost looks at none of them; the first ends the process in which it is read.
+    for name, number in (("parents", -2_000_000_000), ("split_indices", 2_000_000), ("left_children", 0)):
+        whole = json.loads((tmp_path / "a.json").read_text())
+        whole["learner"]["gradient_booster"]["model"]["trees"][0][name][1 if name == "parents" else 0] = number
+        (tmp_path / "b.json").write_text(json.dumps(whole))
+        with pytest.raises(InputError):
+            load(tmp_path / "b.json")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import slotool.process
 from slotool import extras, strict_json
 from slotool.errors import InputError, RunError
 from slotool.models.adapters.lightgbm_text import checked
@@ -20,6 +21,18 @@ from slotool.tables import FULL, OperatingPoint
 
 INPUT = "features"
 MAX_TEXT_MODEL_BYTES = 2**31
+# Reads a model and writes it as JSON. XGBoost follows sizes and indices of a file as it reads: a forged one can end the
+# process.
+_XGBOOST_READER = """
+import sys, xgboost
+try:
+    sys.stdout.buffer.write(xgboost.Booster(model_file=sys.argv[1]).save_raw("json"))
+except (xgboost.core.XGBoostError, ValueError, KeyError) as error:
+    sys.exit((str(error).strip() or type(error).__name__).splitlines()[0])
+"""
+MAX_READING_S = 120.0
+# Arrays of a tree that have a value for each node.
+_PER_NODE = ("right_children", "parents", "split_indices", "split_conditions", "split_type", "default_left")
 
 
 class _Boosted(Model):
@@ -54,15 +67,16 @@ class XGBoostModel(_Boosted):
         path = Path(path)
         if not path.is_file():
             raise InputError(f"{path}: no such file")
-        try:
-            self._booster = xgboost.Booster(params={} if threads is None else {"nthread": threads}, model_file=path)
-            learner = json.loads(self._booster.save_config())["learner"]
-        except (xgboost.core.XGBoostError, ValueError, KeyError) as error:
-            raise InputError(f"{path}: XGBoost cannot load it ({reason(error)})") from error
+        written = _xgboost_json(path)
         with strict_json.assembling(path, "a model of XGBoost"):
-            _require_sound(
-                path, strict_json.decode(bytes(self._booster.save_raw("json")), max_bytes=MAX_TEXT_MODEL_BYTES)
-            )
+            document = strict_json.decode(written, max_bytes=MAX_TEXT_MODEL_BYTES)
+            _require_sound(path, document)
+            learner = document["learner"]
+        options = {} if threads is None else {"nthread": threads}
+        try:
+            self._booster = xgboost.Booster(params=options, model_file=bytearray(written))
+        except xgboost.core.XGBoostError as error:
+            raise InputError(f"{path}: XGBoost cannot load it ({reason(error)})") from error
         objective = learner["objective"]["name"]
         if objective.startswith("rank:") or objective in ("multi:softmax", "binary:hinge", "binary:logitraw"):
             raise InputError(
@@ -79,6 +93,24 @@ class XGBoostModel(_Boosted):
             raise RunError(f"{self.name}: XGBoost failed ({reason(error)})") from error
 
 
+def _xgboost_json(path: Path) -> bytes:
+    """Return a model as XGBoost writes it in JSON, read in a process of its own.
+
+    Raises:
+        InputError: XGBoost rejects the file, crashes on it, or does not finish.
+    """
+    command = [slotool.process.INTERPRETER, "-P", "-c", _XGBOOST_READER, str(path.resolve())]
+    try:
+        read = subprocess.run(command, capture_output=True, timeout=MAX_READING_S)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{path}: XGBoost has not read it within {MAX_READING_S:.0f} s") from None
+    if read.returncode:
+        lines = read.stderr.decode(errors="replace").strip().splitlines() if read.returncode == 1 else []
+        words = reason(ValueError(lines[-1])) if lines else f"its reader ended with code {read.returncode}"
+        raise InputError(f"{path}: XGBoost cannot load it ({words})")
+    return read.stdout
+
+
 def _require_sound(path: Path, document: Any) -> None:
     """Raises ``InputError`` for a tree of which a node, feature or category leads nowhere; XGBoost looks at none."""
     learner = document["learner"]
@@ -91,6 +123,8 @@ def _require_sound(path: Path, document: Any) -> None:
     sound = len(model["tree_info"]) == len(model["trees"]) and _within(model["tree_info"], groups)
     for tree in model["trees"]:
         count, inner = len(tree["left_children"]), np.array(tree["left_children"]) != -1
+        if any(len(tree[name]) != count for name in _PER_NODE):
+            raise InputError(f"{path}: the arrays of a tree differ in length")
         children = np.concatenate([np.array(tree[side])[inner] for side in ("left_children", "right_children")])
         ends = np.add(tree["categories_segments"], tree["categories_sizes"])
         # Where no node is reached twice and the root never, no way from the root is endless.
