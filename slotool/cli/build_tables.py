@@ -53,7 +53,7 @@ def build_tables(
         int | None, _tables("--bits", min=1, help="Bits per key (K).", show_default="by size and data")
     ] = None,
     k: Annotated[
-        str | None, _tables("--k", help="Shares of a layer's nodes, list or start:stop:step.", show_default="by size")
+        str | None, _tables("--k", help="Shares of nodes: a list or start:stop:step.", show_default="by size")
     ] = None,
     weight_dtype: Annotated[
         str,
@@ -98,7 +98,7 @@ def build_tables(
 
     All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
     calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes does not pay, or no k
-    keeps the allowed loss (written then). Exit code 4: not decided, the machine was disturbed (written).
+    keeps the allowed loss (written); 4: not decided on a disturbed machine (written).
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """
