@@ -27,13 +27,14 @@ def open_regular(path: str | Path) -> BufferedReader:
         IrregularFileError: If it is a folder, pipe, device or socket.
         OSError: If it cannot be opened.
     """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb")
+    # A name is resolved once and looked at before it is opened. O_NONBLOCK would not wait for pipes either, but fails
+    # on files that another process holds a lease of.
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        _require_regular(path, os.fstat(file.fileno()))
-    except OSError:
-        file.close()
-        raise
-    return file
+        _require_regular(path, os.fstat(place))
+        return open(f"/proc/self/fd/{place}", "rb")
+    finally:
+        os.close(place)
 
 
 def read_bytes(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:

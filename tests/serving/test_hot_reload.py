@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
 import signal
 import subprocess
 import threading
@@ -100,6 +100,17 @@ def said_next(process: subprocess.Popen[str], *words: str) -> str:
     raise AssertionError("the server has ended")
 
 
+@contextmanager
+def kept_closed(path: Path) -> Iterator[threading.Event]:
+    """Have whoever opens ``path`` wait until the end of the context; the event is set when somebody does."""
+    opening = threading.Event()
+    handler = signal.signal(signal.SIGIO, lambda number, frame: opening.set())
+    with path.open("a") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield opening
+    signal.signal(signal.SIGIO, handler)
+
+
 def answer_of(url: str) -> int:
     return int(label(HTTP.post(url + PATH, json=INFER)))
 
@@ -190,22 +201,20 @@ def test_a_signal_during_a_reload_is_merged_only_with_one_that_has_read_nothing_
     reloading: tuple[Path, subprocess.Popen[str], str],
 ) -> None:
     folder, process, url = reloading
-    described, log, fifo = folder / "service.toml", folder / "access.jsonl", folder / "fifo"
-    os.mkfifo(fifo)
-    described.unlink()
-    described.symlink_to(fifo)
-    process.send_signal(signal.SIGHUP)  # a reload that takes as long as the file's end takes to come
-    said_next(process, "reloading models, tables and rules")
-    with fifo.open("w") as file:  # it reads from now on
+    log = folder / "access.jsonl"
+    (folder / "service.toml").write_text("[[models")
+    with kept_closed(folder / "service.toml") as opening:
+        process.send_signal(signal.SIGHUP)  # a reload that takes as long as the file takes to be opened
+        said_next(process, "reloading models, tables and rules")
+        assert opening.wait(30)
         process.send_signal(signal.SIGHUP)
         said_next(process, "after the change in progress")
         log.rename(folder / "rotated.jsonl")
         process.send_signal(signal.SIGHUP)
         said_next(process, "read by the reload that waits")
         assert log.exists()  # it is opened again at each signal
-        described.unlink()
+        (folder / "service.toml").rename(folder / "in-progress.toml")
         describe(folder, "nowhere")
-        file.write("[[models")
     assert "cannot be read as TOML" in said_next(process, "not reloaded")
     assert "there is no folder" in said_next(process, "not reloaded")
     describe(folder, "v2")
