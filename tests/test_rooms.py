@@ -103,3 +103,13 @@ def test_no_two_test_files_have_one_name() -> None:
     """pytest imports them by their base names, and refuses the second in a run of the whole suite."""
     names = [path.name for path in (PACKAGE.parent / "tests").rglob("test_*.py")]
     assert not {name for name in names if names.count(name) > 1}
+
+
+def test_no_fixture_of_tests_stays_for_the_tests_of_other_rooms() -> None:
+    """Nobody asks for an automatic fixture; of a package or session, it would hold in each room that runs later."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.fixture":
+                options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                lasting = options.get("scope") in ("'package'", "'session'")
+                assert not (lasting and "autouse" in options), f"{path.name}: {ast.unparse(node)}"

@@ -9,7 +9,9 @@ import pytest
 from slotool.timing.turns import Saving
 
 
-@pytest.fixture(autouse=True, scope="package")
+# Fixtures of modules build tables, so that the patch lasts for a module; in a folder without __init__.py, "package"
+# is the session, and the patch would stay for the tests of other rooms.
+@pytest.fixture(autouse=True, scope="module")
 def tables_pay() -> Iterator[None]:
     """No exit code of these tests depends on how fast the machine is, or on what else it does."""
     with pytest.MonkeyPatch.context() as patch:
