@@ -329,9 +329,18 @@ def test_tables_that_cannot_be_used() -> None:
         generate_rules(OutcomeTable(rows[rows["version"] == "small"]), [0.1])
     with pytest.raises(TableError, match="19 examples; rules need at least 20"):
         generate_rules(family_outcomes(19), [0.1])
-    with pytest.raises(TableError, match=r"error 1.5 of version 'small' on example 'e3' is above 1; --max-error"):
-        generate_rules(OutcomeTable(rows.assign(error=rows["error"].mask(rows.index == 3, 1.5))), [0.1])
+    above = OutcomeTable(rows.assign(error=rows["error"].mask(rows.index == 3, 1.5)))
+    with pytest.raises(TableError, match=r"error 1.5 of version 'small' on example 'e3' is above 1; .*; --max-error"):
+        generate_rules(above, [0.1], max_error=1.0)
     constant = OutcomeTable(rows.assign(confidence=0.5))
-    with pytest.raises(TableError, match="constant confidence"):
-        generate_rules(constant, [0.1])
-    assert generate_rules(constant, [0.1], policies=["osfa"]).rules
+    with pytest.raises(TableError, match="constant confidence.*; --policies osfa needs no confidence"):
+        generate_rules(constant, [0.1], policies=["seq", "conc"])
+
+
+def test_constant_confidences_leave_single_versions_and_the_largest_error_is_the_limit() -> None:
+    rows = family_outcomes(50).rows
+    constant = generate_rules(OutcomeTable(rows.assign(confidence=0.5)), [0.1])
+    assert constant.config["policies"] == ["osfa"]
+    assert {type(from_point(rule.point)) for rule in constant.rules} == {OSFA}
+    above = OutcomeTable(rows.assign(error=rows["error"].mask(rows.index == 3, 1.5)))
+    assert generate_rules(above, [0.1]).config["max_error"] == 1.5
