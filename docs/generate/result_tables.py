@@ -242,6 +242,17 @@ def overload(figures: Figures) -> list[Table]:
     return [Table("", heads, rows)]
 
 
+def goodput(figures: Figures) -> list[Table]:
+    """Answers in time beyond capacity beside the best rate of them, by network and engine."""
+    heads = ["network, engine", "closed loop, 1/s", "best in time, 1/s", "of it at 3 ×", "of it at 5 ×"]
+    rows = [
+        [name, f"{found['closed']:,.0f}", f"{found['best']:,.0f}"]
+        + [percent(found[times] / found["best"], 0) for times in ("3x", "5x")]
+        for name, found in figures["found"].items()
+    ]
+    return [Table("", heads, rows)]
+
+
 def slo_nn(figures: Figures) -> list[Table]:
     """Latency and loss of each way to answer, by data set."""
     heads = ["way", "points lost", "nodes", "median", "mean", "p99", "cold", "× PyTorch", "× ORT int8", "× own dense"]
@@ -632,11 +643,20 @@ def rule_splits(figures: Figures) -> list[Table]:
     return [Table("", columns, rows)]
 
 
+def best_version(figures: Figures) -> list[Table]:
+    """How often a tier exceeds its tolerance above the truly best version, and what rules save, by case."""
+    rows = [
+        [found["case"], found["best"], *(percent(found[what], 1) for what in ("broken", "silent", "saves"))]
+        for found in figures["cases"]
+    ]
+    return [Table("", ["tables", "best version", "any tier exceeded", "no promise", "cost saved"], rows)]
+
+
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
-    for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
+    for of in (startup, generate, profiling, predict, graph_network, served_request, serving, goodput, overload, slo_nn,
                language_model, feed_forward, promises, kernel_checks, scheduling, far_profiles, traces, planned_served,
                planned_predicted, switching, batches, lcao, supernets, rules, capture_zoo, zoo_latency, settings,
-               ten_labels, routing,
-               ray_cluster, decision, rule_splits, serving_peers, front_ends, serving_limits)
+               ten_labels, routing, ray_cluster,
+               decision, rule_splits, best_version, serving_peers, front_ends, serving_limits)
 }  # fmt: skip

@@ -47,6 +47,7 @@ BENCHMARKS = (
     "ray_cluster",
     "decision",
     "rule_splits",
+    "best_version",
 )
 # Those that install what they compare: run by name, and by ``make bench-peers``.
 WITH_PEERS = ("serving_peers", "serving_limits", "front_ends")
