@@ -53,7 +53,14 @@ def test_the_shipped_predictor_predicts(slotool, tmp_path: Path, monkeypatch) ->
     assert there["this_machine"] == {"same": True, "similar": False, "differences": [], "speed": None}
     for prediction in there["predictions"]:
         assert 0 < prediction["low_s"] < prediction["latency_s"] < prediction["high_s"]
-        assert prediction["high_s"] < 1.3 * prediction["low_s"], "random networks are what it learnt from"
+    # Random networks are what it learnt from; intervals, from kinds held out, widen with the distance from these.
+    far = slotool("predict", shipped, "--graph", ROOT / "datasets" / "keras-applications-graphs.parquet", "--json")
+    alike, unlike = (
+        [row["high_s"] / row["low_s"] for row in rows if row["no_interval"] is None]
+        for rows in (there["predictions"], far.document["predictions"])
+    )
+    assert len(unlike) > 30
+    assert max(alike) < min(unlike)
 
 
 def test_the_shipped_predictor_of_devices_answers_without_them() -> None:
