@@ -191,7 +191,8 @@ def checksum(location: str, error: type[InputError]) -> str:
 def _examples(
     artifact: Artifact, shapes: Mapping[str, list[int]], versions: list[tuple[ModelVersion, Model]]
 ) -> Columns:
-    raw = artifact.tensors(EXAMPLES_FILE)
+    # Copied, as they are few bytes: to map them takes PyTorch, which ONNX files are served without.
+    raw = replace(artifact, mapped=False).tensors(EXAMPLES_FILE)
     specs = common_signature([(version.name, model) for version, model in versions]).inputs
     try:
         return Columns({spec.name: of_bytes(spec, raw[spec.name].tobytes(), shapes[spec.name]) for spec in specs})
