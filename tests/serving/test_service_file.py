@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
+from slotool.elastic.evaluation import identities
+from slotool.elastic.loading import load_served
 from slotool.errors import InputError
 from slotool.serving.pooled_sources import PoolEntry
 from slotool.serving.service_file import ModelEntry, read_models
@@ -46,12 +49,14 @@ def test_each_model_has_its_own_and_the_rest_as_the_file_or_the_command_line_say
 
 
 def test_models_of_one_artifact_are_served_by_different_rules_and_reloaded(file: Path) -> None:
+    models = identities(load_served(str(FAMILY)))
+    replace(tier_rules(), models=models).save(file.parent / "rules.json")
     entries = [{"artifact": "family", "name": "tiers", "rules": "rules.json"}, {"artifact": "family"}]
     sources = read_models(entries, file, {}, {}, COMMON)
     doubts: list[str] = []
     served = sources.load(doubts.append)
     assert [(name, entry.rules is not None) for name, entry in served.items()] == [("tiers", True), ("family", False)]
-    tier_rules(threshold=0.9).save(file.parent / "rules.json")
+    replace(tier_rules(threshold=0.9), models=models).save(file.parent / "rules.json")
     again = sources.reload(served, doubts.append)
     assert again["tiers"].rules != served["tiers"].rules
     assert again["tiers"].model is served["tiers"].model

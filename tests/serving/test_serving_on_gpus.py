@@ -42,7 +42,10 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["--device", "gpu"], "'gpu' is no device; cpu, cuda or cuda:N is expected"),
         (["--device", "cuda:5"], "there is no cuda:5 on this machine; available: cpu, cuda:0, cuda:1"),
-        (["--device", "cuda:0,cuda:1"], "several GPUs have a worker process each: --engine local"),
+        (
+            ["--device", "cuda:0,cuda:1", "--engine", "inline"],
+            "several GPUs have a worker process each: --engine local",
+        ),
         (["--device", "cuda:0,cuda:0", "--engine", "local"], "cuda:0 is named twice"),
         (
             ["--device", "cuda:0,cuda:1", "--engine", "local", "--max-replicas", "4", "--requests-per-worker", "9"],
