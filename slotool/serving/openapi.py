@@ -49,11 +49,15 @@ def document(
             "version": __version__,
             "description": "Open Inference Protocol V2 and the Tolerance Tiers service, with deadlines and tolerances.",
         },
-        "paths": {**_pages(), **_server(), **_models(list(models), limits), **_compute(list(models))},
+        "paths": {
+            **_pages(),
+            **_server(),
+            **_shared_memory(can_register=shared_memory),
+            **_models(list(models), limits),
+            **_compute(list(models)),
+        },
         "components": {"schemas": {**_messages(list(models), interfaces), **_others(models)}},
     }
-    if shared_memory:
-        made["paths"] |= _shared_memory()
     if has_token:
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         made["security"] = [{"token": []}]
@@ -96,23 +100,25 @@ def _server() -> Document:
     }
 
 
-def _shared_memory() -> Document:
-    """Regions that clients register."""
+def _shared_memory(*, can_register: bool) -> Document:
+    """Regions that clients register; Triton's clients unregister also where they cannot register any."""
     name = _parameter("path", "region", {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARACTERS})
     size = {"type": "integer", "minimum": 0, "maximum": MAX_BYTES}
     asked = _object(["key", "byte_size"], key=_TEXT, byte_size={**size, "minimum": 1}, offset=size)
-    changing = (400, 401, 403, 408, 413, 415, 431, 499)
+    changing = (400, 401, 403, 404, 408, 413, 415, 431, 499)
     register = _answers("Register a region of a shared memory object", _OBJECT, changing) | _body(asked)
     unregister = {"post": _answers("Forget a region, or all of this client's", _OBJECT, changing)}
     status = {"get": _answers("Regions of this client", {"type": "array"})}
-    path = "/v2/systemsharedmemory"
-    return {
-        f"{path}/region/{{region}}/register": {"parameters": [name], "post": register},
-        f"{path}/region/{{region}}/unregister": {"parameters": [name], **unregister},
-        f"{path}/region/{{region}}/status": {"parameters": [name], **status},
-        f"{path}/unregister": unregister,
-        f"{path}/status": status,
-    }
+    paths: Document = {}
+    for path in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
+        paths[f"{path}/region/{{region}}/unregister"] = {"parameters": [name], **unregister}
+        paths[f"{path}/unregister"] = unregister
+    if can_register:
+        path = "/v2/systemsharedmemory"
+        paths[f"{path}/region/{{region}}/register"] = {"parameters": [name], "post": register}
+        paths[f"{path}/region/{{region}}/status"] = {"parameters": [name], **status}
+        paths[f"{path}/status"] = status
+    return paths
 
 
 def _models(names: list[str], limits: Limits) -> Document:
