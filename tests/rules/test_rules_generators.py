@@ -333,7 +333,7 @@ def test_tables_that_cannot_be_used() -> None:
     with pytest.raises(TableError, match=r"error 1.5 of version 'small' on example 'e3' is above 1; .*; --max-error"):
         generate_rules(above, [0.1], max_error=1.0)
     constant = OutcomeTable(rows.assign(confidence=0.5))
-    with pytest.raises(TableError, match="constant confidence.*; --policies osfa needs no confidence"):
+    with pytest.raises(TableError, match=r"constant confidence.*; --policies osfa needs no confidence"):
         generate_rules(constant, [0.1], policies=["seq", "conc"])
 
 
