@@ -56,13 +56,13 @@ class Reply(NamedTuple):
         """For Starlette."""
         return Response(self.body, self.status, dict(self.headers), self.media_type)
 
-    def http(self, *, close: bool = False) -> bytes:
-        """The bytes of an HTTP/1.1 response. ``close``: it is the last on its connection."""
+    def http(self, method: str = "POST", *, close: bool = False) -> bytes:
+        """Return the bytes of an HTTP/1.1 response to ``method``. ``close``: it is the last on its connection."""
         more = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]) if self.headers else ""
         if close:
             more += "connection: close\r\n"
         head = f"{_first_lines(self.status, self.media_type)}{len(self.body)}\r\n{more}\r\n"
-        return head.encode("latin-1") + self.body
+        return head.encode("latin-1") + (b"" if method == "HEAD" else self.body)
 
 
 @lru_cache(maxsize=64)

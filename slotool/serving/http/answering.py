@@ -119,7 +119,7 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         request = exchange.request
         last = not (request.complete and request.keep_alive) or (self._leaves and self._has_no_more())
         if last or reply.answer is None or not reply.answer.is_shared:
-            self._transport.write(reply.http(close=last))
+            self._transport.write(reply.http(request.method, close=last))
         else:
             self._fast_path.outbox.add(self._transport, reply.http())
         if last:

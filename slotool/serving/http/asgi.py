@@ -94,7 +94,7 @@ class AsgiCycle:
             return
         # Nothing has been sent yet.
         self.response_started = self._response_complete = True
-        self._transport.write(Reply.broken(fault).http(close=True))
+        self._transport.write(Reply.broken(fault).http(self._scope["method"], close=True))
         self._close()
         self._on_response()
 

@@ -176,7 +176,7 @@ class HttpProtocol(AnsweringProtocol):
         """None when the connection is rejected altogether."""
         # A head that is as long as that was not fed in one small packet.
         if self._fed_bytes > self._limits.head_bytes and request.head_bytes > self._limits.head_bytes:
-            self._reject(self._head_too_large())
+            self._reject(self._head_too_large(), request.method)
             return None
         if request.method == "CONNECT":
             self._reject(Rejection(405, "bad-request", "CONNECT is not served here: this is no proxy"))
@@ -185,12 +185,12 @@ class HttpProtocol(AnsweringProtocol):
         if head is not None:
             return Exchange(request, head=head)
         if (fault := head_fault(request)) is not None:
-            self._reject(fault)
+            self._reject(fault, request.method)
             return None
         try:
             scope = scope_of(request, self._addresses, self._app_state)
         except ValueError:
-            self._reject(rejections.bad_request("the request's target is no path"))
+            self._reject(rejections.bad_request("the request's target is no path"), request.method)
             return None
         return Exchange(request, scope=scope)
 
@@ -333,13 +333,15 @@ class HttpProtocol(AnsweringProtocol):
 
     # Ending.
 
-    def _reject(self, rejection: Rejection) -> None:
-        """Answer so when everything before it is answered, and read no further; the connection closes."""
+    def _reject(self, rejection: Rejection, method: str = "") -> None:
+        """Answer so when everything before it is answered, and read no further; the connection closes. ``method``: of
+        the request, where its head is known and it is not the one whose body arrives."""
         self._front.dropped("", rejection.cause)
         self._reader.stop()
         incoming = self._drop_incoming()
         # A request without an end, after whose answer the connection cannot go on.
         last = Exchange(Request(), reply=Reply.rejecting(rejection))
+        last.request.method = incoming.request.method if incoming is not None else method
         if incoming is not None and incoming.cycle is not None:
             incoming.cycle.disconnect()
             if incoming.cycle.response_started:
