@@ -236,7 +236,10 @@ def test_heads_that_rfc_9112_rejects_are_rejected_and_end_the_connection(
 
 @pytest.mark.parametrize("hosts", ["", "Host: x\r\nHost: y\r\n"])
 def test_a_rejected_head_has_no_body(servers: Servers, hosts: str) -> None:
-    packet = f"HEAD /v2 HTTP/1.1\r\n{hosts}\r\n".encode()
-    (answer,) = asyncio.run(talk(servers.own(PLAIN), [packet], ["HEAD"], wait=True))
+    async def asked() -> list[Answer]:
+        packet = f"HEAD /v2 HTTP/1.1\r\n{hosts}\r\n".encode()
+        return await talk(servers.own(PLAIN), [packet], ["HEAD"], wait=True)
+
+    (answer,) = asyncio.run(asked())
     assert answer.status == 400
     assert answer.is_last
