@@ -47,7 +47,7 @@ def read_bytes(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, max_bytes: int = MAX_TEXT_BYTES, errors: str = "strict") -> str:
-    """As ``read_bytes``, decoded from UTF-8 with the line ends of Python's text."""
+    """Return ``read_bytes`` decoded from UTF-8, with the line ends of Python's text."""
     return read_bytes(path, max_bytes).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
 
 

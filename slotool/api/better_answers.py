@@ -24,7 +24,7 @@ def advice_of(chosen: Chosen, trained: TrainedPredictor[Any], elsewhere: bool, *
 
 
 def _covering(chosen: Chosen) -> str | None:
-    """That one of the others learnt more networks like these; not beside a calibration, which took its place."""
+    """Return a remark if another predictor learnt more networks like these; none beside a calibration."""
     own = None if chosen.calibrated else chosen.coverage
     better = [one for one in chosen.others if own and one.coverage and one.coverage.covered > own.covered]
     if not better or own is None:

@@ -47,7 +47,7 @@ class Candidates:
         return replace(fitting, each=[one.of_setting(scaling=not self.colocated, **facts) for one in fitting.each])
 
     def fitting(self, batch_size: int | None = None) -> Candidates:
-        """Those that have such a setting, or, where none has, from whose settings it can be scaled.
+        """Return the candidates that have such a setting or, where none has, from whose settings it can be scaled.
 
         Raises ``ArgumentError`` where there are none.
         """

@@ -71,7 +71,7 @@ class DriftVerdict(Result):
 
     @property
     def warnings(self) -> list[str]:
-        """That the feedback is about other models than the rules."""
+        """Return a remark if the feedback is about other models than the rules."""
         return [f"the rules were {self.changed}"] if self.changed else []
 
     @property

@@ -240,7 +240,7 @@ def _remarks_on_proofs(rules: RuleSet) -> list[str]:
 
 
 def _unproven(rules: RuleSet) -> list[str]:
-    """Which tiers promise nothing, and what to do about it."""
+    """Return the tiers that promise nothing, and the option that helps."""
     unproven = sorted({rule.tolerance for rule in rules.rules if not rule.promised})
     if not unproven:
         return []

@@ -208,7 +208,7 @@ class RuleSet:
 
     @property
     def best_words(self) -> str:
-        """What bounds lie above: the name of a version, or "the best version"."""
+        """Reference of the bounds: the name of a version, or "the best version"."""
         return "the best version" if self.reference == ANY else self.best_version
 
     def references(self, outcomes: OutcomeTable) -> list[str]:

@@ -34,12 +34,12 @@ class OtherWork:
 
 
 def state(stable: bool) -> str:
-    """How a measurement reads in tables and documents."""
+    """Return the state of a measurement, for tables and documents."""
     return "stable" if stable else "disturbed"
 
 
 def sentence(timing: Mapping[str, Any]) -> str:
-    """How a ``Turns.document`` reads."""
+    """Return the sentence for a ``Turns.document``."""
     parts = [f"timing: {timing['state']}"]
     if timing["state"] != state(True):
         parts.append(f"other processes ran during {timing['disturbed']:.1%} of the calls")

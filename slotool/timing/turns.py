@@ -168,7 +168,7 @@ class Turns:
 
 
 def plausible(take: Callable[[], Turns], parts: Iterable[tuple[int, int]]) -> Turns:
-    """What ``take`` measures, measured again while a part takes longer than its whole; ``parts``: pairs of variants."""
+    """Return what ``take`` measures, again while a part takes longer than its whole; ``parts``: pairs of variants."""
     for _ in range(MAX_REPEATS):
         turns = take()
         if all(turns.saving(whole, part).most >= -AGREEMENT for part, whole in parts):

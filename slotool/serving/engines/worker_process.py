@@ -54,7 +54,7 @@ class _Call:
 
     @property
     def terms(self) -> tuple[str, OperatingPoint, int]:
-        """What its latency depends on."""
+        """Facts that its latency depends on."""
         return self.model, self.point, self.size
 
 

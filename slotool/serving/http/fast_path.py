@@ -89,7 +89,7 @@ class FastPath:
         return self._sent.get(head)
 
     def again(self, head: Head) -> Head:
-        """The same head of another request, read now."""
+        """Return the head for another request, read now."""
         return Head(head.model, head.version, head.headers, self._front.arrival_us())
 
     def early_rejection(self, head: Head) -> Reply | None:

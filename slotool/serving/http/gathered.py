@@ -151,6 +151,6 @@ def _has_deadline(known: KnownRequest) -> bool:
 
 
 def _urgency(group: tuple[KnownRequest, list[GatheredRequest]]) -> tuple[float, float]:
-    """As of a queue: earliest deadline first, then priority."""
+    """Return the sort key of a queue: earliest deadline first, then priority."""
     options, requests = group[0].options, group[1]
     return requests[0].arrival_us + options.timeout_us, options.priority or math.inf

@@ -48,7 +48,7 @@ class LayerShare:
 
     @classmethod
     def of(cls, turns: Turns, nodes: int) -> LayerShare:
-        """Of the timed calls of the network and of its part before the last layer."""
+        """Timing of the calls of the network and of its part before the last layer."""
         whole_us, front_us = (1e6 * turns.medians_s).tolist()
         return cls(whole_us, front_us, nodes, turns.saving(0, 1), turns.document)
 
