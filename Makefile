@@ -82,18 +82,18 @@ format: $(VENV)/.installed-check
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-test
-	$(BIN)/python -m tests.perf
+	$(BIN)/python -m benchmarks
 
 # What finishes within minutes, most telling first, for the results pages: some twenty minutes on an idle machine. Each
 # file is written as its benchmark ends, so it may be stopped at any time.
 RECORDED := served_request overload serving startup scheduling supernets kernel_checks generate rules profiling
 bench-record: $(VENV)/.installed-test
-	SLOTOOL_BENCH_TABLES=400 $(BIN)/python -m tests.perf --record $(RECORDED)
+	SLOTOOL_BENCH_TABLES=400 $(BIN)/python -m benchmarks --record $(RECORDED)
 
 # The shipped predictors that no command makes alone, fitted anew from datasets/ and from what they hold; each is kept
 # where it is not worse on networks held out. Some five minutes of two cores.
 predictors: $(VENV)/.installed-test
-	$(BIN)/python -m tests.perf.refit --write
+	$(BIN)/python -m benchmarks.refit --write
 
 # The papers' figures at the small scale, for the results pages: some half an hour on an idle machine; it resumes.
 reproduce: $(VENV)/.installed-demo
@@ -102,14 +102,14 @@ reproduce: $(VENV)/.installed-demo
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
-	$(BIN)/python -m tests.perf slo_nn referees serving_peers serving_limits front_ends routing
+	$(BIN)/python -m benchmarks slo_nn referees serving_peers serving_limits front_ends routing
 
 # Everything about GPUs on this machine's CUDA device, in under 40 minutes; it resumes. Nothing is installed: GPU_PYTHON is
 # a Python with a torch for CUDA and what docs/how-to/run-gpu-benchmarks.md lists. GPU_OPTIONS: --rehearse needs no GPU.
 GPU_PYTHON ?= $(PYTHON)
 GPU_OPTIONS ?=
 gpu:
-	$(GPU_PYTHON) -m tests.perf.gpu $(GPU_OPTIONS)
+	$(GPU_PYTHON) -m benchmarks.gpu $(GPU_OPTIONS)
 
 # The site, in site/; a broken link or reference ends it.
 docs: $(VENV)/.installed-docs

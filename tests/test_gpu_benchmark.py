@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks import gpu
+from benchmarks.gpu_pieces.piece import DONE, FAILED, UNFINISHED, Left, NotYet, Piece, Spec, ran
+from benchmarks.gpu_pieces.sizes import REHEARSAL
+from benchmarks.gpu_pieces.slo_nn import fewer
 from docs.generate import gpu as pages
-from tests.perf import gpu
-from tests.perf.gpu_pieces.piece import DONE, FAILED, UNFINISHED, Left, NotYet, Piece, Spec, ran
-from tests.perf.gpu_pieces.sizes import REHEARSAL
-from tests.perf.gpu_pieces.slo_nn import fewer
 
 PAGE = gpu.PAGE.read_text()
 

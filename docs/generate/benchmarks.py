@@ -21,7 +21,7 @@ MAX_FIGURE = 14
 _MARK = re.compile(r"^<!-- recorded: (\w+) -->$", re.M)
 _INTRODUCTION = """# Recorded output
 
-What each benchmark printed, as `python -m tests.perf --record` kept it in `benchmarks/results/`. This page is generated
+What each benchmark printed, as `python -m benchmarks --record` kept it in `benchmarks/results/`. This page is generated
 from those files.
 """
 
@@ -46,7 +46,7 @@ def page(folder: Path = RESULTS) -> str:
 def _recorded(name: str, folder: Path) -> str:
     path = folder / f"{name}.json"
     if not path.is_file():
-        return f"*Not recorded yet:* `python -m tests.perf --record {name}` writes `benchmarks/results/{name}.json`."
+        return f"*Not recorded yet:* `python -m benchmarks --record {name}` writes `benchmarks/results/{name}.json`."
     document = json.loads(path.read_text())
     parts = [f"*Recorded: {_origin(document)}. [All that was printed](benchmarks.md#{name}).*"]
     parts += map(markdown_of, TABLES[name](document["figures"]))

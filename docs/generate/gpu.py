@@ -111,7 +111,7 @@ def documents(folder: Path) -> dict[str, dict[str, Any]]:
 def record(made: Path, folder: Path = RESULTS) -> None:
     """Take over the documents of a run. Raises ``ValueError`` for a folder without any, for files that are others, and
     for a rehearsal, whose figures mean nothing."""
-    from tests.perf.gpu import PIECES
+    from benchmarks.gpu import PIECES
 
     found = {name: made / f"{name}.json" for name in PIECES if (made / f"{name}.json").is_file()}
     if not found:

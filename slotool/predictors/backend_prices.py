@@ -1,6 +1,6 @@
 """What work costs in Keras (TensorFlow) ÷ in torch, by networks measured in both on one machine with the same threads.
 
-``python -m tests.perf.backend_prices`` prints the numbers anew, from the labels in ``datasets/``. A factor of
+``python -m benchmarks.backend_prices`` prints the numbers anew, from the labels in ``datasets/``. A factor of
 all is left out: it is the machine's too, and labels tell it. Those of ONNX Runtime are not here: with them
 ten labels of networks of people left no less (docs/results/predicting.md).
 """

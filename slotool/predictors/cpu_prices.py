@@ -1,6 +1,6 @@
 """Log prices of work in this project's own CPU settings, beside which few labels of a new setting are weighed.
 
-``python -m tests.perf.refit --only cpu-prices`` prints them anew, from the labels in ``datasets/``. TensorFlow's forty
+``python -m benchmarks.refit --only cpu-prices`` prints them anew, from the labels in ``datasets/``. TensorFlow's forty
 labels are too few for sixty prices.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.perf.load_client import IN_C, IN_PYTHON, Load, run
+from benchmarks.load_client import IN_C, IN_PYTHON, Load, run
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\nbody"
 ANSWER = b"HTTP/1.1 %d OK\r\ncontent-length: 2\r\n\r\nok"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks import serving_peers
 from slotool.errors import RunError
-from tests.perf import serving_peers
 
 FOUND = {"rate_per_s": 5.0, **{str(each): {"per_s": 1.0, "cpu_s": 1e-6} for each in serving_peers.CLOSED}}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.perf.rate_search import GROWTH, greatest_rate
+from benchmarks.rate_search import GROWTH, greatest_rate
 
 BOUND_S = 0.025
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as runner
+from benchmarks.record import record
 from docs.generate import benchmarks
 from docs.generate.result_tables import TABLES
 from tests.docs.pages import ROOT
-from tests.perf import __main__ as perf
-from tests.perf.record import record
 
 PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
 FIGURES = {"medians_s": {"floor: python -c pass": 0.01, "slotool --help": 0.17}}
@@ -43,7 +43,7 @@ def test_a_record_has_figures_machine_date_and_commit_and_is_shown(tmp_path: Pat
 
 def test_a_page_says_what_is_not_recorded(tmp_path: Path) -> None:
     page = benchmarks.filled("<!-- recorded: startup -->", tmp_path)
-    assert page.startswith("*Not recorded yet:* `python -m tests.perf --record startup` writes")
+    assert page.startswith("*Not recorded yet:* `python -m benchmarks --record startup` writes")
 
 
 def test_a_benchmark_without_a_json_line_is_not_recorded(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_benchmark_without_a_json_line_is_not_recorded(tmp_path: Path) -> None
 
 def test_every_benchmark_has_its_place_on_one_results_page() -> None:
     shown = [name for page in PAGES for name in benchmarks.marks(page.read_text())]
-    assert sorted(shown) == sorted(TABLES) == sorted([*perf.BENCHMARKS, *perf.WITH_PEERS])
+    assert sorted(shown) == sorted(TABLES) == sorted([*runner.BENCHMARKS, *runner.WITH_PEERS])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -71,7 +71,7 @@ def test_every_results_page_shows_what_is_recorded(page: Path) -> None:
 def test_benchmarks_import_only_what_there_is() -> None:
     """They run seldom, and a rename that misses one shows only then."""
     missing = []
-    folder = ROOT / "tests" / "perf"
+    folder = ROOT / "benchmarks"
     for path in sorted([*folder.glob("*.py"), *folder.glob("gpu_pieces/*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {"slotool", "tests"}:

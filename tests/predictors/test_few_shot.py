@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.calibrate_shipped import applications
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
@@ -42,7 +43,6 @@ from slotool.predictors.trained import TrainedPredictor
 from slotool.predictors.typecosts import TypeCosts, operator_type
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import PredictorConformance, random_networks, synthetic_latency_s
-from tests.perf.calibrate_shipped import applications
 
 GRAPHS = random_networks(60, seed=5) + random_networks(60, seed=5, kind="cnn")
 HERE_S = synthetic_latency_s(GRAPHS)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.backend_prices import fitted, pairs
+from benchmarks.calibrate_shipped import DATASETS, MODELS, applications
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.predictors.adapted import AdaptedPredictor
@@ -20,8 +22,6 @@ from slotool.predictors.other_backend import BackendChange, OtherBackendPredicto
 from slotool.predictors.three_term import ThreeTermPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
-from tests.perf.backend_prices import fitted, pairs
-from tests.perf.calibrate_shipped import DATASETS, MODELS, applications
 
 TORCH = Setting(machine="here", device="cpu", backend="torch", threads=2, batch_size=1)
 KERAS = replace(TORCH, backend="keras")

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.best_version import CASES, Case, measured, requests
 from slotool.errors import InputError
 from slotool.rules import OSFA, RuleSet, generate_rules
 from slotool.rules.verdict import verdicts
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
-from tests.perf.best_version import CASES, Case, measured, requests
 
 PERFECT = Case(20, (0.0, 0.0), 0.1)
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.routing_judge import Requests, answered
 from slotool.rules.cascades import Cascade
 from slotool.testing.rules import answered_outcomes
-from tests.perf.routing_judge import Requests, answered
 
 SURE = {"if": "sure", "version": "small", "at_least": 0.8}
 CONDITIONS: dict[str, dict[str, Any]] = {

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from benchmarks.rules import Test, betting, counting, degradation_bound
 from slotool.errors import InputError, TableError
 from slotool.rules import (
     METHODS,
@@ -35,7 +36,6 @@ from slotool.testing.rules import (
     population_outcomes,
     rare_one_sided,
 )
-from tests.perf.rules import Test, betting, counting, degradation_bound
 
 TIERS = [0.0, 0.02, 0.05, 0.1, 0.2]
 

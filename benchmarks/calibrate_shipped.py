@@ -1,0 +1,195 @@
+"""Calibrate the shipped predictors anew, their weights untouched, and say what their intervals cover.
+
+``models/predictor-torch``: kinds of random networks are held out in turn, and the graph network trained without each,
+for 30 epochs and once. ``models/predictor``: adapted to the Keras applications in TensorFlow, its errors are on each of
+them left out. Nothing is chosen by the coverage that is printed. ``--write`` puts the artifacts back; takes some 20
+minutes of a core. ``--only architectures``: ``models/predictor-architectures`` instead, in two minutes, as
+``train-predictor`` calibrates it. ``--only floors``: what networks take at the least, by the labels that each of the
+three learnt from, in seconds; nothing else changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool.artifacts import create_artifact, open_artifact
+from slotool.graphs.store import read_graphs
+from slotool.predictors.adaptation import adapt_and_score
+from slotool.predictors.calibration import Calibration, hold_out_kinds
+from slotool.predictors.colocation import PredictorArtifact
+from slotool.predictors.floor import Floor
+from slotool.predictors.graph_network import GraphNetworkPredictor
+from slotool.predictors.labels import Labelled, join_labels
+from slotool.predictors.scoring import PredictionsTable
+from slotool.predictors.splits import RowSplit, paper_split
+from slotool.predictors.trained import (
+    COLOCATED,
+    COLOCATED_PREDICTIONS,
+    KIND,
+    PREDICTIONS,
+    SCORES,
+    SOLO_LATENCIES,
+    TrainedPredictor,
+    domain_of,
+)
+from slotool.tables import LatencyTable
+
+ROOT = Path(__file__).parents[1]
+DATASETS, MODELS = ROOT / "datasets", ROOT / "models"
+
+
+def random_networks() -> Labelled[Any]:
+    """The 7,700 that predictor-torch learnt from."""
+    names = ("mlps", "cnns", "blocks")
+    graphs = [g for name in names for g in read_graphs(DATASETS / f"random-networks-{name}.parquet")]
+    tables = [DATASETS / f"random-networks-{name}latency.parquet" for name in ("", "blocks-")]
+    return join_labels(LatencyTable.load_all(tables), graphs)
+
+
+def architectures() -> Labelled[Any]:
+    """The 795 that predictor-architectures learnt from."""
+    graphs = [
+        g for name in ("architectures", "networks-blocks") for g in read_graphs(DATASETS / f"random-{name}.parquet")
+    ]
+    tables = [DATASETS / f"random-{name}-latency.parquet" for name in ("architectures", "networks-blocks-epyc")]
+    return join_labels(LatencyTable.load_all(tables), graphs)
+
+
+def applications(backend: str) -> Labelled[Any]:
+    """The 40 Keras applications, run by torch or by Keras."""
+    infix = "torch-" if backend == "torch" else ""
+    table = LatencyTable.load(DATASETS / f"keras-applications-{infix}latency.parquet")
+    return join_labels(table, read_graphs(DATASETS / "keras-applications-graphs.parquet"))
+
+
+def calibrated(trained: TrainedPredictor, labelled: Labelled[Any], split: RowSplit) -> TrainedPredictor:
+    """With what it was trained on, and the errors on kinds held out."""
+    rows = np.concatenate([split.train, split.dev])
+    graphs, latency_s = labelled.take(rows)
+    held_out = hold_out_kinds(
+        lambda: GraphNetworkPredictor(members=1, epochs=30),
+        graphs,
+        latency_s,
+        progress=lambda text: print(text, flush=True),
+    )
+    domain, like = domain_of(labelled.take(split.train)[0], labelled.take(split.dev[1::2])[0])
+    calibration = Calibration.of(held_out, "graph, one network, 30 epochs")
+    return replace(trained, domain=domain, like=like, calibration=calibration, old=False)
+
+
+def tell(what: str, trained: TrainedPredictor, labelled: Labelled[Any], rows: np.ndarray) -> None:
+    """What its intervals cover of these rows, and how wide they are."""
+    scores = trained.held_out(labelled, rows).scores()
+    near = int(np.sum(~trained.predict(labelled.take(rows)[0]).far))
+    print(
+        f"{what}: MAPE {scores['mape']:.1%}; interval for {scores['interval_given']:.0%} of {scores['n']}, "
+        f"{near} of them like training; covers {scores['interval_coverage']:.0%}, "
+        f"high ÷ low {scores['interval_width']:.2f} (median)",
+        flush=True,
+    )
+
+
+def write(name: str, trained: TrainedPredictor, scores: dict[str, Any], table: PredictionsTable | None = None) -> None:
+    """Put the artifact back with this predictor of networks alone, its scores and held-out predictions; all else in it
+    stays."""
+    path = MODELS / name
+    old, opened = open_artifact(path), PredictorArtifact.load(str(path))
+    files = [file for file in old.manifest["files"] if file.startswith(COLOCATED) and file.endswith("-scores.json")]
+    with create_artifact(path, KIND, config=old.manifest["config"], seed=old.manifest["seed"], force=True) as to:
+        trained.write(to)
+        to.write_json(SCORES, scores)
+        if table is not None:
+            to.write_table(PREDICTIONS, table)
+        if opened.colocated is not None:
+            replace(opened.colocated, facts=trained.facts).write(to, COLOCATED)
+            to.write_json(SOLO_LATENCIES, dict(opened.solo_s))
+            to.write_table(COLOCATED_PREDICTIONS, PredictionsTable.load(old.file(COLOCATED_PREDICTIONS)))
+        for file in files:
+            to.write_json(file, old.json(file))
+    print(f"wrote {path}", flush=True)
+
+
+def write_scored(name: str, trained: TrainedPredictor, labelled: Labelled[Any], split: RowSplit) -> None:
+    """Put it back with scores of these intervals on the test set."""
+    table = trained.held_out(labelled, split.test)
+    scores = open_artifact(MODELS / name).json(SCORES)
+    scores["predictors"][trained.predictor.name] |= {**table.scores(), "by_kind": table.scores_by_kind()}
+    write(name, trained, scores, table)
+
+
+def of_architectures(keep: bool) -> None:
+    labelled, old = architectures(), TrainedPredictor.load(str(MODELS / "predictor-architectures"))
+    split = paper_split(labelled.kinds, 0)
+    own = partial(print, flush=True)
+    trained = old.calibrated(old.predictor.surrogate, labelled, split, seed=0, progress=own)
+    tell("predictor-architectures, random networks held out", trained, labelled, split.test)
+    if keep:
+        write_scored("predictor-architectures", trained, labelled, split)
+
+
+def floors(keep: bool) -> None:
+    """As ``TrainedPredictor.train`` finds them, and adapting then: with their predictors left as they are."""
+    learnt = {"predictor-torch": random_networks(), "predictor-architectures": architectures()}
+    found: dict[str, Floor] = {}
+    for name, labelled in learnt.items():
+        split = paper_split(labelled.kinds, 0)
+        found[name] = Floor.of(*labelled.take(split.train))
+        of_floor(name, found[name], labelled, split.test, keep)
+    here = applications("keras")
+    rows = np.arange(len(here))
+    of_floor("predictor", found["predictor-torch"].adapted(here.take(rows)), here, rows, keep)
+
+
+def of_floor(name: str, floor: Floor, labelled: Labelled[Any], rows: np.ndarray, keep: bool) -> None:
+    """What the floor is, how many of these rows it raises, and their error without and with it."""
+    artifact = open_artifact(MODELS / name)
+    old = TrainedPredictor.load(str(MODELS / name))
+    trained = replace(old, floor=floor, facts=old.facts or artifact.manifest["machine"])
+    graphs, latency_s = labelled.take(rows)
+    before, after = (each.predict(graphs).latency_s for each in (old, trained))
+    errors = [f"{np.mean(np.abs(each / latency_s - 1)):.2%}" for each in (before, after)]
+    least = ", ".join(f"{taken} {1e6 * seconds:.3g} µs" for taken, seconds in floor.min_operator_s.items())
+    print(
+        f"{name}: an operator takes at least: {least}; raises {np.sum(after != before)} of {len(rows)}, MAPE {errors}"
+    )
+    if keep:
+        table = PredictionsTable.load(artifact.file(PREDICTIONS)) if PREDICTIONS in artifact.manifest["files"] else None
+        write(name, trained, artifact.json(SCORES), table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", choices=("architectures", "floors"))
+    wanted = parser.parse_args()
+    if wanted.only == "floors":
+        floors(wanted.write)
+        return
+    if wanted.only:
+        of_architectures(wanted.write)
+        return
+    labelled = random_networks()
+    split = paper_split(labelled.kinds, 0)
+    old = TrainedPredictor.load(str(MODELS / "predictor-torch"))
+    facts = old.facts or open_artifact(MODELS / "predictor-torch").manifest["machine"]
+    torch = calibrated(replace(old, facts=facts), labelled, split)
+    tell("predictor-torch, random networks held out", torch, labelled, split.test)
+    there = applications("torch")
+    tell("predictor-torch, Keras applications in torch", torch, there, np.arange(len(there)))
+    if wanted.write:
+        write_scored("predictor-torch", torch, labelled, split)
+    here = applications("keras")
+    run = adapt_and_score(torch, here)
+    print({name: f"{run.held_out.mape(name):.1%}" for name in run.held_out.log_errors}, "kept", run.best)
+    if wanted.write:
+        write("predictor", replace(run.adapted, facts=facts), run.scores())
+
+
+if __name__ == "__main__":
+    main()

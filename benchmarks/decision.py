@@ -1,0 +1,147 @@
+"""What a tier's decisions take in a server beyond its models: ``python -m benchmarks decision``.
+
+First the tier is found: what a request tolerates, and its deadline, against 101 tiers of two objectives. Then each
+version asked has to be enough, or the next one is asked. A request of one example runs through that with answers that
+are there already. The floor is the same loop without a decision: an array is made for each answer that a request would
+get.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from slotool.rules import Conc, Seq
+from slotool.rules.cascades import Cascade, Step, Worth
+from slotool.rules.conditions import Condition
+from slotool.rules.conditions.agree import Agree
+from slotool.rules.conditions.score import Score, Term
+from slotool.rules.conditions.sure import Sure
+from slotool.rules.conditions.sure_by_label import SureByLabel
+from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
+from slotool.scheduling import ControlSpace, Query, by_demand
+from slotool.serving.cascade_run import cascade_run
+from slotool.serving.ensemble import EnsemblePlan
+from slotool.serving.ensemble_call import EnsembleCall
+from slotool.serving.outputs import Scores, combined
+from slotool.tables import OperatingPoint
+from slotool.testing.policies import queue_of
+
+ROUNDS, CALLS = 60, 200
+GOAL_US = 20.0
+X = np.zeros((1, 64), np.float32)
+WORTH = tuple((name, Worth(tuple(np.linspace(0.1, 1, 16)), tuple(np.linspace(0.2, 1, 16)))) for name in "abcd")
+NEVER = 2.0
+TIERS = 101
+POINTS = {name: OperatingPoint.of(version=name) for name in "abcd"}
+
+
+def main() -> None:
+    taken = {name: _taken_us(run, asked) for name, (run, asked) in _decisions().items()}
+    for name, own in taken.items():
+        print(f"{name:48} median {own['median_us']:5.1f} µs, 5th to 95th of rounds {own['p5_us']:.1f} to "
+              f"{own['p95_us']:.1f}, floor {own['floor_us']:.2f} (goal: {GOAL_US:g})")  # fmt: skip
+    print(json.dumps({"benchmark": "decision", "rounds": ROUNDS, "calls": CALLS, "cascades": taken}))
+
+
+def _decisions() -> dict[str, tuple[Callable[[], object], int]]:
+    """By name what is decided, and how many versions' answers are looked at."""
+    cascades = _cascades()
+    dearest = cascades["four, learnt score of all, weighted"].point
+    tiers: dict[str, tuple[Callable[[], object], int]] = {
+        "the tier of 101: a pair": (_tier(Seq("a", "b", 0.8).point), 0),
+        "the tier of 101: two at once": (_tier(Conc("a", "b", 0.8).point), 0),
+        "the tier of 101: a cascade of four": (_tier(dearest), 0),
+    }
+    pairs: dict[str, tuple[Callable[[], object], int]] = {
+        "two in sequence, the surer": (_in_sequence, 2),
+        "two at once, the surer": (_at_once, 2),
+    }
+    runs = {name: (lambda own=own: _run(own), len(own.steps)) for name, own in cascades.items()}
+    return {**tiers, **pairs, **runs}
+
+
+def _cascades() -> dict[str, Cascade]:
+    """The longest way through each: all versions are asked."""
+    labels = tuple((str(label), NEVER) for label in range(12))
+    both = (Term("confidence", "a", 1.0), Term("confidence", "b", 1.0), Term("agreement", "b", 1.0, "a"))
+    agree = Step("b", Agree(("a", "b"), NEVER))
+
+    def score(version: str) -> Condition:
+        so_far = "abcd"[: "abcd".index(version) + 1]
+        same = [Term("agreement", own, 0.5, so_far[0]) for own in so_far[1:]]
+        return Score((*(Term("confidence", own, 1.0) for own in so_far), *same), 99.0)
+
+    return {
+        "two, own confidence, the last": _asking("ab", lambda v: Sure(v, NEVER), "last"),
+        "three, own confidence, the surest": _asking("abc", lambda v: Sure(v, NEVER), "surer"),
+        "three, agreement, majority": Cascade((Step("a", Sure("a", NEVER)), agree, Step("c")), "majority"),
+        "three, by label, weighted": _asking("abc", lambda v: SureByLabel(v, labels, NEVER), "weighted"),
+        "three, learnt score, majority": _asking("abc", lambda _: Score(both[:1], NEVER), "majority"),
+        "four, by label, weighted": _asking("abcd", lambda v: SureByLabel(v, labels, NEVER), "weighted"),
+        "four, learnt score of all, weighted": _asking("abcd", score, "weighted"),
+    }
+
+
+def _asking(names: str, accept: Callable[[str], Condition], answer: str) -> Cascade:
+    steps = [*(Step(name, accept(name)) for name in names[:-1]), Step(names[-1])]
+    return Cascade(tuple(steps), answer, WORTH if answer in ("surer", "weighted") else ())
+
+
+def _tier(point: OperatingPoint) -> Callable[[], object]:
+    """Finding the tier of a request in the middle of all, with a deadline that is met."""
+    rules = tuple(
+        Rule(f"{objective}-{at}", objective, at / 1e3, point, 0.0, at / 1e3, 1e-3, 1e-3)
+        for objective in OBJECTIVES
+        for at in range(TIERS)
+    )
+    made = RuleSet("certified", 0.95, "absolute", "d", 0.02, 1_000, "0" * 64, rules)
+    space = ControlSpace(tuple(POINTS.values()), {(own, 1): 100.0 for own in POINTS.values()})
+    policy, queue = by_demand(space, made), queue_of(Query("1", 0.0, 1e6, 0.0503, "cost"))
+    return lambda: policy.decide(0.0, queue)
+
+
+ANSWERS = [Scores.of(np.eye(10, dtype=np.float32)[[3]], np.array([0.9 + at / 100])) for at in range(4)]
+
+
+def _run(cascade: Cascade) -> object:
+    run = cascade_run(cascade, X)
+    while run.next_rows is not None:
+        run.given(ANSWERS[run.step])
+    return run.answers()
+
+
+_PAIR = EnsemblePlan(POINTS["a"], POINTS["b"], 0.95)
+
+
+def _in_sequence() -> object:
+    unsure = _PAIR.consults(ANSWERS[0])
+    return combined(ANSWERS[0], unsure, ANSWERS[1]) if unsure.any() else ANSWERS[0]
+
+
+def _at_once() -> object:
+    call = EnsembleCall(_PAIR, lambda *_: None, lambda: None)
+    call.second(ANSWERS[1], 0.0)
+    call.first(ANSWERS[0], 0.0)
+    return call
+
+
+def _taken_us(decide: Callable[[], object], asked: int) -> dict[str, Any]:
+    decide()
+    rounds, floors = [], []
+    for _ in range(ROUNDS):
+        started = time.perf_counter_ns()
+        for _ in range(CALLS):
+            decide()
+        ended = time.perf_counter_ns()
+        for _ in range(CALLS):
+            for own in ANSWERS[:asked]:
+                np.asarray(own.logits)
+        floors.append((time.perf_counter_ns() - ended) / CALLS / 1e3)
+        rounds.append((ended - started) / CALLS / 1e3)
+    low, median, high = np.percentile(rounds, [5, 50, 95])
+    return {"median_us": median, "p5_us": low, "p95_us": high, "floor_us": float(np.median(floors))}

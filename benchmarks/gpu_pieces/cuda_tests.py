@@ -1,0 +1,68 @@
+"""The tests marked ``cuda``, in a pytest of their own. In a rehearsal they are skipped: there is no GPU.
+
+Several run at a time where pytest-xdist is installed; what fails then runs again alone, for some compare times.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.gpu_pieces.piece import Figures, Left, Piece
+from benchmarks.record import ROOT
+
+MARKED = "mark.cuda"
+# Each takes some 500 MiB of the device.
+WORKERS = 4
+
+
+def run(piece: Piece) -> None:
+    piece.step("marked cuda", lambda: marked(piece))
+
+
+def marked(piece: Piece) -> Figures:
+    if find_spec("pytest") is None or find_spec("hypothesis") is None:
+        raise Left("pytest and hypothesis are not installed")
+    side_by_side = ["-n", str(WORKERS)] if find_spec("xdist") is not None else []
+    found = counted(ran(piece, "all", side_by_side))
+    if side_by_side and found["failed"]:
+        alone = counted(ran(piece, "failed", ["--last-failed"]))
+        found["failed_beside_others"] = found["failed"]
+        found["failed"] = alone["failed"]
+        found["passed"] += alone["passed"]
+    return found
+
+
+def ran(piece: Piece, name: str, options: list[str]) -> Path:
+    """JUnit's XML of those tests."""
+    report = (piece.folder / f"{name}.xml").absolute()
+    report.unlink(missing_ok=True)
+    # A plugin for benchmarks, where it is installed, warns of the workers, and a warning is an error here.
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:benchmark", f"--junitxml={report}"]
+    command += ["-o", f"cache_dir={(piece.folder / 'cache').absolute()}", *options, *files(ROOT / "tests")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    (piece.folder / f"{name}.txt").write_text(done.stdout + done.stderr)
+    if not report.is_file():
+        raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
+    return report
+
+
+def files(folder: Path) -> list[str]:
+    """Test files that have such a test: to collect all others would take longer than to run these."""
+    return sorted(str(path.relative_to(folder.parent)) for path in folder.rglob("test_*.py")
+                  if MARKED in path.read_text())  # fmt: skip
+
+
+def counted(report: Path) -> Figures:
+    """From JUnit's XML, which our own pytest wrote: tests passed and skipped, and the names of those that failed."""
+    cases = list(ET.parse(report).getroot().iter("testcase"))
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    return {
+        "passed": len(cases) - len(bad) - skipped,
+        "not_run": skipped,
+        "failed": [f"{case.get('classname')}::{case.get('name')}" for case in bad],
+    }

@@ -1,0 +1,103 @@
+"""How often any tier of certified rules exceeds its tolerance: ``python -m benchmarks rule_splits``.
+
+Each recorded set is split at random, ``SLOTOOL_BENCH_SPLITS`` times (1,000): rules are made from one part, at most
+``LEARNT`` examples, and every tier is replayed on all others by ``routing_judge``, which shares no code with the
+product. A split counts when any tier's mean error there lies above the best version's by more than its tolerance. At
+confidence 0.95 at most 5 % should. What is observed on a sample may exceed a tolerance that holds; so a split counts in
+``clear`` only where it does by two standard errors of that sample. So does one in ``saved_less``: a tier saves less
+than the share that its rule states as proven.
+
+``SLOTOOL_BENCH_JOURNAL`` names a file that keeps every split: a stopped run goes on from there, as long as rules
+are made by the same code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.routing import _sets, _tree
+from benchmarks.routing_judge import Requests, answered
+from slotool.rules import generate_rules
+from slotool.tables import OutcomeTable
+
+SPLITS = int(os.environ.get("SLOTOOL_BENCH_SPLITS", "1000"))
+JOURNAL = Path(os.environ["SLOTOOL_BENCH_JOURNAL"]) if "SLOTOOL_BENCH_JOURNAL" in os.environ else None
+LEARNT = 3_000
+TOLERANCES = (0.0, 0.005, 0.01, 0.02, 0.05)
+CONFIDENCE = 0.95
+
+
+def main() -> None:
+    found = {name: _counted(name, rows) for name, rows in _sets()}
+    print(json.dumps({"benchmark": "rule_splits", "splits": SPLITS, "confidence": CONFIDENCE, "sets": found}))
+
+
+def _counted(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    outcomes, requests, known = OutcomeTable(rows.reset_index(drop=True)), Requests(rows), _journaled(name)
+    size = min(requests.examples // 2, LEARNT)
+    splits = [known.get(split) or _journal(name, _judged(outcomes, requests, size, split)) for split in range(SPLITS)]
+    above, doubts, kept = np.array([split["tiers"] for split in splits]).transpose(2, 0, 1)
+    exceeded, any_exceeded = (above > 1e-9).sum(axis=0), int((above > 1e-9).any(axis=1).sum())
+    clear, saved_less = int((above > 2 * doubts + 1e-9).any(axis=1).sum()), sum(split["less"] for split in splits)
+    seconds = sum(split["seconds"] for split in splits)
+    by_tolerance = ", ".join(f"{count} at {t:.1%}" for count, t in zip(exceeded, TOLERANCES, strict=True))
+    medians = " ".join(f"{share:.0%}" for share in np.median(kept, axis=0))
+    print(f"{name}: {len(outcomes.versions)} versions, rules from {size:,} of {requests.examples:,} examples; of "
+          f"{SPLITS:,} splits any tier exceeded in {any_exceeded} ({any_exceeded / SPLITS:.1%}; goal: at most "
+          f"{1 - CONFIDENCE:.0%}), by two standard errors in {clear}; less saved than stated in {saved_less}; "
+          f"{by_tolerance}; saved, medians: {medians}; {seconds:.0f} s of processor",
+          flush=True)  # fmt: skip
+    return {
+        "learnt": size,
+        "examples": requests.examples,
+        "any_exceeded": any_exceeded,
+        "clear": clear,
+        "saved_less": saved_less,
+        "exceeded": exceeded.tolist(),
+        "saved": np.median(kept, axis=0).tolist(),
+        "seconds": seconds,
+    }
+
+
+def _judged(outcomes: OutcomeTable, requests: Requests, size: int, split: int) -> dict[str, Any]:
+    """Of one split: per tier its excess over the tolerance, the standard error of that, and what it saves; whether any
+    saves less than stated."""
+    started = time.process_time()
+    order = np.random.default_rng(split).permutation(requests.examples)
+    learn, judge = outcomes.examples_at(np.sort(order[:size])), order[size:]
+    rules = generate_rules(learn, TOLERANCES, ("cost",), CONFIDENCE, tolerance_kind="absolute", seed=split)
+    base_error, base_cost = (requests.of(column, rules.best_version, judge) for column in ("error", "cost"))
+    replayed: dict[Any, tuple[np.ndarray, np.ndarray]] = {}
+    tiers, less = [], False
+    for rule in rules.rules:
+        if rule.point not in replayed:
+            replayed[rule.point] = answered(_tree(rule.point), requests, judge)
+        error, cost = replayed[rule.point]
+        excess = error - base_error
+        doubt = excess.std() / np.sqrt(len(excess))
+        # Above 0 where less is saved than stated: that is, a mean and no ratio, which has a standard error.
+        short = cost - (1 - rule.saves_at_least) * base_cost
+        less |= bool(short.mean() > 2 * short.std() / np.sqrt(len(short)) + 1e-9 * base_cost.mean())
+        tiers.append([float(excess.mean() - rule.tolerance), float(doubt), float(1 - cost.mean() / base_cost.mean())])
+    return {"split": split, "tiers": tiers, "less": less, "seconds": time.process_time() - started}
+
+
+def _journaled(name: str) -> dict[int, dict[str, Any]]:
+    """The splits of a set that the journal holds, by number."""
+    lines = JOURNAL.read_text().splitlines() if JOURNAL and JOURNAL.exists() else []
+    return {own["split"]: own for own in map(json.loads, lines) if own["set"] == name}
+
+
+def _journal(name: str, split: dict[str, Any]) -> dict[str, Any]:
+    """``split``, written down."""
+    if JOURNAL:
+        with JOURNAL.open("a") as file:
+            file.write(json.dumps({"set": name, **split}) + "\n")
+    return split

@@ -1,0 +1,268 @@
+"""One predictor of many settings, on tables that others published: networks, and devices, that it was not shown.
+
+NAS-Bench-201 (``$SLOTOOL_DATA_DIR/nb201``, 21 devices): 400 of the 580 different cells are shown, the others asked; of
+each group of devices (one maker's series) nothing is shown but ten labels, chosen by the tool among those 400. Its MAPE
+and rank correlation stand beside those of the nearest known device, scaled, and of a predictor that had all 400 labels
+of the device. timm (``$SLOTOOL_DATA_DIR/timm``, throughputs of an i9-10940X, an RTX 3090 and an RTX 4090): families,
+modules of timm, are held out in five folds, then each device too. Beside it least squares in log FLOPs, operators and
+activation elements, boosted trees on the table's columns (parameters, GMACs, activations, image size), and a roofline
+scaled to the labels. All of the same networks and folds; nothing was chosen by what is scored here.
+
+timm's networks are known by their features (``datasets/timm-network-features.parquet``). To ship a predictor they must
+be captured, which takes half an hour of two cores and needs timm: ``python -m benchmarks.settings capture
+GRAPHS.parquet``; ``python -m benchmarks.settings ship GRAPHS.parquet`` then makes ``models/predictor-devices``.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.ten_labels import cell_graphs
+from slotool.graphs import OperatorGraph
+from slotool.graphs.store import read_graphs, write_graphs
+from slotool.predictors.labels import Setting
+from slotool.predictors.network_features import FEATURES, network_features
+from slotool.predictors.new_setting import Function
+from slotool.predictors.setting_labels import SettingsLabelled
+from slotool.predictors.settings import SettingsModel
+from slotool.predictors.settings_training import SettingsRun, choose_labels, hold_out_settings, train_settings
+
+ROOT = Path(__file__).parent.parent.parent
+SHIPPED, DATASETS = ROOT / "models" / "predictor-devices", ROOT / "datasets"
+SHOWN, SPLITS, DRAWS = 400, 3, 10
+# Its throughputs are of batches of 64 to 1,024, the largest that fit: the latency of 256 examples at that rate.
+GPU_BATCH = 256
+I9 = "benchmark-infer-fp32-nchw-pt240-cpu-i9_10940x-dynamo.csv.gz"
+GPU = "benchmark-infer-amp-{}-pt240-cu124-{}.csv.gz"
+TABLES = {
+    I9: Setting("published", "i9-10940x", "torch.compile", 14, 1),
+    GPU.format("nchw", "rtx4090"): Setting("published", "rtx4090", "torch", 1, GPU_BATCH, precision="amp"),
+    GPU.format("nhwc", "rtx4090"): Setting(
+        "published", "rtx4090", "torch channels-last", 1, GPU_BATCH, precision="amp"
+    ),
+    GPU.format("nchw", "rtx3090"): Setting("published", "rtx3090", "torch", 1, GPU_BATCH, precision="amp"),
+}
+COLUMNS = ("param_count", "infer_gmacs", "infer_macts", "infer_img_size")
+
+
+def published(folder: Path) -> dict[str, list[dict[str, str]]]:
+    """Rows of each table, by file name."""
+    return {name: list(csv.DictReader(gzip.open(folder / name, "rt"))) for name in TABLES}
+
+
+def named(row: dict[str, str]) -> str:
+    """What a captured network is called: model and image size."""
+    return f"{row['model']}@{row['infer_img_size']}"
+
+
+def timm_labels(folder: Path, graphs: Path) -> SettingsLabelled:
+    """Labels of the captured networks."""
+    tables = published(folder)
+    found = {graph.name: graph for graph in read_graphs(graphs)}
+    seconds: dict[str, dict[str, float]] = {}
+    for name, rows in tables.items():
+        for row in rows:
+            seconds.setdefault(named(row), {})[name] = TABLES[name].batch_size / float(row["infer_samples_per_sec"])
+    # One network, captured at two sizes or under two names, may be the same graph.
+    unique = {graph.id: name for name, graph in found.items() if name in seconds}
+    names = sorted(unique.values())
+    latency_s = np.array([[seconds[name].get(table, np.nan) for table in TABLES] for name in names])
+    return SettingsLabelled(tuple(found[name] for name in names), tuple(TABLES.values()), latency_s)
+
+
+def boosted_trees(columns: np.ndarray, latency_s: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """log(measured ÷ predicted) of each label while its fold was held out, float64 [n, S]."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    errors = np.full(latency_s.shape, np.nan)
+    for setting, own in enumerate(np.isfinite(latency_s).T):
+        log_s = np.log(np.where(own, latency_s[:, setting], 1.0))
+        for number in range(fold.max() + 1):
+            shown, asked = own & (fold != number), own & (fold == number)
+            trees = HistGradientBoostingRegressor(max_iter=200, random_state=0).fit(columns[shown], log_s[shown])
+            errors[asked, setting] = log_s[asked] - trees.predict(columns[asked])
+    return errors
+
+
+def scaled_roofline(features: np.ndarray, latency_s: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """The same of a neutral roofline times one factor a setting."""
+    ratio = np.log(latency_s) - features[:, FEATURES.index("log roofline"), None]
+    errors = np.full(latency_s.shape, np.nan)
+    for number in range(fold.max() + 1):
+        errors[fold == number] = ratio[fold == number] - np.nanmedian(ratio[fold != number], axis=0)
+    return errors
+
+
+def known_elsewhere(features: np.ndarray, latency_s: np.ndarray, settings: tuple[Setting, ...]) -> list[float]:
+    """MAPE of each setting whose device is new, on networks that the other devices have labels of: ten labels. Mean
+    over ``DRAWS`` draws of the networks that the ten are chosen among."""
+    model, log_s = SettingsModel.fit(features, latency_s, settings), np.log(latency_s)
+    there, found = model.encode(features), []
+    for s, setting in enumerate(settings):
+        rest = model.without([i for i, own in enumerate(settings) if own.device == setting.device])
+        errors = []
+        for draw in range(DRAWS):
+            chosen = choose_labels(rest, there, log_s[:, s], draw)
+            asked = np.setdiff1d(np.flatnonzero(np.isfinite(log_s[:, s])), chosen)
+            mean, _ = Function(rest, there.take(chosen), log_s[chosen, s], setting).answer(there.take(asked))
+            errors.append(mape(log_s[asked, s] - mean))
+        found.append(float(np.mean(errors)))
+    return found
+
+
+def mape(errors: np.ndarray) -> float:
+    """Of log(measured ÷ predicted), NaN where there is no label."""
+    return float(np.nanmean(np.abs(np.expm1(-errors))))
+
+
+def cells(folder: Path) -> SettingsLabelled:
+    """NAS-Bench-201: each different cell once, with the median of the labels of its names."""
+    graphs = {graph.name: graph for graph in cell_graphs(folder)}
+    table = pd.read_csv(folder / "latency.csv.gz")
+    table["id"] = [graphs[name].id for name in table["subject"]]
+    wide = table.pivot_table(index="id", columns="device", values="latency_s", aggfunc="median")
+    by_id = {graph.id: graph for graph in graphs.values()}
+    return SettingsLabelled(tuple(by_id[i] for i in wide.index), tuple(map(of_device, wide.columns)), wide.to_numpy())
+
+
+def of_device(name: str) -> Setting:
+    """``titanx_32``: a Titan X at batch 32; ``gold_6240``: a processor."""
+    head, _, tail = name.rpartition("_")
+    batch = int(tail) if tail in ("1", "32", "256") else 1
+    return Setting("published", head if tail in ("1", "32", "256") else name, "unknown", 1, batch)
+
+
+def cell_scores(labelled: SettingsLabelled) -> Iterator[dict[str, float | str]]:
+    """Of every device and split, with its group hidden."""
+    from scipy.stats import spearmanr
+
+    features, log_s = network_features(labelled.items), np.log(labelled.latency_s)
+    groups = [setting.device.split("_")[0] for setting in labelled.settings]
+    for split in range(SPLITS):
+        order = np.random.default_rng(split).permutation(len(features))
+        shown, asked = order[:SHOWN], order[SHOWN:]
+        model = SettingsModel.fit(features[shown], labelled.latency_s[shown], labelled.settings)
+        there, full = model.encode(features), model.answer(model.encode(features[asked]))
+        for s, setting in enumerate(labelled.settings):
+            rest = model.without([i for i, own in enumerate(groups) if own == groups[s]])
+            chosen = shown[choose_labels(rest, there.take(shown), log_s[shown, s])]
+            function = Function(rest, there.take(chosen), log_s[chosen, s], setting)
+            mean, variance = function.answer(there.take(asked))
+            source = int(function.sources.argmax())
+            shift = np.mean(log_s[chosen, s] - rest.answer(there.take(chosen))[:, source])
+            nearest = rest.answer(there.take(asked))[:, source] + shift
+            truth, row = log_s[asked, s], {"group": groups[s], "device": f"{setting.device}, {setting.batch_size}"}
+            for name, found in (("ten", mean), ("nearest", nearest), ("all", full[:, s])):
+                row |= {f"{name} rho": spearmanr(found, truth)[0], f"{name} mape": mape(truth - found)}
+            yield {**row, "z": float(np.quantile(np.abs(truth - mean) / np.sqrt(variance), 0.9))}
+
+
+def timm_features(folder: Path) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """Features of the captured networks; seconds, float64 [n, S], NaN where there is no label; ``COLUMNS`` [n, 4]."""
+    table = pd.read_parquet(DATASETS / "timm-network-features.parquet").set_index("name", drop=False)
+    latency_s = np.full((len(table), len(TABLES)), np.nan)
+    columns = np.zeros((len(table), len(COLUMNS)))
+    for s, (name, rows) in enumerate(published(folder).items()):
+        for row in rows:
+            if (key := named(row)) in table.index:
+                at = table.index.get_loc(key)
+                columns[at] = [float(row[column] or 0) for column in COLUMNS]
+                latency_s[at, s] = TABLES[name].batch_size / float(row["infer_samples_per_sec"])
+    return table, latency_s, columns
+
+
+def timm_report(folder: Path) -> dict[str, dict[str, float]]:
+    table, latency_s, columns = timm_features(folder)
+    features, settings = table[list(FEATURES)].to_numpy(np.float64), tuple(TABLES.values())
+    held_out = hold_out_settings(features, latency_s, settings, table["kind"].tolist())
+    trees = boosted_trees(columns, latency_s, held_out.fold)
+    roofline = scaled_roofline(features, latency_s, held_out.fold)
+    elsewhere, found = known_elsewhere(features, latency_s, settings), {}
+    print(f"timm: {len(table)} networks of {table['kind'].nunique()} families, held out in five")
+    for s, setting in enumerate(settings):
+        score = held_out.score(s)
+        own = {
+            "mape": score["mape"],
+            "least_squares": score["least_squares_mape"],
+            "boosted_trees": mape(trees[:, s]),
+            "roofline": mape(roofline[:, s]),
+            "covered": score["interval_coverage"],
+            "new_device_known_networks": elsewhere[s],
+            "new_device_new_families": score["new_mape"],
+            "new_covered": score["new_interval_coverage"],
+        }
+        name = f"{setting.device} {setting.backend} {setting.precision}"
+        found[name] = {key: float(value or np.nan) for key, value in own.items()}
+        print(f"{name}: " + ", ".join(f"{key} {value:.1%}" for key, value in found[name].items()), flush=True)
+    return found
+
+
+def nb201_report(folder: Path) -> dict[str, dict[str, Any]]:
+    table = pd.DataFrame(cell_scores(cells(folder)))
+    names = [name for name in table if name not in ("group", "device")]
+    devices = table.groupby("device")[names].mean()
+    groups = table.groupby("group")[names].mean()
+    for name, row in devices.iterrows():
+        print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in row.items()), flush=True)
+    mean = groups.mean().to_dict()
+    print("mean of the groups: " + ", ".join(f"{key} {value:.3f}" for key, value in mean.items()))
+    return {"mean of the groups": mean, "devices": {str(name): row.to_dict() for name, row in devices.iterrows()}}
+
+
+def main() -> None:
+    data = os.environ.get("SLOTOOL_DATA_DIR")
+    if data is None:
+        print(json.dumps({"skipped": "no tables: SLOTOOL_DATA_DIR is not set"}))
+        return
+    timm = timm_report(Path(data) / "timm")
+    print(json.dumps({"benchmark": "settings", "timm": timm, "nb201": nb201_report(Path(data) / "nb201")}))
+
+
+def ship(graphs: Path) -> SettingsRun:
+    """The shipped predictor, from all captured networks."""
+    labelled = timm_labels(Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm", graphs)
+    run = train_settings(labelled, progress=print)
+    run.save(SHIPPED, config={"tables": list(TABLES), "networks": len(labelled.items)}, seed=0, force=True)
+    return run
+
+
+def captured(folder: Path) -> Iterator[OperatorGraph]:
+    """Every network of the tables that timm builds without weights and slotool captures, by name and module."""
+    import timm
+    import torch
+
+    from slotool.graphs.capture import capture_torch
+
+    wanted = {
+        named(row): (row["model"], int(row["infer_img_size"])) for rows in published(folder).values() for row in rows
+    }
+    for name, (model, size) in sorted(wanted.items()):
+        try:
+            with torch.device("meta"):
+                network = timm.create_model(model, pretrained=False).eval()
+            graph = capture_torch(network, (3, size, size))
+        except Exception as error:
+            print(f"{name}: {error!r}"[:200], file=sys.stderr)
+            continue
+        module = type(network).__module__.rpartition(".")[2]
+        yield replace(graph, name=name, kind=module)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["capture"]:
+        write_graphs(Path(sys.argv[2]), captured(Path(os.environ["SLOTOOL_DATA_DIR"]) / "timm"))
+    elif sys.argv[1:2] == ["ship"]:
+        print(ship(Path(sys.argv[2])).scores())
+    else:
+        main()

@@ -1,1 +1,0 @@
-"""The pieces of ``make gpu``, one file each; ``tests.perf.gpu`` runs them."""
