@@ -186,7 +186,7 @@ def serve(
         _grpc_listener(host, grpc_port) as grpc_listener,
         events_to(log) as events,
         access_log_at(access_log) as accesses,
-        traces_to(traces, traces_share, encrypted=certificate is not None) as spans,
+        traces_to(traces, traces_share) as spans,
     ):
         engine = chosen_engine(engine, served := sources.load(output.warn), replicas)
         autoscalers = autoscalers_of(sources, served, max_replicas, requests_per_worker)

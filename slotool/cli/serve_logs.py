@@ -34,7 +34,7 @@ def access_log_at(given: str | None) -> Iterator[AccessLog | None]:
 
 
 @contextmanager
-def traces_to(collector: str | None, share: float, *, encrypted: bool) -> Iterator[Traces | None]:
+def traces_to(collector: str | None, share: float) -> Iterator[Traces | None]:
     """What makes spans of requests and sends them to the collector, if there is one."""
     from slotool.serving.traces import Traces, otlp_exporter
 
@@ -42,7 +42,7 @@ def traces_to(collector: str | None, share: float, *, encrypted: bool) -> Iterat
         refuse_without_effect(("traces_share",), "without --traces")
         yield None
         return
-    traces = Traces(otlp_exporter(collector), share, encrypted=encrypted)
+    traces = Traces(otlp_exporter(collector), share)
     try:
         yield traces
     finally:

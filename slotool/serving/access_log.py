@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 
 from slotool.errors import InputError
-from slotool.serving import trace_context
 from slotool.serving.events import warn
 from slotool.serving.model_queue import InferenceResult
-from slotool.serving.trace_attributes import MAX_CHARACTERS
 
 STDOUT = "-"
+# Paths and names that clients send are cut to so many characters.
+MAX_CHARACTERS = 200
 # What waits to be written; lines beyond it are counted and lost, so that a slow disk stops no request.
 MAX_LINES = 10_000
 # Lines of so many seconds are written together: waking the thread for each would cost more than the line.
@@ -53,6 +53,7 @@ class AccessLog:
     def add(
         self,
         headers: Mapping[str, str],
+        trace: str | None = None,
         *,
         protocol: str,
         client: str | None,
@@ -65,10 +66,16 @@ class AccessLog:
         bytes_out: int,
         answer: Mapping[str, Any],
     ) -> None:
-        """One answered request. ``headers``: names in lower case, of which only ``x-request-id`` and ``traceparent``
-        are looked at; ``total_us``: from its head to its answer; ``answer``: as of ``facts_of``, {} for a rejection.
+        """Append the line of an answered request.
 
-        A probe of the server's or of a model's health gets a line only where it fails."""
+        A probe of the server's or of a model's health gets a line only where it fails.
+
+        Args:
+            headers: names in lower case, of which only ``x-request-id`` is read.
+            trace: id of the request's trace.
+            total_us: from the head to the answer.
+            answer: as of ``facts_of``; {} for a rejection.
+        """
         if status < 300 and _PROBE.fullmatch(path):
             return
         if self._waiting.qsize() >= self._max_lines:
@@ -82,7 +89,7 @@ class AccessLog:
                 "client": client,
                 "peer": peer,
                 "id": None if given_id is None else given_id[:MAX_CHARACTERS],
-                "trace": trace_context.trace_id(headers.get(trace_context.HEADER)),
+                "trace": trace,
                 "path": path[:MAX_CHARACTERS],
                 "model": model[:MAX_CHARACTERS] if model else None,
                 "status": status,

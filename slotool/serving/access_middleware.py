@@ -11,7 +11,6 @@ from slotool.serving import trace_context
 from slotool.serving.access_log import facts_of
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.guard import is_inference
-from slotool.serving.trace_context import TraceContext
 
 
 class AccessMiddleware:
@@ -26,8 +25,7 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         headers = _headers(scope)
-        trace = self._front.trace_of(headers) if is_inference(scope) else None
-        traceparent = headers.get(trace_context.HEADER) if trace is None else trace.header
+        traceparent = headers.get(trace_context.HEADER)
         if trace_context.trace_id(traceparent) is None:
             traceparent = None
         if traceparent is None and not self._front.has_records:
@@ -57,13 +55,12 @@ class AccessMiddleware:
             await self._app(scope, counted_receive, counted_send)
         finally:
             if self._front.has_records:
-                self._add(scope, headers, trace, status, began_s, bytes_in, bytes_out)
+                self._add(scope, headers, status, began_s, bytes_in, bytes_out)
 
     def _add(
         self,
         scope: Scope,
         headers: dict[str, str],
-        trace: TraceContext | None,
         status: int,
         began_s: float,
         bytes_in: int,
@@ -76,7 +73,7 @@ class AccessMiddleware:
             named = front.named(headers.get("model"))
         front.record(
             headers,
-            trace,
+            is_inference=is_inference(scope),
             protocol="http",
             client=front.client_name(headers.get("authorization")),
             peer=client[0] if client else None,

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from slotool.data.columns import Inputs
 from slotool.errors import InputError
 from slotool.models.signature import FREE
-from slotool.serving import bounds, rejections, trace_context
+from slotool.serving import bounds, rejections
 from slotool.serving.access_log import AccessLog
 from slotool.serving.accounts import Accounts, Asked
 from slotool.serving.addresses import AddressRates
@@ -33,8 +33,8 @@ from slotool.serving.reply import Reply
 from slotool.serving.request_options import RequestOptions, require_meant
 from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.shared_memory import Regions, SharedMemory
-from slotool.serving.trace_context import TraceContext
-from slotool.serving.traces import Traces, headers_with
+from slotool.serving.trace_context import HEADER, trace_id
+from slotool.serving.traces import Traces
 from slotool.suggestions import did_you_mean
 
 
@@ -283,16 +283,14 @@ class FrontEnd:
         """Whether answered requests are written down anywhere, so that ``record`` has something to do."""
         return self.access_log is not None or self.traces is not None
 
-    def trace_of(self, headers: Mapping[str, str]) -> TraceContext | None:
-        """The spans that a request with these headers is to have, None for none."""
-        return None if self.traces is None else self.traces.context_of(headers.get(trace_context.HEADER))
-
-    def record(self, headers: Mapping[str, str], trace: TraceContext | None, **line: Any) -> None:
-        """A request that has been answered; the arguments are those of ``AccessLog.add``, and its ``trace_of``."""
+    def record(self, headers: Mapping[str, str], *, is_inference: bool = True, **line: Any) -> None:
+        """Write an answered request to the access log and, if it is an inference, make its spans. ``line``: facts of
+        ``AccessLog.add``."""
+        trace = trace_id(headers.get(HEADER))
+        if self.traces is not None and is_inference:
+            trace = self.traces.add(headers, **line) or trace
         if self.access_log is not None:
-            self.access_log.add(headers_with(headers, trace), **line)
-        if self.traces is not None and trace is not None:
-            self.traces.add(trace, **line)
+            self.access_log.add(headers, trace, **line)
 
     def regions_of(self, authorization: str | None) -> Regions | None:
         """Of shared memory, of whoever shows this header; None where none are served."""

@@ -183,15 +183,14 @@ class GrpcFrontEnd:
         if not getattr(response, "ready", True):
             status = 503
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
-        trace = front.trace_of(metadata) if kind is v2.ModelInferRequest else None
-        traceparent = metadata.get(trace_context.HEADER) if trace is None else trace.header
+        traceparent = metadata.get(trace_context.HEADER)
         traced = [] if trace_context.trace_id(traceparent) is None else [(trace_context.HEADER, str(traceparent))]
         if traced and response is not None:
             context.set_trailing_metadata(tuple(traced))
         if front.has_records:
             front.record(
                 metadata,
-                trace,
+                is_inference=kind is v2.ModelInferRequest,
                 protocol="grpc",
                 client=front.client_name(_authorization(context)),
                 peer=_peer(context),

@@ -159,16 +159,13 @@ class FastPath:
         """The reply as it is sent: it returns the request's trace context, which is recorded with it. ``head``: None
         where a connection is rejected."""
         front = self._front
-        trace = front.trace_of(head.headers) if head is not None and front.traces is not None else None
-        if trace is not None:
-            reply = returning_trace(reply, trace.header)
-        elif head is not None and trace_context.HEADER in head.headers:
+        if head is not None and trace_context.HEADER in head.headers:
             reply = returning_trace(reply, head.headers[trace_context.HEADER])
         if not front.has_records:
             return reply
         front.record(
             head.headers if head is not None else {},
-            trace,
+            is_inference=head is not None,
             protocol="http",
             client=front.client_name(head.headers.get("authorization")) if head is not None else None,
             peer=peer,
