@@ -140,7 +140,7 @@ class _Pages:
     async def openapi(self, request: Request) -> Response:
         front = self._front
         has = {"has_token": front.clients is not None, "shared_memory": front.shared_memory is not None}
-        return json_response(openapi.document(front.models, front.limits, **has))
+        return json_response(openapi.document(front.models, **has))
 
     async def rejected(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Rejection)
