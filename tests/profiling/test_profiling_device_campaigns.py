@@ -18,10 +18,10 @@ from slotool.profiling.device_probe import USABLE_SHARE, probed
 from slotool.profiling.plan import Settings, combinations_of, solo_items
 from slotool.profiling.process import WorkerProcess
 from slotool.tables import LatencyTable
-from slotool.testing.fake_device import FOLDER_VARIABLE, DeviceState
-from slotool.testing.fake_device_backend import DEVICE, PLACE, kernel_subject
 from slotool.testing.scripted_backend import PLACE as SCRIPTED
 from slotool.timing.timer import StoppingRule
+from tests.profiling.fake_device import FOLDER_VARIABLE, DeviceState
+from tests.profiling.fake_device_backend import DEVICE, PLACE, kernel_subject
 
 SETTINGS = Settings(backend=PLACE, device=DEVICE, rule=StoppingRule(runs=4, precision=0.5, max_seconds=5.0))
 MEGABYTE = 10**6

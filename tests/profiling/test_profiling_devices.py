@@ -23,10 +23,10 @@ from slotool.profiling.barrier import SharedMemoryBarrier, coordinate
 from slotool.profiling.bench import NOT_SETTLED, Bench
 from slotool.profiling.subjects import graph_subject
 from slotool.testing.backends import BackendConformance, narrow_mlp
-from slotool.testing.fake_device import FOLDER_VARIABLE, DeviceFailure, DeviceState, Event, FakeDevice
-from slotool.testing.fake_device_backend import DEVICE, FakeDeviceBackend
-from slotool.testing.simulated_cuda import SimulatedCuda
 from slotool.timing.timer import MeasurementHooks, StoppingRule, measure
+from tests.profiling.fake_device import FOLDER_VARIABLE, DeviceFailure, DeviceState, Event, FakeDevice
+from tests.profiling.fake_device_backend import DEVICE, FakeDeviceBackend
+from tests.profiling.simulated_cuda import SimulatedCuda
 
 RULE = StoppingRule(runs=8, precision=0.5, max_seconds=0.0)
 
@@ -187,7 +187,7 @@ def test_warm_up_goes_on_until_the_clock_has_risen_and_no_longer_than_allowed() 
 
 def test_durations_that_never_settle_are_a_remark(state: DeviceState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slotool.timing.timer.SETTLED", -1.0)
-    monkeypatch.setattr("slotool.testing.fake_device_backend.FakeAccelerator.ramp_up_s", 0.05)
+    monkeypatch.setattr("tests.profiling.fake_device_backend.FakeAccelerator.ramp_up_s", 0.05)
     assert NOT_SETTLED in ask(FakeDeviceBackend(DEVICE))["remarks"]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from slotool.errors import GraphError, RunError
 from slotool.profiling.out_of_memory import is_out_of_memory
-from slotool.testing.fake_device import OutOfMemoryError
+from tests.profiling.fake_device import OutOfMemoryError
 
 
 def raised(error: BaseException, *, cause: BaseException | None = None, context: BaseException | None = None):
@@ -64,7 +64,7 @@ def test_a_chain_that_leads_back_to_itself_ends() -> None:
 @pytest.fixture
 def another_copy() -> Iterator[type[Exception]]:
     """The class from a second import of the module that defines it."""
-    spec = importlib.util.find_spec("slotool.testing.fake_device")
+    spec = importlib.util.find_spec("tests.profiling.fake_device")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -15,7 +15,7 @@ from slotool.api.doctor import doctor
 from slotool.machine import FACTS_VARIABLE, differences, machine_facts, machine_id
 from slotool.nvml import Nvml, Slowdown
 from slotool.profiling.backends.torch_backend import TorchBackend
-from slotool.testing.simulated_cuda import UUID, SimulatedCuda
+from tests.profiling.simulated_cuda import UUID, SimulatedCuda
 
 READINGS: dict[str, Any] = {
     "nvmlInit": None,

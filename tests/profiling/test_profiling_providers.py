@@ -19,7 +19,7 @@ from slotool.graphs.torch_module import GraphModule
 from slotool.profiling.backends.cuda_graph_backend import CudaGraphBackend
 from slotool.profiling.backends.torch_backend import TorchBackend
 from slotool.testing.backends import BackendConformance, narrow_mlp, plain_cnn
-from slotool.testing.simulated_cuda import SimulatedCuda
+from tests.profiling.simulated_cuda import SimulatedCuda
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 needs_tensorflow = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")

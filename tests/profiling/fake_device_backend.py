@@ -1,4 +1,4 @@
-"""A measuring backend on ``FakeDevice``: named as ``slotool.testing.fake_device_backend:FakeDeviceBackend``."""
+"""A measuring backend on ``FakeDevice``: named as ``tests.profiling.fake_device_backend:FakeDeviceBackend``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slotool.nvml import Slowdown
 from slotool.profiling.accelerator import Accelerator, DeviceMemory
 from slotool.profiling.backends import Backend
 from slotool.profiling.subjects import Subject
-from slotool.testing.fake_device import FOLDER_VARIABLE, Allocation, Event, FakeDevice, Result
+from tests.profiling.fake_device import FOLDER_VARIABLE, Allocation, Event, FakeDevice, Result
 
 if TYPE_CHECKING:
     from slotool.profiling.backends.torch_backend import TorchBackend
