@@ -62,7 +62,7 @@ def _piece(name: str, title: str, function: str, allowance_s: float, *needs: str
     return Spec(name, title, run, allowance_s, needs, anywhere)
 
 
-# The order matters: predictors read the labels of the pieces before. Together 37 minutes.
+# The order matters: predictors read the labels of the pieces before. Together 31 minutes.
 PIECES = {
     spec.name: spec
     for spec in (
@@ -71,7 +71,6 @@ PIECES = {
         _piece("solo-zoo", "Labels of the Keras applications", "solo:zoo", 160),
         _piece("pairs", "Co-located pairs", "pairs:run", 420),
         _piece("predictors", "Predictors", "predictors:run", 300, anywhere=True),
-        _piece("slo-nn", "SLO-NN on tate-16k", "slo_nn:run", 360, "faiss"),
         _piece("actuation", "Switching subnets", "actuation:run", 60),
         _piece("served", "Served requests", "served:run", 100),
         _piece("backends", "Keras, ONNX Runtime, CUDA graphs", "other_backends:run", 140, "tensorflow", "onnxruntime"),

@@ -13,7 +13,6 @@ EXTRA_OF = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "pynvml": "cuda",
-    "triton": "cuda",
     "ray": "ray",
     "grpc": "grpc",
     "grpc_health": "grpc",

@@ -26,9 +26,6 @@ settings.load_profile("slotool")
 
 # Clusters of tests ask for no token, also where this machine has one; ray reads this when it is imported.
 os.environ["RAY_AUTH_MODE"] = "disabled"
-# Without a GPU Triton's kernels are interpreted; it reads this when it is imported, which PyTorch does of itself.
-if not Path("/dev/nvidia0").exists():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # No test depends on the machine that runs it. Child processes inherit its facts.
 run_as(os.environ.get("SLOTOOL_TEST_MACHINE", UNKNOWN))

@@ -13,7 +13,6 @@ import pytest
 from benchmarks import gpu
 from benchmarks.gpu_pieces.piece import DONE, FAILED, UNFINISHED, Left, NotYet, Piece, Spec, ran
 from benchmarks.gpu_pieces.sizes import REHEARSAL
-from benchmarks.gpu_pieces.slo_nn import fewer
 from docs.generate import gpu as pages
 
 PAGE = gpu.PAGE.read_text()
@@ -141,10 +140,3 @@ def test_goals_say_what_was_reached() -> None:
     goal = next(goal for goal in pages.GOALS if goal.piece == "actuation")
     assert [goal.row(of(figure))[3] for figure in (4e-5, 6e-5)] == ["yes", "**no**"]
     assert goal.row({})[2:] == ["not measured", "–"]
-
-
-def test_a_smaller_set_of_labels_keeps_the_text_format() -> None:
-    import gzip
-
-    whole = gzip.compress(b"3 9 20\n1,7,12 0:0.5 8:1\n15 1:1\n2 2:1\n")
-    assert gzip.decompress(fewer(whole, 5, 10)).decode() == "2 9 10\n1,7 0:0.5 8:1\n2 2:1\n"

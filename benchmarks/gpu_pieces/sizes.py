@@ -15,8 +15,6 @@ class Sizes:
     ``seconds_per_item`` and ``seconds_per_pair``, the longest sampling.
     Predictors: those to train; ``depths`` of the co-located DNN; ``draws`` of ten labels at random; ``shipped_pairs``,
     whether they learn from pairs that ship instead, for those measured are too few.
-    SLO-NN: ``xmc_examples`` of tate-16k's training split (None: all), ``xmc_labels`` kept, ``xmc_epochs``; the accuracy
-    that may be lost; ``queries`` that are timed (None: the test split), in ``turns``.
     Others: ``repeats`` of switches, loadings and served requests; ``served``, folders of ``models/``; ``load_s`` of the
     load test; ``backend_networks`` that other backends measure.
     """
@@ -32,12 +30,6 @@ class Sizes:
     depths: tuple[int, ...]
     draws: int
     shipped_pairs: bool
-    xmc_examples: int | None
-    xmc_labels: int | None
-    xmc_epochs: int
-    allowed_loss: float
-    queries: int | None
-    turns: int
     repeats: int
     served: tuple[str, ...]
     load_s: float
@@ -48,7 +40,6 @@ class Sizes:
         allowance."""
         return replace(
             self,
-            turns=max(1, round(self.turns * share)),
             repeats=max(10, round(self.repeats * share)),
             load_s=max(2.0, self.load_s * share),
             seconds_per_pair=max(0.25, self.seconds_per_pair * share),
@@ -67,14 +58,8 @@ FULL = Sizes(
     predictors=("costs", "additive"),
     depths=(2, 4),
     draws=8,
-    xmc_examples=None,
-    xmc_labels=None,
-    xmc_epochs=12,
-    allowed_loss=0.003,
-    queries=None,
-    turns=5,
     repeats=200,
-    served=("mlp", "supernet", "slo-nn"),
+    served=("mlp", "supernet"),
     load_s=10.0,
     backend_networks=8,
 )
@@ -90,12 +75,6 @@ REHEARSAL = Sizes(
     predictors=("additive",),
     depths=(2,),
     draws=1,
-    xmc_examples=700,
-    xmc_labels=400,
-    xmc_epochs=1,
-    allowed_loss=0.2,
-    queries=64,
-    turns=2,
     repeats=3,
     served=("supernet",),
     load_s=1.0,

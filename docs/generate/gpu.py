@@ -62,13 +62,6 @@ def _kept(pairs: Mapping[str, Any], protocol: str) -> Mapping[str, float]:
     return dict(pairs["protocols"][protocol]["scores"][pairs["kept"]])
 
 
-def _faster(size: int) -> Callable[[Steps], float]:
-    """Of k fixed beforehand, by medians."""
-    return lambda steps: next(
-        float(row["times_torch"]) for row in steps[f"batch {size}"]["rows"] if row["way"] == "SLO-NN, fixed k"
-    )
-
-
 GOALS = (
     Goal("two labels of a random network differ by (median)", "solo-random",
          lambda steps: float(steps["repeatability"]["median"]), 0.01, _share),
@@ -81,8 +74,6 @@ GOALS = (
                              ["mape"]), 0.15, _share),
     Goal("the same with ten labels, MAPE", "predictors",
          lambda steps: float(steps["zoo with ten labels"]["chosen"]["kept"]), 0.08, _share),
-    Goal("SLO-NN on tate-16k against torch, batch 1", "slo-nn", _faster(1), 3.0, times, at_most=False),
-    Goal("SLO-NN on tate-16k against torch, batch 256", "slo-nn", _faster(256), 3.0, times, at_most=False),
     Goal("switching to another subnet", "actuation",
          lambda steps: max(float(step["switch_s"]) for step in steps.values() if "switch_s" in step), 50e-6, duration),
     Goal("a served request beyond the bare call (median)", "served",
@@ -228,20 +219,6 @@ def _scores(step: Mapping[str, Any]) -> list[list[str]]:
     return [*rows, ["noise floor", *shown, "–"]]
 
 
-def slo_nn(steps: Steps) -> list[Table]:
-    found = []
-    for name, step in steps.items():
-        if "batch_size" in step:
-            rows = [
-                [row["way"], f"{100 * row['lost']:.2f} ± {100 * row['standard_error']:.2f}".replace("-", "−"),
-                 *(duration(row[f"{which}_s"]) for which in ("median", "mean", "p99")), times(row["times_torch"])]
-                for row in step["rows"]
-            ]  # fmt: skip
-            title = f"{name}, {step['calls']:,} calls each"
-            found.append(Table(title, ["way", "points lost", "median", "mean", "p99", "× torch"], rows))
-    return found
-
-
 def actuation(steps: Steps) -> list[Table]:
     whats = ("forward_s", "extracted_forward_s", "switch_s", "extracted_switch_s", "load_s")
     rows = [[name, *(duration(step[what]) for what in whats)] for name, step in steps.items()]
@@ -278,7 +255,6 @@ TABLES: dict[str, Callable[[Steps], list[Table]]] = {
     "solo-zoo": labels,
     "pairs": pairs,
     "predictors": predictors,
-    "slo-nn": slo_nn,
     "actuation": actuation,
     "served": served,
     "backends": backends,

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from slotool.elastic.activators.input_errors import check_rows
 from slotool.elastic.activators.inputs import sparse_rows
-from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.device_layers import DeviceLayer
+from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
@@ -58,12 +58,41 @@ class _Module:
         return logits
 
 
+class _DeviceLayer:
+    """Weights and bias of one layer, float32, held once: by rows, or by columns where inputs are ``sparse``, which need
+    but the columns of their features."""
+
+    def __init__(self, layer: DenseLayer, link: Link, *, sparse: bool = False):
+        self._link, self.units, self.inputs = link, layer.units, layer.inputs
+        self.is_sparse = sparse
+        stored = layer.weights.T if sparse else layer.weights
+        self._stored, self.bias = (link.to_device(np.ascontiguousarray(array)) for array in (stored, layer.bias))
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """float32 [units, inputs]; a view."""
+        return self._stored.T if self.is_sparse else self._stored
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """w·x + b of every node: float32 [n, units] from [n, inputs]."""
+        return torch.addmm(self.bias, x, self.weights.T)
+
+    def product_of_rows(self, rows: Any) -> torch.Tensor:
+        """The same of a CSR matrix of the host, whose indices must be below ``inputs``: float32 [n, units]. Of a layer
+        that is ``sparse``."""
+        starts, end = rows.indptr[:-1].astype(np.int64), int(rows.indptr[-1])
+        parts = (rows.indices[:end].astype(np.int64), starts, rows.data[:end].astype(np.float32, copy=False))
+        indices, offsets, values = map(self._link.to_device, parts)
+        summed = functional.embedding_bag(indices, self._stored, offsets, mode="sum", per_sample_weights=values)
+        return summed + self.bias
+
+
 class _SparseChain:
     """Dense layers with ReLU between them, whose inputs come as CSR matrices or as arrays."""
 
     def __init__(self, name: str, mlp: MLP, link: Link):
         self._name, self._link = name, link
-        self._layers = [DeviceLayer(layer.view, link, sparse=not at) for at, layer in enumerate(mlp.layers)]
+        self._layers = [_DeviceLayer(layer.view, link, sparse=not at) for at, layer in enumerate(mlp.layers)]
 
     def __call__(self, x: Any, check: Check) -> torch.Tensor:
         first, *others = self._layers

@@ -17,7 +17,6 @@ from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.kernels.compiled import Compiled
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.on_device import DeviceSloNN
 from slotool.elastic.activators.pruning import prune
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.updates import TableUpdates
@@ -170,7 +169,6 @@ def test_what_is_for_dense_layers_only_is_refused_in_a_sentence() -> None:
     for way in (
         lambda: with_weight_dtype(model(), data(), "int8"),
         lambda: prune(usual().mlp, data()),
-        lambda: DeviceSloNN(model(), "cpu"),
     ):
         with pytest.raises(InputError, match="has convolutions"):
             way()

@@ -1,4 +1,4 @@
-"""Families, SLO-NNs and supernets on GPUs: simulated ones, one of tensors without values, real ones where there are.
+"""Families, supernets and last-layer SLO-NNs on GPUs: simulated, of tensors without values, and real.
 
 What only a real device shows is marked ``cuda``.
 """
@@ -10,7 +10,6 @@ from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ import torch
 
 from slotool.elastic.activators.last_layer.cutting import Features
 from slotool.elastic.activators.last_layer.model import LastLayerSloNN
-from slotool.elastic.activators.on_device import DeviceSloNN
-from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.best_labels import BestLabels
 from slotool.elastic.family import Family, Version
 from slotool.elastic.model import ElasticModel
@@ -56,8 +53,6 @@ def last_layer() -> LastLayerSloNN:
 MODELS: dict[str, tuple[Callable[[], ElasticModel], Callable[[int], Any]]] = {
     "family": (family, lambda n: examples(False, n, n)),
     "sparse family": (lambda: family(True), lambda n: examples(True, n, n)),
-    "slo-nn": (dense_model, lambda n: examples(False, n, n)),
-    "sparse slo-nn": (sparse_model, lambda n: examples(True, n, n)),
     "last layer": (last_layer, lambda n: np.random.default_rng(n).random((n, 7), dtype=np.float32)),
     "convolutions": (lambda: supernet("convolutional"), images),
     "attention": (lambda: supernet("transformer"), images),
@@ -119,51 +114,10 @@ def test_all_tensors_are_on_the_gpu_and_the_host_waits_for_the_answers_alone(nam
     points, x = model.points, inputs(6)
     if isinstance(model, Family):
         assert all(version.mlp.dense for version in model.versions)
-    with fake_cuda(), mock.patch("slotool.elastic.activators.gpu_kernels.find_spec", return_value=None):
+    with fake_cuda():
         there = model.on("cuda:0")
         for point in points:
             assert there.forward(x, point).shape == (6, model.classes)
-            if isinstance(there, DeviceSloNN):
-                assert there.top(x, 3, point=point)[0].shape == (6, 3)
-
-
-@pytest.mark.parametrize("ranker", list(RANKERS))
-def test_no_ranker_has_the_host_wait(ranker: str) -> None:
-    model = dense_model(ranker)
-    with fake_cuda(), mock.patch("slotool.elastic.activators.gpu_kernels.find_spec", return_value=None):
-        there: Any = model.on("cuda:0")
-        with mock.patch.object(type(there._link), "to_host", side_effect=there._link.to_host) as waits:
-            there.top(examples(False, 3, 1), 2, point=model.points[0])
-    assert waits.call_count == 1
-
-
-def test_the_first_layer_of_sparse_inputs_is_held_once() -> None:
-    model = sparse_model()
-    weights = sum(layer.weights.nbytes + layer.bias.nbytes for layer in model.mlp.layers)
-    moved: list[int] = []
-    with (
-        simulated_cuda(),
-        mock.patch("slotool.transfers.page_locked", side_effect=lambda shape, dtype: noted(moved, shape, dtype)),
-    ):
-        there = model.on("cuda:0")
-        tables = sum(
-            activator.lists.lists.size + activator.lists.overall.size for activator in model.activators.values()
-        )
-        assert (
-            weights
-            <= sum(moved)
-            < weights + 8 * 4 * tables + sum(a.ranker.nbytes * 4 for a in model.activators.values())
-        )
-        moved.clear()
-        there.forward(examples(True, 4, 1), model.points[0])
-        # A call moves its inputs and its answers, nothing else.
-        assert sum(moved) < 4 * (FEATURES * 20 + CLASSES * 4 + 100)
-
-
-def noted(moved: list[int], shape: Any, dtype: torch.dtype) -> torch.Tensor:
-    made = torch.empty(tuple(shape), dtype=dtype)
-    moved.append(made.nbytes)
-    return made
 
 
 def test_subnets_share_their_weights_on_a_gpu(gpu: str) -> None:
@@ -184,17 +138,6 @@ def test_subnets_share_their_weights_on_a_gpu(gpu: str) -> None:
         assert torch.cuda.memory_allocated(gpu) == before
 
 
-def test_labels_of_named_tensors_come_from_the_gpu(gpu: str) -> None:
-    from slotool.elastic.best_labels import columns_of_rows
-
-    model, x = BestLabels(sparse_model()), columns_of_rows(examples(True, 5, 3))
-    there = model.on(gpu)
-    assert there.device == gpu
-    np.testing.assert_allclose(
-        there.respond(x, model.points[0])["scores"], model.respond(x, model.points[0])["scores"], rtol=1e-3, atol=1e-3
-    )
-
-
 @pytest.mark.parametrize("broken", ["beyond", "width"])
 def test_features_that_there_are_not_do_not_reach_a_gpu(broken: str, gpu: str) -> None:
     """There they would be addresses."""
@@ -207,17 +150,8 @@ def test_features_that_there_are_not_do_not_reach_a_gpu(broken: str, gpu: str) -
         there.forward(x, there.points[0])
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("n", [1, 256])
-def test_a_real_gpu_finds_the_best_labels_in_one_launch_or_several(n: int) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    model, x = sparse_model(), examples(True, n, n)
-    there = model.on("cuda:0")
-    assert isinstance(there, DeviceSloNN)
-    for point in model.points[:-1]:
-        expected = model.top(x, 5, point=point)
-        for quicker in (True, False):
-            with mock.patch.object(there._output, "_measured", return_value=quicker):
-                there._output._is_quicker.clear()
-                np.testing.assert_allclose(there.top(x, 5, point=point)[1], expected[1], rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("model", [dense_model, sparse_model, lambda: BestLabels(sparse_model())])
+def test_an_slo_nn_computes_on_the_cpu_only(model: Callable[[], ElasticModel]) -> None:
+    with simulated_cuda(), pytest.raises(InputError, match="computes on cpu only, not on cuda:0"):
+        model().on("cuda:0")
+    assert dense_model().on("cpu") is dense_model()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool import devices
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
@@ -209,14 +208,6 @@ class SloNN(ElasticModel):
     def reference_model(self) -> SloNN:
         """The model with float32 weights where all layers are int8 at 100 %, else itself."""
         return self.at_int8(False) if self.all_int8 else self
-
-    def on(self, device: str) -> ElasticModel:
-        """The model on ``device``: itself on the CPU, where calls are compiled; by PyTorch on a GPU."""
-        if devices.required(device) == self.device:
-            return self
-        from slotool.elastic.activators.on_device import DeviceSloNN
-
-        return DeviceSloNN(self, device)
 
     def forward_numpy(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """``forward`` in plain NumPy, layer by layer: the reference for the compiled calls."""

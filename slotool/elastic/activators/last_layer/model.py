@@ -62,12 +62,20 @@ class LastLayerSloNN(ElasticModel):
         return self.head.top(self.features(self._checked(x)), p, point=point, accuracy=accuracy)
 
     def on(self, device: str) -> ElasticModel:
+        """The same with ``features`` on ``device``; ``head`` stays on the CPU, where its calls are compiled."""
         if devices.required(device) == self.device:
             return self
-        return DeviceLastLayerSloNN(self, device)
+        front = self.features.model.on(device)
+        placed = LastLayerSloNN(self.name, Features(front, self.input_shape), self.head, self.front)
+        placed.device = front.device
+        return placed
 
     def _checked(self, x: np.ndarray) -> np.ndarray:
-        return checked(x, self.name, self.input_shape)
+        """``x`` as float32 [n, *input_shape]. Raises ``InputError`` for inputs of another shape."""
+        x = np.ascontiguousarray(x, dtype=np.float32)
+        if x.shape[1:] != self.input_shape:
+            raise InputError(f"{self.name} takes inputs {list(self.input_shape)}, not {list(x.shape[1:])}")
+        return x
 
     def with_head(self, head: SloNN) -> LastLayerSloNN:
         """The same network with other tables."""
@@ -98,35 +106,3 @@ class LastLayerSloNN(ElasticModel):
         except InputError as error:
             raise ArtifactError(f"{artifact.path}: {error}") from error
         return cls(artifact.name, features, head, front)
-
-
-class DeviceLastLayerSloNN(ElasticModel):
-    """``model`` with its network and its last layer on ``device``. What the network makes of an input comes to the host
-    in between: two libraries share no memory of a device here, and the host waits once more.
-
-    Raises as ``ElasticModel.on`` does.
-    """
-
-    compiles = True
-    leaves_out = True
-
-    def __init__(self, model: LastLayerSloNN, device: str):
-        features, front = model.features, model.features.model.on(device)
-        self._features, self._head = Features(front, features.input_shape), model.head.on(device)
-        self.name, self.device, self.points, self.classes = model.name, front.device, model.points, model.classes
-        self.input_shape, self.whole_inputs = model.input_shape, model.whole_inputs
-
-    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        self.require(point)
-        return self._head.forward(self._features(checked(x, self.name, self.input_shape)), point)
-
-    def top(self, x: np.ndarray, p: int = 1, *, point: OperatingPoint | None = None) -> tuple[np.ndarray, np.ndarray]:
-        return self._head.top(self._features(checked(x, self.name, self.input_shape)), p, point=point)
-
-
-def checked(x: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """``x`` as float32 [n, *shape]. Raises ``InputError`` for inputs of another shape than the model ``name`` takes."""
-    x = np.ascontiguousarray(x, dtype=np.float32)
-    if x.shape[1:] != shape:
-        raise InputError(f"{name} takes inputs {list(shape)}, not {list(x.shape[1:])}")
-    return x
