@@ -32,6 +32,11 @@ class Diagnosis(Result):
     schema = "doctor"
 
     @property
+    def exit_code(self) -> int:
+        """1 if something that slotool needs is missing."""
+        return int(not self.ok)
+
+    @property
     def ok(self) -> bool:
         """Whether nothing that slotool needs is missing."""
         return not self.missing
@@ -63,9 +68,12 @@ class Diagnosis(Result):
 
 
 def doctor() -> Diagnosis:
-    """Facts of this machine, versions, plugins, and what is missing or makes latencies noisy.
+    """Print machine, versions, plugins, and what is missing.
 
-    Plugins are imported, to say which cannot be used.
+    It also lists what makes latencies noisy. Plugins are imported, to find those that cannot be used. The command exits
+    with 1 when something that slotool needs is missing.
+
+    Example: slotool doctor --json
 
     Returns:
         A ``Diagnosis``: ``ok``, ``machine``, ``advice``, ``missing``, ``plugins``.

@@ -24,14 +24,18 @@ def evaluate_drift(
     *,
     confidence: float = 0.99,
 ) -> DriftVerdict:
-    """Watch every tier by a sequential test of labelled feedback, whenever you look.
+    """Watch every tier by a sequential test of feedback.
 
-    Rules made per group are watched for each group. A guarantee is confirmed when the feedback alone shows it to hold.
+    You may look after every request. Rules made per group are watched for each group. A guarantee is confirmed when the
+    feedback alone shows it to hold. The command exits with 1 when a guarantee no longer holds.
+
+    Example: slotool evaluate-drift rules.json feedback.parquet
 
     Args:
-        rules: Rules, or their file.
-        feedback: Outcome table of labelled requests, or its file, in the order of arrival.
-        confidence: Probability of no alarm while all guarantees hold; and that none is confirmed that does not.
+        rules: Rules, as ``gen_rules`` writes them.
+        feedback: Outcome table of labelled requests, in the order of arrival.
+        confidence: Probability of no alarm while all guarantees hold. It is also that of no confirmed guarantee that
+            does not hold.
 
     Returns:
         ``alarms``, how many guarantees no longer hold, and ``confirmed``; ``frame()`` has a row per watched ensemble
@@ -73,6 +77,11 @@ class DriftVerdict(Result):
     def warnings(self) -> list[str]:
         """Return a remark if the feedback is about other models than the rules."""
         return [f"the rules were {self.changed}"] if self.changed else []
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a guarantee no longer holds."""
+        return int(self.alarms > 0)
 
     @property
     def alarms(self) -> int:

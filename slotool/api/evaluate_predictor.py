@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.api.chosen_predictor import Chosen
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
@@ -22,6 +22,7 @@ from slotool.api.predictor_scores import (
     relative,
 )
 from slotool.api.result import Result
+from slotool.api.values import at_least
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +95,7 @@ class PredictorEvaluation(Result):
         ]
 
 
+@command_line(names={"graphs": "--graphs -g"}, needs={"force": "out"})
 @writes("out")
 def evaluate_predictor(
     predictor: str | Path,
@@ -103,26 +105,29 @@ def evaluate_predictor(
     device: str | None = None,
     backend: str | None = None,
     precision: str | None = None,
-    threads: int | None = None,
-    batch_size: int | None = None,
+    threads: Annotated[int, at_least(1)] | None = None,
+    batch_size: Annotated[int, at_least(1)] | None = None,
     out: str | Path | None = None,
     force: bool = False,
 ) -> PredictorEvaluation:
     """Score a predictor of solo latency on measured networks.
 
-    Of tables that mix settings it takes the rows of the predictor's own.
+    Finds errors, rank correlation, and how many labels its intervals cover. Of tables that mix settings it takes the
+    rows of the predictor's own.
+
+    Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs networks.parquet
 
     Args:
         predictor: Predictor artifact, from ``train_predictor`` or ``adapt_predictor``.
-        latency: Latency tables of the measured networks, Parquet or CSV, one or several.
-        graphs: Graph files that hold these networks, one or several.
-        device: Of a predictor of several settings, that of this device, or of a name that begins so. The next four
-            choose as well; a choice that leaves several is an error.
-        backend: What runs the networks, such as ``"torch"``.
-        precision: What numbers are computed in, such as ``"amp"``.
-        threads: Number of compute threads.
-        batch_size: Inputs in one call.
-        out: Also write a table of measured and predicted latencies here.
+        latency: Latency table (Parquet or CSV) of measured networks; repeatable.
+        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        device: Device to score, if the predictor covers several. The beginning of its name is enough; a choice that
+            leaves several settings is an error.
+        backend: Backend to score, if the predictor covers several.
+        precision: Precision to score, such as ``"amp"``.
+        threads: Number of compute threads to score.
+        batch_size: Batch size to score.
+        out: Table of measured and predicted latencies to write.
         force: Replace ``out`` if it exists.
 
     Returns:
@@ -135,6 +140,7 @@ def evaluate_predictor(
         ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
         AlreadyExistsError: ``out`` exists.
     """
+    from slotool.api.chosen_predictor import Chosen
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.colocation import PredictorArtifact
     from slotool.predictors.evaluation import differences, evaluate_on, rows_to_pick

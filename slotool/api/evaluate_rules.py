@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.gen_rules import priced
 from slotool.api.generated_rules import weakest_group
@@ -15,6 +16,7 @@ from slotool.api.inputs import FilePath, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -29,33 +31,38 @@ SMALL_EXCESS = 0.05
 MAX_COST_SPREAD = 2.0
 
 
+@command_line(needs={"force": "plot"})
 @writes("plot")
 def evaluate_rules(
     rules: FilePath | RuleSet,
     outcomes: FilePath | OutcomeTable,
     *,
-    folds: int | None = None,
+    folds: Annotated[int, at_least(2)] | None = None,
     prices: FilePath | Mapping[str, float] | None = None,
     plot: FilePath | None = None,
     significance: float = 0.05,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> RulesVerdict:
-    """Replay every tier on held-out outcomes: degradation against tolerance, and time and cost saved.
+    """Replay every tier on held-out outcomes.
 
-    A tier's mean may exceed its tolerance on a sample although the tolerance holds; ``violations`` counts the tiers for
-    which that is no chance.
+    Finds degradation against tolerance, and time and cost saved. A tier's mean may exceed its tolerance on a sample
+    although the tolerance holds: only a significant excess is a violation. The command exits with 1 on a violation.
+
+    Example: slotool evaluate-rules rules.json fresh-outcomes.parquet
+
+    Example: slotool evaluate-rules rules.json outcomes.parquet --folds 10
 
     Args:
-        rules: Rules, or their file.
-        outcomes: Outcome table, or its file, that the rules were not made from.
-        folds: Cross-validate: make rules of the same settings from all folds but one. At least 2.
-        prices: Price of a call by version, or a price list as of ``import_outcomes``, in place of the table's costs;
+        rules: Rules, as ``gen_rules`` writes them.
+        outcomes: Outcome table (Parquet or CSV) that the rules were not made from.
+        folds: Cross-validate: make rules of the same settings from all folds but one.
+        prices: Price of a call: a list as of ``import_outcomes``, or prices by version. They replace the table's costs;
             with ``folds`` the rules are made at these prices too.
-        plot: File for a plot (PNG) of tolerance against observed degradation.
-        significance: Level at which a violation counts, over all tiers and folds.
+        plot: Plot (PNG) of tolerance against observed degradation.
+        significance: Significance level of a violation, over all tiers and folds.
         force: Replace ``plot`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: "auto", True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``violations``, an integer; ``frame()`` has a row per tier.
@@ -111,6 +118,11 @@ class RulesVerdict(Result):
 
     schema = "evaluate-rules"
     rows_key = "tiers"
+
+    @property
+    def exit_code(self) -> int:
+        """1 on a significant violation."""
+        return int(self.violations > 0)
 
     @property
     def violations(self) -> int:

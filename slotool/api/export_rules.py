@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part
 from slotool.api.inputs import FilePath, loaded
 from slotool.api.outputs import writes
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from slotool.rules import RuleSet
 
 
+@command_line(required=("out",))
 @writes("out")
 def export_rules(
     rules: FilePath | RuleSet,
@@ -25,15 +27,18 @@ def export_rules(
     to: Literal["python", "json"] = "python",
     force: bool = False,
 ) -> ExportedRules:
-    """Write rules as a Python file without dependencies, or as JSON for another gateway.
+    """Write rules as plain Python or JSON.
 
-    Both make the decisions of the rules. A Python file has ``route(request, versions, tolerance, objective)``, where
-    ``versions`` are functions by name that return an answer and its confidence.
+    Both make the decisions of the rules, where slotool does not run. A Python file needs no package; it has
+    ``route(request, versions, tolerance, objective)``, where ``versions`` are functions by name that return an answer
+    and its confidence.
+
+    Example: slotool export-rules rules.json --to python -o router.py
 
     Args:
-        rules: Rules, or their file.
+        rules: Rules, as ``gen_rules`` writes them.
         out: File to write.
-        to: ``"python"`` or ``"json"``.
+        to: ``"python"``: a file without dependencies; or ``"json"``.
         force: Replace ``out`` if it exists.
 
     Returns:

@@ -9,8 +9,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from slotool.api.arguments import Parameters, Returned, by_name, naming_arguments, require_types
+from slotool.api.arguments import Parameters, Returned, by_name, naming_arguments
 from slotool.errors import ArgumentError
+from slotool.extras import require
 
 
 def writes(
@@ -19,7 +20,7 @@ def writes(
     """Of a function whose parameters ``files`` and ``folders`` name what it writes; None writes nothing.
 
     Before it runs, the function raises ``ArgumentError`` where an output is also an input, or holds one, or is given
-    twice, or cannot be written, and as ``typed`` functions do.
+    twice, or cannot be written.
     """
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -29,7 +30,6 @@ def writes(
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
             with naming_arguments(signature):
                 given = by_name(function, signature, args, kwargs)
-                require_types(function, signature, given)
                 outputs = {name: Path(given[name]) for name in (*files, *folders) if _is_path(given.get(name))}
                 others = {name: value for name, value in given.items() if name not in outputs}
                 read = [name for name in others if "Path" in str(signature.parameters[name].annotation)]
@@ -110,6 +110,8 @@ def _is_path(value: Any) -> bool:
 
 def _require_writable(name: str, path: Path, *, is_folder: bool) -> None:
     """Raises ``ArgumentError`` where nothing can be written at ``path``; what stands there is left to the function."""
+    if name in ("plot", "plots"):
+        require("matplotlib", needed_by="drawing plots")
     if is_folder and path.is_file():
         raise ArgumentError(name, f"{path} is a file; a folder is written, choose another name")
     if not is_folder and path.is_dir():

@@ -29,14 +29,22 @@ def report(
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Report:
-    """Plot everything found as one page that works offline; the same plots lie as PNG in a folder next to it.
+    """Plot everything found as one page.
+
+    That is measured and predicted latency, studies of predictors, accuracy against k and latency, tolerance tiers,
+    switching plans, served latency, slow-down and deadlines kept under co-location. The page is one self-contained file
+    that works offline; the same plots lie as PNG in a folder next to it.
+
+    Example: slotool report . -o report.html
+
+    Example: slotool report requests.parquet outcomes.parquet -o load.html --title "Load test"
 
     Args:
         paths: Tables, rules, plans, artifacts, and folders of them.
-        out: The page, an .html file.
+        out: Page to write, an .html file.
         title: The page's heading.
         force: Replace ``out`` and its folder if they exist.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: "auto", True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``figures``, the data of the plots; ``frame()`` has a row per plot.

@@ -46,6 +46,14 @@ class Result(ABC):
         """Remarks that stand below what is shown."""
         return ()
 
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command that prints this; 1 where its verdict is negative."""
+        return 0
+
+    def judge(self) -> None:  # noqa: B027  (most results have no verdict)
+        """Raise ``PromiseBroken`` or ``RunError`` if the verdict is negative or missing."""
+
     @cached_property
     def document(self) -> dict[str, Any]:
         """The JSON document: ``schema``, ``schema_version`` and the keys that docs/reference/json lists."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+import slotool
 from slotool import __version__, factories
 from slotool.cli import (
     adapt_predictor,
@@ -19,13 +20,8 @@ from slotool.cli import (
     choose_points,
     compare_predictors,
     demo,
-    doctor,
     evaluate,
     evaluate_colocated,
-    evaluate_drift,
-    evaluate_predictor,
-    evaluate_rules,
-    export_rules,
     family,
     gen_rules,
     gen_switching_plan,
@@ -37,7 +33,6 @@ from slotool.cli import (
     predict,
     predict_points,
     profile,
-    report,
     serve,
     simulate,
     terminal,
@@ -48,15 +43,16 @@ from slotool.cli import (
 )
 from slotool.cli.commands import EXAMPLE, HELP_COLUMNS, Command, Group, keeping_inputs
 from slotool.cli.failures import INTERRUPTED, report_failure
+from slotool.cli.from_signature import add_command
 from slotool.process import end_without_collecting
 
 SUMMARY = "Measure and predict latency of networks; serve them within deadlines and error tolerances."
 
 FIRST_STEP = "slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms"
 
-# The commands of each file, by theme, in the order in which they are used.
-THEMES: Mapping[str, tuple[ModuleType, ...]] = {
-    "Start": (demo, doctor),
+# Functions that are commands, and files that register commands of their own, by theme, in the order of use.
+THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
+    "Start": (demo, "doctor"),
     "Measure and predict": (
         generate,
         capture,
@@ -64,7 +60,7 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
         train_predictor,
         train_colocation_predictor,
         adapt_predictor,
-        evaluate_predictor,
+        "evaluate_predictor",
         compare_predictors,
         calibrate,
         predict,
@@ -83,14 +79,14 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
         import_outcomes,
         gen_rules,
         gen_switching_plan,
-        evaluate_rules,
-        evaluate_drift,
-        export_rules,
+        "evaluate_rules",
+        "evaluate_drift",
+        "export_rules",
         plan,
         simulate,
         serve,
         loadtest,
-        report,
+        "report",
     ),
 }
 
@@ -108,7 +104,10 @@ def _application() -> typer.Typer:
     for theme, files in THEMES.items():
         for file in files:
             own = typer.Typer()
-            file.register(own)
+            if isinstance(file, str):
+                add_command(own, getattr(slotool, file))
+            else:
+                file.register(own)
             _dress(own, theme)
             app.registered_commands += own.registered_commands
             app.registered_groups += own.registered_groups
@@ -163,7 +162,7 @@ def main() -> None:
     interrupts.install()
     end_without_collecting()
     try:
-        _command()()
+        _command()(prog_name="slotool")
     except SystemExit as ending:
         # typer makes one of a KeyboardInterrupt; a command that answers a signal itself ends otherwise.
         if ending.code == INTERRUPTED and interrupts.received():
