@@ -111,8 +111,6 @@ def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
     add_popular(bench, models["clusters"])
     bench.add_session("k = 100 %", models["clusters"], models["clusters"].compiled_session(1), dense=True)
     bench.add_plain("our fused dense kernel, without tables")
-    if not bench.sparse:
-        bench.add_quantized("our int8 network, all nodes", models["clusters"])
     add_torch(bench)
     add_onnx(bench)
     if bench.sparse:

@@ -105,13 +105,6 @@ class Bench:
 
         self.add(what, answer, self.exact_bytes, dense=True, call=lambda *query: kernel(*query, handle, 0.0))
 
-    def add_quantized(self, what: str, model: Any) -> None:
-        """Every node in int8, as ``build-tables`` makes it: what choosing among float32 nodes is held against."""
-        from slotool.elastic.activators.weight_dtype import with_weight_dtype
-
-        session = with_weight_dtype(model, self.data, "int8").compiled_session(1)
-        self.add(what, lambda x: int(session.dense(x)[0]), 0.25 * self.exact_bytes, call=session.dense)
-
     @property
     def exact_bytes(self) -> float:
         """What an answer from all nodes reads, besides the columns of sparse inputs."""

@@ -413,8 +413,6 @@ buckets         integer         buckets of each
 measure         text            what confidence is measured by
 mean_k_by_measure object        mean share of nodes by each measure that was tried
 weight_dtype    text            float32 or int8
-all_int8        flag            whether all layers are int8
-float32_accuracy number?        accuracy of the same network in float32
 bucket_entropy_bits object      entropy of the bucket of an input, bits, by layer
 table_bytes     integer         bytes of the tables
 table_share     number          the same over the bytes of the weights
@@ -428,7 +426,7 @@ payoff.k        list            shares of nodes
 payoff.latency_us list          latency of one query at each, µs, by tables of few examples
 payoff.full_us  number          with all nodes, µs
 payoff.torch_us number          by PyTorch, µs
-payoff.int8_us  number?         with all nodes as int8, µs; null where there are no such kernels
+payoff.int8_us  number?         with all nodes as int8, µs; null where no output layer gets tables
 payoff.largest_paying_k number? greatest share of nodes that is answered sooner than all are
 payoff.timing   object          of these latencies, as `timing` of build-tables
 timing          object          state: stable or disturbed; shares of disturbed calls, of medians whose rounds differ
@@ -491,7 +489,7 @@ payoff.k        list            shares of nodes
 payoff.latency_us list          latency of one query at each, µs, by tables of few examples
 payoff.full_us  number          with all nodes, µs
 payoff.torch_us number          by PyTorch, µs
-payoff.int8_us  number?         with all nodes as int8, µs; null where there are no such kernels
+payoff.int8_us  number?         with all nodes as int8, µs; null where no output layer gets tables
 payoff.largest_paying_k number? greatest share of nodes that is answered sooner than all are
 payoff.timing   object          of these latencies, as `timing` of build-tables
 verdict         text?           why choosing nodes cannot pay
@@ -562,7 +560,6 @@ estimated       flag            whether T(k, β) was estimated
 device          text            cpu, or the GPU that the copies share
 machine         text            fingerprint id of the machine
 deadline_us     number          the solo full network's p95, µs
-full_network    text            which network is the full one
 at_full_p95     list            rows of deadlines at deadline_us
 deadlines[].co_runners integer  busy copies on the same core
 deadlines[].deadline_us number  deadline, µs

@@ -63,7 +63,7 @@ def build_tables(
         bits: Bits per key (K); None: by size and data.
         k: Shares of a layer's nodes; None: by size.
         weight_dtype: ``"float32"``; ``"int8"``: weights of a large output layer at each k below 100 %, which stays
-            exact, else of all layers at 100 %; ``"auto"``: int8 where accuracy holds and fewer bytes are read.
+            exact; ``"auto"``: int8 for a large output layer where accuracy holds.
         allowed_loss: Accuracy that may be lost against the full network. Ranker and confidence measure are chosen for
             it.
         confidence: Confidence of that promise.
@@ -104,6 +104,8 @@ def build_tables(
         )
     pruned = _pruned(reporter, source, prune, prune_loss)
     subject = _subject(source, pruned)
+    if weight_dtype == "int8" and len(subject.mlp.layers) - 1 not in subject.activated:
+        raise ArgumentError("weight_dtype", "int8 is for networks whose output layer gets tables; this one's gets none")
     payoff = _payoff(source, subject, rankers, settings)
     reporter.note(payoff.sentence)
     total = steps(subject, rankers, settings)

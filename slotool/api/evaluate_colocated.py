@@ -49,7 +49,6 @@ class ColocatedEvaluation(Result):
         return {
             **self.provenance,
             "deadline_us": self.measured.deadline_us,
-            "full_network": self.measured.full_network,
             "at_full_p95": self._headline,
             "deadlines": self._rows,
             "accuracy_targets": _aclo(self.measured),
@@ -269,8 +268,6 @@ def _slices(measured: CoLocationResult) -> list[dict[str, Any]]:
 
 def _sentences(measured: CoLocationResult, headline: list[dict[str, Any]]) -> list[str]:
     said = []
-    if measured.full_network != measured.table.provenance["subject"]:
-        said.append("the full network is the reference model in float32; the model's own weights are quantized")
     for found in _slices(measured):
         if found["co_runners"] and found["median_s"]:
             said.append(

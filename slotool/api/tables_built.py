@@ -105,14 +105,12 @@ class TablesBuilt(Result):
     @property
     def verdict(self) -> str | None:
         """Why choosing nodes saves nothing within the allowed loss, or no time, or why that is not decided; None where
-        it saves both, or all layers are int8."""
-        if self.model.all_int8:
-            return None
+        it saves both."""
         return self.promise.verdict() or self.payoff.verdict
 
     @property
     def decided(self) -> bool:
-        return self.model.all_int8 or self.promise.verdict() is not None or self.payoff.decided
+        return self.promise.verdict() is not None or self.payoff.decided
 
     def findings(self) -> dict[str, Any]:
         about = {"payoff": self.payoff.document, "verdict": self.verdict, "decided": self.decided}
@@ -228,10 +226,5 @@ def _of_pruning(pruned: dict[str, Any]) -> str:
 
 
 def _of_rows(document: dict[str, Any]) -> str:
-    if not document["all_int8"]:
-        exact = "; k=full reads float32 ones" if document["weight_dtype"] == "int8" else ""
-        return f"weights of a large output layer are read as {document['weight_dtype']}{exact}"
-    return (
-        f"at 100 % all layers are int8 (in float32 the accuracy is {document['float32_accuracy']:.4f}); accuracy "
-        "targets are met so, which is quicker than choosing among float32 rows"
-    )
+    exact = "; k=full reads float32 ones" if document["weight_dtype"] == "int8" else ""
+    return f"weights of a large output layer are read as {document['weight_dtype']}{exact}"

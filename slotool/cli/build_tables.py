@@ -59,8 +59,8 @@ def build_tables(
         str,
         _tables(
             "--weight-dtype",
-            help="float32; int8: weights of a large output layer at every k below 100 %, else of all layers "
-            "at 100 %; auto: int8 where accuracy holds and fewer bytes are read.",
+            help="float32; int8: weights of a large output layer at every k below 100 %; auto: int8 for a large "
+            "output layer where accuracy holds.",
         ),
     ] = "auto",
     allowed_loss: Annotated[

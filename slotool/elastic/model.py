@@ -37,8 +37,8 @@ class ElasticModel(ABC):
 
     ``points``: cheapest first, the last is the full model. ``input_shape``: shape of one example.
     ``classes``: number of classes. ``name``: what tables call the subject. ``sparse``: its inputs are mostly zeros and
-    come as CSR matrices; it takes arrays too. ``negative_inputs``: whether it answers
-    negative inputs as it does others; ``whole_inputs``: whether it takes whole numbers only, such as the ids of tokens.
+    come as CSR matrices; it takes arrays too. ``whole_inputs``: whether it takes whole numbers only, such as the ids of
+    tokens.
     ``remote_points``: points that another server answers, and the seconds that a
     call may take at most; a server calls them by ``forward_within``, outside its workers. ``signature`` and
     ``task``: of a model with named inputs and outputs of its own, and what these mean (``respond``); None of one with a
@@ -48,7 +48,6 @@ class ElasticModel(ABC):
     """
 
     sparse: bool = False
-    negative_inputs: bool = True
     whole_inputs: bool = False
     remote_points: Mapping[OperatingPoint, float] = MappingProxyType({})
     signature: Signature | None = None
@@ -189,11 +188,6 @@ class ElasticModel(ABC):
     def full(self) -> OperatingPoint:
         """The most accurate point."""
         return self.points[-1]
-
-    @property
-    def reference_model(self) -> ElasticModel:
-        """The model whose full point is exactly the trained network: itself, unless its weights are quantized."""
-        return self
 
     def require(self, point: OperatingPoint) -> None:
         """Raises ``InputError`` when ``point`` is none of ``points``."""

@@ -1,7 +1,6 @@
 """LCAO, ACLO and the full network, solo and co-located with busy copies on one core or GPU (the paper's Figs. 4–6).
 
-The full network, whose uninterfered p95 is the deadline and whose answers are what others lose against, is the
-reference model in float32 (``ElasticModel.reference_model``), also where the model itself has quantized weights.
+The deadline is the p95 of the full network without interference; accuracy is lost against its answers.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ MAX_PAUSES_S = 1.0
 # Deadlines swept by default: so many from the cheapest point's median to the full network's p95, and beyond it.
 DEADLINES_WITHIN, DEADLINES_BEYOND = 8, (1.5, 2.5)
 DEADLINE_QUANTILE = 0.95
-# Subject of the reference model in T(k, β), where no point of the model is it; its name in earlier tables.
-REFERENCE, EARLIER_REFERENCE = "{} reference", "{} as brought"
 
 
 @dataclass(frozen=True)
@@ -58,14 +55,12 @@ class CoLocationSettings:
 @dataclass(frozen=True)
 class CoLocationResult:
     """``table``: the answers of every strategy; ``latency``: T(k, β) that LCAO planned with; ``deadline_us``: the
-    uninterfered full network's p95; ``pauses_s``: by number of copies, how long co-runners held the core at a time;
-    ``full_network``: what ``latency`` calls the network that both are of."""
+    uninterfered full network's p95; ``pauses_s``: by number of copies, how long co-runners held the core at a time."""
 
     table: InterferenceTable
     latency: LatencyTable
     deadline_us: float
     pauses_s: Mapping[int, np.ndarray]
-    full_network: str
 
 
 def measure(
@@ -80,9 +75,8 @@ def measure(
 ) -> CoLocationResult:
     """Answer ``data.test`` by every strategy, solo and co-located, on one core.
 
-    T(k, β) is measured on ``data.validation`` unless ``latency`` gives it, and the reference model wherever
-    it has no row of that one. ``request``: what the copies open (see ``ElasticBackend.open``). Raises ``WorkerError``
-    when a busy copy dies, ``InputError`` as ``Queries`` does.
+    T(k, β) is measured on ``data.validation`` unless ``latency`` gives it. ``request``: what the copies open (see
+    ``ElasticBackend.open``). Raises ``WorkerError`` when a busy copy dies, ``InputError`` as ``Queries`` does.
     """
     run = _Run(model, data, request, settings, progress, [] if latency is None else [latency])
     co_runner_counts = sorted({0, *settings.co_runner_counts})
@@ -93,7 +87,6 @@ def measure(
             with run.co_located(co_runners) as copies:
                 run.profile(co_runners, copies)
         profiled = True
-    run.profile_reference()
     rows: list[dict[str, Any]] = []
     pauses: dict[int, np.ndarray] = {}
     for co_runners in co_runner_counts:
@@ -105,7 +98,7 @@ def measure(
             rows += run.answer(co_runners, copies)
     deadline_us = run.full_us()
     table = InterferenceTable(pd.DataFrame(rows), {**(provenance or {}), "deadline_us": deadline_us})
-    return CoLocationResult(table, run.latency, deadline_us, pauses, run.full_network)
+    return CoLocationResult(table, run.latency, deadline_us, pauses)
 
 
 @dataclass(frozen=True)
@@ -120,21 +113,8 @@ class _Run:
     tables: list[LatencyTable]
 
     @cached_property
-    def reference(self) -> ElasticModel:
-        return self.model.reference_model
-
-    @cached_property
     def asked(self) -> Queries:
         return Queries(self.model, self.data.test)
-
-    @property
-    def full_network(self) -> str:
-        """The reference model's name in tables."""
-        if self.reference is self.model:
-            return self.model.name
-        names = [name.format(self.model.name) for name in (REFERENCE, EARLIER_REFERENCE)]
-        subjects = {subject for table in self.tables for subject in table.rows["subject"]}
-        return next((name for name in names if name in subjects), names[0])
 
     @property
     def latency(self) -> LatencyTable:
@@ -154,23 +134,11 @@ class _Run:
         known, seconds, seed = Queries(self.model, self.data.validation), self.settings.seconds, self.settings.seed
         self.tables.append(back_to_back.profile_rows(known, seconds, co_runners, seed=seed, after_turn=copies.check))
 
-    def profile_reference(self) -> None:
-        """T(k, 0) of the reference model, unless a table has it."""
-        measured = any(self.full_network in set(table.rows["subject"]) for table in self.tables)
-        if measured or self.reference is self.model:
-            return
-        self.progress("the reference model")
-        known, seconds, seed = Queries(self.reference, self.data.validation), self.settings.seconds, self.settings.seed
-        full, name = [self.reference.full], self.full_network
-        with self.co_located(0):
-            self.tables.append(back_to_back.profile_rows(known, seconds, 0, points=full, subject=name, seed=seed))
-
     def full_us(self) -> float:
         """The uninterfered full network's p95."""
-        alone, full = self.latency.where(co_runners=""), self.reference.full
-        return LatencyProfile.of_table(self.full_network, [full], alone, quantile=DEADLINE_QUANTILE).with_co_runners(0)[
-            full
-        ]
+        alone, full = self.latency.where(co_runners=""), self.model.full
+        profile = LatencyProfile.of_table(self.model.name, [full], alone, quantile=DEADLINE_QUANTILE)
+        return profile.with_co_runners(0)[full]
 
     def answer(self, co_runners: int, copies: BusyCopies) -> list[dict[str, Any]]:
         """Rows of an ``InterferenceTable``: all strategies, interleaved."""
@@ -182,7 +150,7 @@ class _Run:
         cheapest = _cheapest(model, profile)
         deadlines_us = self._deadlines(1e6 * self.latency.median_s(model.name, cheapest, co_runners=""))
         strategies = [
-            back_to_back.fixed(FULL_NETWORK, self.reference.full, Queries(self.reference, self.data.test)),
+            back_to_back.fixed(FULL_NETWORK, model.full, asked),
             back_to_back.fixed(LEAST, cheapest, asked),
             *(back_to_back.lcao(chooser, deadline_us, answers, state) for deadline_us in deadlines_us),
             *(back_to_back.aclo(target, asked) for target in settings.targets),
@@ -201,6 +169,6 @@ class _Run:
 
 
 def _cheapest(model: ElasticModel, profile: LatencyProfile) -> OperatingPoint:
-    """The first point, unless the full one is quicker still alone, as a rounded network's may be."""
+    """Return the first point, or the full one where that is faster."""
     alone = profile.with_co_runners(0)
     return min((model.points[0], model.full), key=lambda point: alone.get(point, math.inf))

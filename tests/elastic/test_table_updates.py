@@ -15,7 +15,6 @@ import slotool as library
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
 from slotool.elastic.activators.build import TableSettings, TableSubject, build
-from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.updates import TableUpdates
 from slotool.errors import InputError
@@ -77,32 +76,6 @@ def test_without_labels_no_more_is_promised_than_the_full_network_kept() -> None
     assert (now.calibration.accuracy <= full + 1e-12).all()
     with pytest.raises(InputError, match="cannot be met"):
         now.top(late.test.x[:1], accuracy=full + 1e-6)
-
-
-def test_where_all_layers_are_int8_the_promise_is_what_int8_keeps() -> None:
-    """Weights that hardly survive rounding: one column of the last layer makes its steps too coarse for the others."""
-    data, network = load_dataset("digits"), trained().mlp
-    last = network.layers[-1]
-    # An input of the last layer that is always 0 costs the float32 network nothing.
-    weights = np.column_stack([last.weights, np.full(last.units, 40.0, dtype=np.float32)])
-    before = network.layers[-2]
-    mute = DenseLayer(before.name, np.vstack([before.weights, 0 * before.weights[:1]]), np.append(before.bias, -1.0))
-    mute = replace(mute, bias=mute.bias.astype(np.float32))
-    coarse = MLP(network.input_shape, (*network.layers[:-2], mute, DenseLayer(last.name, weights, last.bias)))
-    model = build("digits", TableSubject(coarse, data), "clusters", TableSettings(SHARES)).at_int8()
-    assert model.all_int8
-    counted = data.validation
-    updates = TableUpdates(model, half_life=len(counted))
-    updates.count(counted.x, counted.y)
-    hits = model.forward(counted.x, model.full).argmax(axis=1) == counted.y
-    exact = coarse.logits(counted.x.reshape(-1, 64)).argmax(axis=1) == counted.y
-    served = hits.mean()
-    assert served < exact.mean()
-    evidence = updates.updated().calibration.evidence_by_point
-    assert evidence is not None
-    assert evidence.lost[-1] == (exact & ~hits).sum()
-    assert updates.updated().calibration.by_point[-1] == pytest.approx(served)
-    assert updates.updated().calibration.accuracy.max() <= served + 1e-12
 
 
 def test_what_updates_the_lists_has_no_part_in_the_evidence_and_the_other_way_round() -> None:

@@ -140,7 +140,7 @@ def random_model(rng: Rng, convolutions: bool = False, sparse: bool = False) -> 
     accuracy = np.sort(rng.random(len(thresholds)))
     calibration = ThresholdCalibration(thresholds, accuracy, np.append(np.sort(rng.random(len(shares))), accuracy[-1]))
     last_activated = len(mlp.layers) - 1 in activators
-    int8 = bool(rng.random() < 0.4) and (last_activated or (mlp.dense and not sparse))
+    int8 = bool(rng.random() < 0.4) and last_activated
     return SloNN("fuzz", mlp, shares, activators, confidence, calibration, {}, int8=int8, sparse=sparse)
 
 
@@ -341,25 +341,18 @@ def fuzz(seconds: float, tries: int = sys.maxsize, seed: int = 0, kinds: tuple[s
 def compile_for(kinds: list[str]) -> None:
     """All forms that queries of these kinds take: a minute or more, which is none of anybody's budget."""
     for kind in kinds:
-        sparse, wanted = kind == "sparse", {False} if kind != "dense" else {False, True}
-        for seed in range(1_000):
-            rng = np.random.default_rng(seed)
-            model = random_model(rng, kind == "convolutions", sparse)
-            if model.all_int8 not in wanted:
-                continue
-            wanted.remove(model.all_int8)
-            x = random_inputs(rng, model, 20, sparse)
-            shaped = x if sparse else x.reshape(20, *model.input_shape)
-            for point, n in itertools.product((model.points[0], model.full), (1, 20)):
-                model.forward(shaped[:n], point)
-                model.top(shaped[:n], point=point)
-                model.compiled_session(point=point).row(x, 0)
-            if model.mlp.dense:
-                model.compiled_session().sparse(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.float32))
-            if not sparse:
-                model.confidences(shaped[:1])
-            if not wanted:
-                break
+        sparse, rng = kind == "sparse", np.random.default_rng(0)
+        model = random_model(rng, kind == "convolutions", sparse)
+        x = random_inputs(rng, model, 20, sparse)
+        shaped = x if sparse else x.reshape(20, *model.input_shape)
+        for point, n in itertools.product((model.points[0], model.full), (1, 20)):
+            model.forward(shaped[:n], point)
+            model.top(shaped[:n], point=point)
+            model.compiled_session(point=point).row(x, 0)
+        if model.mlp.dense:
+            model.compiled_session().sparse(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.float32))
+        if not sparse:
+            model.confidences(shaped[:1])
 
 
 if __name__ == "__main__":

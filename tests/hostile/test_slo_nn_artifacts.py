@@ -236,6 +236,23 @@ def test_crafted_descriptions_are_refused(tmp_path: Path) -> None:
         refused(path, None)
 
 
+def test_int8_in_all_layers_is_refused_with_the_version_that_reads_it(tmp_path: Path) -> None:
+    model = next(m for m in map(hidden_only, range(5_000)) if m is not None)
+    path = stored(model, tmp_path / "earlier")
+    description = json.loads((path / DESCRIPTION_FILE).read_text())
+    (path / DESCRIPTION_FILE).write_text(json.dumps({**description, "int8": True}))
+    reseal(path)
+    with pytest.raises(
+        ArtifactError, match=r"int8 weights in all layers left slotool; slotool \d+\.\d+\.\d+ of \d{4}-"
+    ):
+        SloNN.load(open_artifact(path))
+
+
+def hidden_only(seed: int) -> SloNN | None:
+    model = kernel_fuzz.random_model(np.random.default_rng(seed))
+    return None if len(model.mlp.layers) - 1 in model.activators else model
+
+
 GEOMETRIES: list[tuple[str, Any]] = [
     ("shape", [1, 1, 1]),
     ("shape", [-1, -9, 9]),

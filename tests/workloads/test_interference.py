@@ -100,38 +100,6 @@ def test_alone_the_measured_profile_is_planned_with_and_deadlines_are_swept(esti
     assert [answers.mean_k for answers in chosen.table.answers("lcao", 0)][-1] == pytest.approx(1.0)
 
 
-class Quantized(Halved):
-    """Halved, except for its full point: as if quantized with a large step."""
-
-    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        return np.zeros_like(x) if point == FULL else super().forward(x, point)
-
-    @property
-    def reference_model(self) -> ElasticModel:
-        return Halved()
-
-
-def test_a_quantized_model_is_compared_with_its_reference_model() -> None:
-    split = Split(np.eye(4, dtype=np.float32), np.arange(4))
-    data, settings = (
-        SimpleNamespace(validation=split, test=split),
-        CoLocationSettings((0,), seconds=0.02, deadlines_us=(1e6,)),
-    )
-    measured = measure(Quantized(), data, {}, settings)
-    (row,) = measured.table.summary()
-    assert (row["mean_k"], row["lost"]) == (1.0, 0.75), "its full point names class 0 whatever it is asked"
-    assert measured.full_network == "halved reference"
-    reference = measured.latency.where(subject=measured.full_network).rows
-    assert [list(reference[column]) for column in ("point", "co_runners")] == [["full"], [""]]
-    assert measured.deadline_us == pytest.approx(1e6 * np.quantile(reference["samples_s"].iloc[0], 0.95))
-    again = measure(Quantized(), data, {}, settings, latency=measured.latency)
-    assert (again.deadline_us, len(again.latency)) == (measured.deadline_us, len(measured.latency))
-    rows = measured.latency.rows.replace({"subject": {"halved reference": "halved as brought"}})
-    earlier = measure(Quantized(), data, {}, settings, latency=LatencyTable(rows))
-    assert earlier.full_network == "halved as brought", "tables of earlier versions are read"
-    assert len(earlier.latency) == len(measured.latency)
-
-
 def test_a_table_of_schema_version_1_reads_as_the_present_one(tmp_path: Path) -> None:
     ways = [fixed("full", FULL, queries())]
     run(ways, queries(), 0.001)

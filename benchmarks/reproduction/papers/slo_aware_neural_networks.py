@@ -132,7 +132,7 @@ def _full(workspace: Workspace) -> Found:
     rows, ratios, said = [], [], []
     for network in _networks(workspace):
         document = _built(workspace, network)
-        model = SloNN.load(open_artifact(workspace.path(f"{network.name}-auto"))).reference_model
+        model = SloNN.load(open_artifact(workspace.path(f"{network.name}-auto")))
         x = _test_inputs(network)
         promised = model.fixed_for(ALLOWED_LOSS)
         every, few = StageTimes.of(model, x), StageTimes.of(model, x, promised)

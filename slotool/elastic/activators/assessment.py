@@ -71,8 +71,6 @@ def assess(model: SloNN, source: Version, test: Any) -> dict[str, Any]:
         "measure": model.measure,
         "mean_k_by_measure": model.mean_k,
         "weight_dtype": "int8" if model.int8 else "float32",
-        "all_int8": model.all_int8,
-        "float32_accuracy": _float32_accuracy(model, test) if model.all_int8 else None,
         "bucket_entropy_bits": {model.mlp.layers[at].name: bits for at, bits in model.entropy.items()},
         "table_bytes": model.table_bytes,
         "table_share": model.table_share,
@@ -82,12 +80,6 @@ def assess(model: SloNN, source: Version, test: Any) -> dict[str, Any]:
         "accuracy_targets": aclo_sweep(model, test.x, answers.correct),
         "ideal_mean_k": ideal_k(model, answers.correct),
     }
-
-
-def _float32_accuracy(model: SloNN, test: Any) -> float:
-    """Of the network as it was before it was quantized."""
-    exact = model.at_int8(False)
-    return float((exact.forward(test.x, exact.full).argmax(axis=1) == test.y).mean())
 
 
 def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float]) -> list[dict[str, Any]]:

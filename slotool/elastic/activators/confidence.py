@@ -298,18 +298,6 @@ class ThresholdCalibration:
         level = int(np.searchsorted(self.accuracy, accuracy))
         return float(self.thresholds[level]) if level < len(self.accuracy) else None
 
-    def with_full(self, accuracy: float, lost: int = 0, gained: int = 0) -> ThresholdCalibration:
-        """A copy for a full network of another ``accuracy``, such as one of int8 weights; no k is promised more.
-
-        ``lost``, ``gained``: number of examples on which only the original, or only the other network is right.
-        """
-        kept = np.append(np.minimum(self.accuracy[:-1], accuracy), accuracy)
-        found = replace(self, accuracy=kept, by_point=np.append(self.by_point[:-1], accuracy))
-        if self.evidence is None or self.evidence_by_point is None:
-            return found
-        ways = (of.with_last(lost, gained) for of in (self.evidence, self.evidence_by_point))
-        return replace(found, evidence=next(ways), evidence_by_point=next(ways))
-
     @property
     def unproven(self) -> ThresholdCalibration:
         """A copy without evidence, which promises only the full network."""

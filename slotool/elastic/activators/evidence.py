@@ -49,10 +49,6 @@ class DiscordantPairs:
         )
         return cls(len(correct), np.array(lost), np.array(gained))
 
-    def with_last(self, lost: int, gained: int) -> DiscordantPairs:
-        """A copy with other counts for the last way, which computes all nodes."""
-        return DiscordantPairs(self.examples, np.append(self.lost[:-1], lost), np.append(self.gained[:-1], gained))
-
     @classmethod
     def checked(cls, examples: int, counts: np.ndarray, ways: int) -> DiscordantPairs:
         """From ``counts`` int [2, ways]: lost, gained. Raises ``ValueError`` for impossible counts."""

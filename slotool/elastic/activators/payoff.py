@@ -109,11 +109,8 @@ class Payoff:
 
 
 def _int8_timed(model: SloNN, x: Any) -> list[Timed]:
-    """All nodes with int8 weights: those of a large output layer, else of all layers, which are to be dense and to get
-    inputs that are not negative."""
-    if len(model.mlp.layers) - 1 in model.activators:
-        listed = FixedList.of(model, np.arange(model.classes), int8=True)
-        return [points_timed(listed.model, x)[listed.point]]
-    if not model.mlp.dense or (not model.sparse and x.min() < 0):
+    """All nodes with int8 weights, where the output layer has an activator."""
+    if len(model.mlp.layers) - 1 not in model.activators:
         return []
-    return [points_timed(model.at_int8(), x)[-1]]
+    listed = FixedList.of(model, np.arange(model.classes), int8=True)
+    return [points_timed(listed.model, x)[listed.point]]

@@ -39,7 +39,7 @@ class Promise:
         stated = calibration.stated if confidence is None else confidence
         levels = calibration.bounds(confidence) <= loss
         level = int(levels.argmax()) if levels.any() else len(levels) - 1
-        saves, per_input = point != model.full, level < len(levels) - 1 and not model.all_int8
+        saves, per_input = point != model.full, level < len(levels) - 1
         evidence = calibration.evidence_by_point
         both: list[int | None] = [None, None]
         if not (saves or per_input):

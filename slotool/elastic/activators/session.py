@@ -11,7 +11,7 @@ from numba import types
 from numba.core.errors import NumbaError
 
 from slotool.elastic.activators.input_errors import row_values
-from slotool.elastic.activators.kernels import batched, full_batch, layout, quantized, single
+from slotool.elastic.activators.kernels import batched, full_batch, layout, single
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
@@ -27,7 +27,6 @@ def _contiguous(dtype: Any) -> types.Array:
 _HANDLE, _FLOATS, _INDICES = types.int64[::1], _contiguous(types.float32), _contiguous(types.int32)
 DENSE = types.int64(_FLOATS, _HANDLE, types.float64)
 SPARSE = types.int64(_INDICES, _FLOATS, _HANDLE, types.float64)
-QUANTIZED = types.int64(_FLOATS, _HANDLE)
 
 
 def only(kernel: Any, signature: Any) -> Any:
@@ -82,16 +81,7 @@ class CompiledSession:
         self._handle = self._compiled.handle(self._labels, self._scores, self._at)
         self._taken = 0
         # What each kind of query is answered by, compiled when the first comes.
-        self._top_dense, self._top_sparse, self._top_quantized = (
-            self._first_dense,
-            self._first_sparse,
-            self._first_quantized,
-        )
-        self._quantized: np.ndarray | None = None
-        if model.all_int8 and (threshold is not None or self._at == len(model.shares)):
-            self._at = len(model.shares)
-            self._network = model.quantized_mlp
-            self._quantized = self._network.handle(self._labels, self._scores)
+        self._top_dense, self._top_sparse = self._first_dense, self._first_sparse
 
     @property
     def labels(self) -> np.ndarray:
@@ -127,9 +117,6 @@ class CompiledSession:
         Raises ``InputError`` for an array of another kind or length, NaN and infinite values, and in another thread.
         """
         try:
-            if self._quantized is not None and self._top_quantized(x, self._quantized) == 0:
-                self._taken = self._at
-                return self._labels
             taken = self._top_dense(x, self._handle, self._threshold)
         except (TypeError, ValueError, NumbaError) as error:
             raise self._another_kind("an array float32 [inputs]", x) from error
@@ -145,10 +132,6 @@ class CompiledSession:
     def _first_sparse(self, *query: Any) -> Any:
         self._top_sparse = only(single.top_sparse, SPARSE)
         return self._top_sparse(*query)
-
-    def _first_quantized(self, *query: Any) -> Any:
-        self._top_quantized = only(quantized.top_quantized, QUANTIZED)
-        return self._top_quantized(*query)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -195,17 +178,13 @@ class CompiledSession:
     @cached_property
     def _all_in_full(self) -> bool:
         """Whether every query is answered from all nodes in float32, whatever it is."""
-        if self._quantized is not None:
-            return False
         surest = self.model.confidence.means.max(initial=-np.inf)
         return self._at == len(self.model.shares) or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
 
     def _fill(self, x: Any, found: BatchAnswers) -> None:
         """One query after the other, in one compiled call."""
-        quantized = batched.NO_HANDLE if self._quantized is None else self._quantized
-        inputs = single.batch(x)
         try:
-            bad = batched.rows(*inputs, *found, quantized, self._handle, self._threshold, self._at)
+            bad = batched.rows(*single.batch(x), *found, self._handle, self._threshold)
         except ValueError as error:
             raise InputError(f"{self.model.name} was given no valid CSR matrix: {error}") from error
         if bad >= 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,7 +25,6 @@ from slotool.tables import FULL, OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.kernels.compiled import Compiled
-    from slotool.elastic.activators.kernels.quantized import QuantizedMLP
     from slotool.elastic.activators.session import CompiledSession
 
 KIND = "slo-nn"
@@ -37,14 +35,13 @@ MAX_SESSIONS = 16
 class SloNN(ElasticModel):
     """A ReLU network that computes, per query, only the share k of the nodes of each layer with an activator.
 
-    Points: ``k=<share>`` for each of ``shares`` (ascending), then ``full``, which equals the given network unless that
-    is quantized (``all_int8``). k counts all computed nodes, also those that a hash needs; where a hash needs more than
-    k, those are computed.
+    Points: ``k=<share>`` for each of ``shares`` (ascending), then ``full``, which equals the given network. k counts
+    all computed nodes, also those that a hash needs; where a hash needs more than k, those are computed.
     ``activators``: by layer index. ``entropy``: by layer index, of the bucket occupancy, in bits. ``measure``: name of
-    the measure of confidence. ``mean_k``: by measure, mean k on validation data at the allowed loss. ``int8``: if the
-    output layer has an activator, its weights are read as int8 at every k below 100 %; if not, those of all layers are
-    at 100 %. ``sparse``: inputs come as CSR matrices.
-    Raises ``InputError`` for int8 weights that the network cannot have.
+    the measure of confidence. ``mean_k``: by measure, mean k on validation data at the allowed loss. ``int8``: weights
+    of the output layer, which then has an activator, are read as int8 at every k below 100 %. ``sparse``: inputs come
+    as CSR matrices.
+    Raises ``InputError`` for int8 weights of an output layer without an activator.
     """
 
     compiles = True
@@ -74,15 +71,8 @@ class SloNN(ElasticModel):
         self.entropy = dict(entropy)
         self.measure, self.mean_k = measure, dict(mean_k or {})
         self.int8, self.sparse = int8, sparse
-        # Every layer, in full; an input that cannot be quantized (negative values) is answered in float32.
-        self.all_int8 = int8 and len(mlp.layers) - 1 not in self.activators
-        self.negative_inputs = not self.all_int8
-        if self.all_int8 and sparse:
-            raise InputError(
-                f"{name}: for sparse inputs int8 weights need an output layer with an activator; it has none"
-            )
-        if self.all_int8 and not mlp.dense:
-            raise InputError(f"{name}: int8 in all layers is for networks of dense layers; it has convolutions")
+        if int8 and len(mlp.layers) - 1 not in self.activators:
+            raise InputError(f"{name}: int8 weights need an output layer with an activator; it has none")
         self.input_shape = mlp.input_shape
         self.classes = mlp.classes
         self.first = min(self.activators)
@@ -102,8 +92,6 @@ class SloNN(ElasticModel):
             at = self._at[point]
         flat = self.flat(x)
         out = np.empty((flat.shape[0], self.classes), dtype=np.float32)
-        if self.all_int8 and point == FULL and isinstance(flat, np.ndarray):
-            return self._exactly_where(self.quantized_mlp.logits(flat, out), flat, out)
         if point == FULL and self._all_at_once(flat, out):
             return out
         bad = self.compiled.logits(flat, out, at)
@@ -118,17 +106,6 @@ class SloNN(ElasticModel):
         from slotool.elastic.activators.kernels import full_batch
 
         return full_batch.logits(self.compiled, flat, out)
-
-    def _exactly_where(self, refused: np.ndarray, flat: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """``out`` with the rows that int8 ``refused`` answered in float32."""
-        if not refused.any():
-            return out
-        left, exact = flat[refused], np.empty((int(refused.sum()), self.classes), dtype=np.float32)
-        bad = self.compiled.logits(left, exact, len(self.shares))
-        if bad >= 0:
-            raise not_finite(flat, int(np.flatnonzero(refused)[bad]))
-        out[refused] = exact
-        return out
 
     def top(
         self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
@@ -155,7 +132,7 @@ class SloNN(ElasticModel):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies leave out what holds addresses or workspaces, and make their own."""
-        own = ("compiled", "quantized_mlp", "_sessions")
+        own = ("compiled", "_sessions")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def compiled_session(
@@ -204,24 +181,14 @@ class SloNN(ElasticModel):
         stated.bounds()
         return self.at_int8(self.int8, stated)
 
-    @property
-    def reference_model(self) -> SloNN:
-        """The model with float32 weights where all layers are int8 at 100 %, else itself."""
-        return self.at_int8(False) if self.all_int8 else self
-
     def forward_numpy(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """``forward`` in plain NumPy, layer by layer: the reference for the compiled calls."""
         self.require(point)
         flat = self._checked(x)
         if point == FULL:
-            exact = logits(self.mlp, {}, flat, 1.0)
-            if not (self.all_int8 and isinstance(flat, np.ndarray)):
-                return exact
-            out = np.empty_like(exact)
-            refused = self.quantized_mlp.logits_numpy(flat, out)
-            return np.where(refused[:, None], exact, out)
+            return logits(self.mlp, {}, flat, 1.0)
         mlp = self.mlp
-        if self.int8 and not self.all_int8:
+        if self.int8:
             last, exact = mlp.layers[-1].view, self.activators[len(mlp.layers) - 1].ranker.computed_nodes
             quantized = QuantizedLayer(last.name, last.weights, last.bias, self._int8_weights, exact)
             mlp = replace(mlp, layers=(*mlp.layers[:-1], quantized))
@@ -242,7 +209,7 @@ class SloNN(ElasticModel):
                 chosen = self.points[min_share(self.estimates(one), threshold)[0]]
             values = self.forward_numpy(one, chosen)[0]
             best = np.argsort(-values, kind="stable")[: max(p, MIN_RESCORED)]
-            if self.int8 and not self.all_int8 and chosen != self.full:
+            if self.int8 and chosen != self.full:
                 share, last = self.shares[self._at[chosen]], len(self.mlp.layers) - 1
                 hidden = layer_input(self.mlp, self.activators, flat[row : row + 1], share, last)
                 exact = self.mlp.layers[-1].pre_activations(hidden)[0]
@@ -295,8 +262,7 @@ class SloNN(ElasticModel):
     def threshold(self, accuracy: float | None) -> float | None:
         """The least threshold of ĉ(k, x) at which ``accuracy`` is promised; None for None.
 
-        Infinite where all layers are int8 at 100 %, which is faster than any k with float32 weights. Raises
-        ``InputError`` when not even the full network reaches ``accuracy``.
+        Raises ``InputError`` when not even the full network reaches ``accuracy``.
         """
         if accuracy is None:
             return None
@@ -310,7 +276,7 @@ class SloNN(ElasticModel):
         level = int(np.searchsorted(self._promised, number(accuracy, "accuracy target")))
         if level == len(self._promised):
             return None
-        return math.inf if self.all_int8 else float(self.calibration.thresholds[level])
+        return float(self.calibration.thresholds[level])
 
     @cached_property
     def _promised(self) -> np.ndarray:
@@ -375,14 +341,8 @@ class SloNN(ElasticModel):
     def compiled(self) -> Compiled:
         from slotool.elastic.activators.kernels.compiled import Compiled
 
-        rows = {len(self.mlp.layers) - 1: self._int8_weights} if self.int8 and not self.all_int8 else None
+        rows = {len(self.mlp.layers) - 1: self._int8_weights} if self.int8 else None
         return Compiled(self.mlp, self.activators, self.shares, self.confidence, rows)
-
-    @cached_property
-    def quantized_mlp(self) -> QuantizedMLP:
-        from slotool.elastic.activators.kernels.quantized import QuantizedMLP
-
-        return QuantizedMLP(self.mlp)
 
     @cached_property
     def _int8_weights(self) -> Int8Weights:

@@ -69,6 +69,8 @@ def read(artifact: Artifact) -> dict[str, Any]:
     entropy = {int(at): float(bits) for at, bits in document["entropy"].items()}
     if not entropy or not all(0 <= at < len(mlp.layers) for at in entropy):
         raise InputError(f"activators of layers {sorted(entropy)}, of {len(mlp.layers)}")
+    if document["int8"] is True and len(mlp.layers) - 1 not in entropy:
+        raise _left(artifact, "int8 weights in all layers")
     _require_shares(shares)
     for field, of in (("measure", str), ("int8", bool), ("sparse", bool)):
         if not isinstance(document[field], of):
@@ -94,6 +96,15 @@ def read(artifact: Artifact) -> dict[str, Any]:
         "int8": document["int8"],
         "sparse": document["sparse"],
     }
+
+
+def _left(artifact: Artifact, what: str) -> ArtifactError:
+    """Return the error for an artifact with a part that this version no longer computes."""
+    writer, date = artifact.manifest["slotool_version"], artifact.manifest["created"][:10]
+    return ArtifactError(
+        f"{artifact.path}: {what} left slotool; slotool {writer} of {date} reads it. To build its tables again, run: "
+        "slotool build-tables"
+    )
 
 
 def _require_shares(shares: Any) -> None:

@@ -14,7 +14,6 @@ from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.kernels.compiled import Compiled
-    from slotool.elastic.activators.kernels.quantized import QuantizedMLP
 
 
 class TabulatedNetwork(Protocol):
@@ -34,7 +33,6 @@ class TabulatedNetwork(Protocol):
     mean_k: dict[str, float]
     int8: bool
     sparse: bool
-    all_int8: bool
 
     @property
     def full(self) -> OperatingPoint: ...
@@ -45,10 +43,6 @@ class TabulatedNetwork(Protocol):
     @property
     def compiled(self) -> Compiled:
         """Network and tables as the compiled calls read them."""
-
-    @property
-    def quantized_mlp(self) -> QuantizedMLP:
-        """The network with int8 weights in all layers."""
 
     def at_int8(self, int8: bool = True) -> Self: ...
 

@@ -122,27 +122,10 @@ class TableUpdates:
         levels = max(2, len(model.calibration.thresholds) - 2)
         if self._recent[0][1] is not None:
             expected = Expectation.learn(examples.results, examples.correct).of(examples.results)
-            return confidence, self._as_served(
-                ThresholdCalibration.measure(estimates, examples.correct, levels, expected), examples.correct[:, -1]
-            )
+            return confidence, ThresholdCalibration.measure(estimates, examples.correct, levels, expected)
         found = ThresholdCalibration.measure(estimates, examples.correct, levels)
         unknown = 1.0 - float(model.calibration.by_point[-1])
         return confidence, replace(found, accuracy=found.accuracy - unknown, by_point=found.by_point - unknown)
-
-    def _as_served(self, found: ThresholdCalibration, plain: np.ndarray) -> ThresholdCalibration:
-        """``found`` with the accuracy of the int8 network, if that answers at 100 %.
-
-        ``plain``: bool [n], where the float32 network is right.
-        """
-        model = self.model
-        if not model.all_int8:
-            return found
-        shaped = (x.reshape(-1, *model.input_shape) for x, _ in self._recent)
-        served = (model.forward(x, model.full).argmax(axis=1) for x in shaped)
-        parts = [right(labels[:, None], y)[:, 0] for labels, (_, y) in zip(served, self._recent, strict=True)]
-        hits = np.concatenate(parts)
-        lost, gained = (int(np.count_nonzero(differ)) for differ in (plain & ~hits, hits & ~plain))
-        return found.with_full(float(hits.mean()), lost, gained)
 
     def _calibration_examples(
         self, activators: dict[int, Activator], first: int, x: Any, y: Any

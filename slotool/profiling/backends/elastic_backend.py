@@ -62,8 +62,6 @@ class ElasticBackend(OnTorch):
         if isinstance(model, ModelFamily) and model.signature is not None:
             return _own_tensors(model, point, batch_size)
         x = self.inputs(model.input_shape, batch_size)
-        if not model.negative_inputs:
-            x = np.abs(x)
         if model.whole_inputs:
             # Ids that every vocabulary has.
             x = (x > 0).astype(np.float32)

@@ -11,12 +11,9 @@ from numba import carray
 from slotool.compilation import njit
 from slotool.elastic.activators.kernels.int8 import FAST, insert
 from slotool.elastic.activators.kernels.intrinsics import pointer
-from slotool.elastic.activators.kernels.quantized import answer_quantized
 from slotool.elastic.activators.kernels.records import handle_of
 from slotool.elastic.activators.kernels.single import answer_dense, answer_sparse
 
-# In place of an int8 network.
-NO_HANDLE = np.empty(0, dtype=np.int64)
 # Scores that are looked at together for whether any is among the best.
 AT_A_TIME = 64
 
@@ -30,15 +27,12 @@ def rows(
     labels: np.ndarray,
     scores: np.ndarray,
     taken: np.ndarray,
-    quantized: np.ndarray,
     handle: np.ndarray,
     threshold: float,
-    point: int,
 ) -> int:
     """``top_dense`` or ``top_sparse`` of every row of ``single.batch`` into ``labels`` int32 and ``scores`` float32
     [n, p].
 
-    ``quantized``: the handle of an int8 network, which answers dense rows at ``point`` where it can, or ``NO_HANDLE``.
     ``taken``: int64 [n], the point each row was answered at. Returns the first row that cannot be answered, with its
     error code in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
     """
@@ -53,8 +47,6 @@ def rows(
             if not 0 <= begin <= end <= len(indices):
                 raise ValueError("row pointers that do not ascend within the entries")
             taken[row] = answer_sparse(indices[begin:end], values[begin:end], handle, threshold)
-        elif len(quantized) > 0 and answer_quantized(x[row], quantized) == 0:
-            taken[row] = point
         else:
             taken[row] = answer_dense(x[row], handle, threshold)
         if taken[row] < 0:

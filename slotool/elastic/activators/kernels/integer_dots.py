@@ -1,9 +1,7 @@
 """Dot products of uint8 inputs with int8 weights in compiled code, 64 products an instruction.
 
-``dots_*``: many nodes at once, whose weights lie in groups of four inputs, [groups, nodes, 4]: a group's four bytes of
-every node side by side, so that an input group that is all zeros is never read. ``row_dots``: four nodes, each a row
-of whole cache lines. Processors with AVX-512 VNNI have one instruction for it; elsewhere the compiler is given the same
-sums in plain vector operations.
+``row_dots``: four nodes, each a row of whole cache lines. Processors with AVX-512 VNNI have one instruction for it;
+elsewhere the compiler is given the same sums in plain vector operations.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES, INPUTS_PER_GROUP, LINE_BYTES, ROWS = 16, 4, 64, 4
-# Nodes are padded to one register of sums, or to multiples of as many as one pass keeps.
-MANY = 8
 _INT8, _INT32, _INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _SUMS, _BYTES, _WIDE = ir.VectorType(_INT32, LANES), ir.VectorType(_INT8, 64), ir.VectorType(_INT32, 64)
 _FOUR_FLOATS = ir.VectorType(ir.FloatType(), ROWS)
@@ -50,41 +46,6 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any, extent
         for end in (index, last):
             cgutils.get_item_pointer(context, builder, kind, view, [end], wraparound=False, boundscheck=True)
     return cgutils.get_item_pointer(context, builder, kind, view, [index], wraparound=False)
-
-
-def _dots(registers: int, multiply: Multiply) -> Any:
-    """``sums[at_sum:][16 · registers]`` of the ``count`` input groups that ``listed`` int64 names.
-
-    ``weights`` int8, whose groups lie ``stride`` bytes apart, from byte ``at``; ``groups`` int32, four uint8 inputs
-    each; ``sums`` int32.
-    """
-
-    def declare(
-        context: Any, weights: Any, at: Any, stride: Any, groups: Any, listed: Any, count: Any, sums: Any, at_sum: Any
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def place(argument: int, index: Any, extent: int = 1) -> Any:
-                return _place(context, builder, signature.args[argument], arguments[argument], index, extent)
-
-            zero, nothing = ir.Constant(_SUMS, [0] * LANES), ir.Constant(_SUMS, ir.Undefined)
-            totals = [cgutils.alloca_once_value(builder, zero) for _ in range(registers)]
-            with cgutils.for_range(builder, arguments[5], intp=_INT64) as loop:
-                group = builder.load(place(4, loop.index))
-                four = builder.insert_element(nothing, builder.load(place(3, group)), _INT32(0))
-                inputs = builder.shuffle_vector(four, nothing, zero)
-                start = builder.add(arguments[1], builder.mul(group, arguments[2]))
-                for register, total in enumerate(totals):
-                    address = place(0, builder.add(start, _INT64(4 * LANES * register)), 4 * LANES)
-                    own = builder.load(builder.bitcast(address, _SUMS.as_pointer()), align=1)
-                    builder.store(multiply(builder, builder.load(total), inputs, own), total)
-            for register, total in enumerate(totals):
-                address = place(6, builder.add(arguments[7], _INT64(LANES * register)), LANES)
-                builder.store(builder.load(total), builder.bitcast(address, _SUMS.as_pointer()), align=4)
-            return context.get_dummy_value()
-
-        return types.void(weights, at, stride, groups, listed, count, sums, at_sum), generate
-
-    return intrinsic(declare)
 
 
 def _row_dots(multiply: Multiply) -> Any:
@@ -145,6 +106,6 @@ def _native() -> Multiply:
     return _by_instruction if features.get("avx512vnni") else _by_plain_vectors
 
 
-dots_many, dots_few, row_dots = _dots(MANY, _native()), _dots(1, _native()), _row_dots(_native())
+row_dots = _row_dots(_native())
 # The same in plain vector operations, for the tests to hold against.
-dots_few_plain, row_dots_plain = _dots(1, _by_plain_vectors), _row_dots(_by_plain_vectors)
+row_dots_plain = _row_dots(_by_plain_vectors)
