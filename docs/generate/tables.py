@@ -26,8 +26,9 @@ TABLES = (
 _INTRODUCTION = """# Tables
 
 Tables are Parquet with the schema's name and version in the metadata key `slotool`, or CSV of the same columns. In CSV
-the values of a list stand in one cell with `;` between them. A column without a default is required; columns that are
-not listed are kept and play no part. Errors name the file, the row and the column.
+the values of a list stand in one cell with `;` between them. A column without a default is required. Those of
+"measured tables" are written by `profile` alone. Columns that are not listed are kept and play no part. Errors name
+the file, the row and the column.
 """
 
 
@@ -44,6 +45,7 @@ def _section(schema: Schema, purpose: str) -> str:
 
 def _row(column: Column) -> str:
     default = "required" if column.required else "may be missing" if column.default is None else f"`{column.default!r}`"
+    default = "measured tables" if column.measured else default
     meaning = column.meaning + (f"; {column.rule.text}" if column.rule else "")
     name = f"`{column.name}`" + (f" (or `{column.alias}`)" if column.alias else "")
     return f"| {name} | {column.kind} | {default} | {meaning.replace('|', chr(92) + '|')} |"

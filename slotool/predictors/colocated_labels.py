@@ -80,14 +80,10 @@ def join_colocated(
 
 
 def _solo_medians(rows: pd.DataFrame) -> list[float]:
-    medians = []
     for name, samples in zip(rows["subject"], rows["solo_s"], strict=True):
-        values = np.asarray([] if samples is None else samples, dtype=np.float64).reshape(-1)
-        median = float(np.median(values)) if len(values) else float("nan")
-        if not (np.isfinite(median) and values.min() > 0):
-            raise TableError(f"latency table: a row of subject {name} has solo samples that are no positive seconds")
-        medians.append(median)
-    return medians
+        if not len(samples):
+            raise TableError(f"latency table: a row of subject {name} has no solo samples")
+    return [float(np.median(samples)) for samples in rows["solo_s"]]
 
 
 def _setting(rows: pd.DataFrame, table: LatencyTable) -> Setting:

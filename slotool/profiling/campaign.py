@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.machine import throttled
@@ -20,9 +18,10 @@ from slotool.profiling.device_probe import probed
 from slotool.profiling.engines import Engine, LocalEngine
 from slotool.profiling.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.profiling.plan import Item, Plan, Settings, make_plan, solo_items
-from slotool.profiling.rows import EXTRA_COLUMNS, Key, Row, by_key, check_row, doubt, key_of, present_names
+from slotool.profiling.rows import Key, Row, by_key, check_row, doubt, key_of, present_names
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
+from slotool.tables.latency import MEASURED_COLUMNS
 from slotool.timing.interference import OtherWork
 from slotool.timing.speed import facts_with_speed
 
@@ -124,10 +123,7 @@ class Campaign:
             "throttled_periods": periods - periods_before,
             "throttled_s": throttled_s - throttled_s_before,
         }
-        # Rows of an earlier table have every column, rows of the journal only those that were set.
-        defaults = {column.name: column.default for column in LatencyTable.schema.columns}
-        rows = [{**defaults, **row} for row in self._rows()]
-        table = LatencyTable(pd.DataFrame(rows), {**self._provenance(), "campaign": run})
+        table = LatencyTable.of(self._rows(), {**self._provenance(), "campaign": run})
         if measured or self._journal.rows or not self._out.exists():
             table.save(self._out)
             _make_durable(self._out)
@@ -242,7 +238,7 @@ def _checked(journal: Journal | JournalContent, out: Path) -> list[Row]:
 
 def _completed(row: Mapping[Any, Any], provenance: Mapping[str, Any]) -> Row:
     """A row of a table, also of one written before rows had their rounds and limits."""
-    found = {**EXTRA_COLUMNS, **{str(name): value for name, value in row.items()}}
+    found = {**MEASURED_COLUMNS, **{str(name): value for name, value in row.items()}}
     count = len(found["samples_s"])
     if not len(found["samples_per_round"]) and count:
         # Rounds of a row share its runs evenly; where they began was not written down.

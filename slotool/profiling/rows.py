@@ -1,4 +1,4 @@
-"""Rows of a campaign: their columns in addition to the schema's, and how the rounds of one item become one row."""
+"""Rows of a campaign, and how the rounds of one item become one row."""
 
 from __future__ import annotations
 
@@ -18,36 +18,6 @@ Row = Mapping[str, Any]
 # Subject, point, batch size, co-runners.
 Key = tuple[str, str, int, str]
 
-# And what a row without samples holds. Samples are means over blocks of calls_per_sample calls; content identifies
-# what the name stood for; rounds counts the rounds in which the item was measured; discarded counts samples measured
-# again because other processes interrupted them; interrupted: such samples were kept; stable: all rounds agree to the
-# precision asked for (see ``judged``); limit_s is the time limit that a row of status timeout did not keep, limit_bytes
-# the memory limit under which one ran out of memory; precision is what was computed in, int8_share the part of the
-# FLOPs that ran on whole numbers. Of a device: its model, what was set on it, how co-runners share it, the share of
-# samples during which its power limit held the clock down, its clock after them, and what else was seen, in sentences.
-EXTRA_COLUMNS: Mapping[str, Any] = {
-    "content": "",
-    "calls_per_sample": 0,
-    "open_s": None,
-    "prepare_s": None,
-    "cache": "warm",
-    "affinity": "",
-    "rounds": 1,
-    "discarded": 0,
-    "interrupted": False,
-    "stable": False,
-    "measured_at": None,
-    "limit_s": None,
-    "limit_bytes": None,
-    "precision": "float32",
-    "int8_share": 0.0,
-    "device_name": "",
-    "device_settings": "",
-    "colocation": "",
-    "power_capped": 0.0,
-    "clock_mhz": None,
-    "remarks": "",
-}
 _SAMPLES = ("samples_s", "samples_per_round", "solo_s", "device_samples_s")
 
 
@@ -105,7 +75,7 @@ def judged(row: Row, rule: StoppingRule) -> dict[str, Any]:
     samples = np.asarray(row["samples_s"])
     enough = len(samples) >= rule.runs and not row["interrupted"] and is_stable(samples, rule.precision)
     found = {**row, "stable": bool(enough and rounds_agree(samples, row["samples_per_round"], rule.precision))}
-    if "solo_s" in row:
+    if len(row.get("solo_s", ())):
         colocated_s, solo_s = float(np.median(samples)), float(np.median(row["solo_s"]))
         found |= {"degradation_s": colocated_s - solo_s, "degradation_ratio": colocated_s / solo_s}
     return found

@@ -11,7 +11,7 @@ import pandas as pd
 from slotool.errors import InputError, TableError
 from slotool.tables.points import OperatingPoint
 from slotool.tables.rounds import RoundNoise, fit_noise, repetition_interval, round_medians
-from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Schema
+from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Constraint, Kind, Schema
 from slotool.tables.statistics import median_interval, tail_quantile
 from slotool.tables.table import Table
 
@@ -19,6 +19,46 @@ from slotool.tables.table import Table
 UNKNOWN_DEVICE = UNKNOWN_MACHINE = "unknown"
 # Names until version 1, and what they are now.
 EARLIER_NAMES = {"visits": "rounds", "disturbed": "interrupted", "policy": "placement"}
+
+
+def _measured(name: str, kind: Kind, meaning: str, default: Any = None, rule: Constraint | None = None) -> Column:
+    return Column(name, kind, meaning, default, optional=kind == "number", rule=rule, measured=True)
+
+
+_MEASURED = (
+    _measured("content", "text", "checksum of what the subject's name stood for", ""),
+    _measured("calls_per_sample", "integer", "calls in the block whose mean is one sample", 0, NOT_NEGATIVE),
+    _measured("open_s", "number", "seconds until the subject was open", rule=NOT_NEGATIVE),
+    _measured("prepare_s", "number", "seconds from there until it could be called", rule=NOT_NEGATIVE),
+    _measured("cache", "text", "warm, or cold: processor caches emptied before each call", "warm"),
+    _measured("affinity", "text", "cores of the worker, joined by ','", ""),
+    _measured("rounds", "integer", "rounds in which the item was measured", 1, NOT_NEGATIVE),
+    _measured("discarded", "integer", "samples measured again, as other processes interrupted them", 0, NOT_NEGATIVE),
+    _measured("interrupted", "flag", "true when interrupted samples were kept", False),
+    _measured("stable", "flag", "true when all rounds agree to the precision asked for", False),
+    _measured("measured_at", "number", "Unix time of the last round, seconds", rule=NOT_NEGATIVE),
+    _measured("limit_s", "number", "time limit, in seconds, that a row of status timeout exceeded", rule=NOT_NEGATIVE),
+    _measured("limit_bytes", "number", "memory limit under which a row ran out of memory", rule=NOT_NEGATIVE),
+    _measured("precision", "text", "number format of the computation", "float32"),
+    _measured("int8_share", "number", "share of the FLOPs on whole numbers", 0.0, NOT_NEGATIVE),
+    _measured("device_name", "text", "model of the device", ""),
+    _measured("device_settings", "text", "settings of the device, such as locked clocks", ""),
+    _measured("colocation", "text", "how co-runners share the device", ""),
+    _measured(
+        "power_capped", "number", "share of samples during which the power limit held the clock down", 0.0, NOT_NEGATIVE
+    ),
+    _measured("clock_mhz", "number", "clock of the device after the samples, MHz", rule=NOT_NEGATIVE),
+    _measured("remarks", "text", "other observations of the device, sentences joined by '; '", ""),
+)
+# Written only for items measured beside co-runners, or on a device.
+_AT_TIMES = (
+    _measured("placement", "text", "co-runners on the same core, on other cores, or on the same device", ""),
+    _measured("solo_s", "numbers", "seconds per call of the same copies one at a time", (), POSITIVE),
+    _measured("others", "number", "share of a core that other processes took", rule=NOT_NEGATIVE),
+    _measured("degradation_s", "number", "median co-located − median solo, seconds"),
+    _measured("degradation_ratio", "number", "median co-located ÷ median solo", rule=NOT_NEGATIVE),
+    _measured("device_samples_s", "numbers", "samples_s by the device's own events, seconds", (), NOT_NEGATIVE),
+)
 
 LATENCY_SCHEMA = Schema(
     "latency",
@@ -52,10 +92,14 @@ LATENCY_SCHEMA = Schema(
         ),
         Column("low_s", "number", "lower end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
         Column("high_s", "number", "upper end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
+        *_MEASURED,
+        *_AT_TIMES,
     ),
-    # Of columns that only campaigns write.
     earlier={1: EARLIER_NAMES},
 )
+
+# Columns of every measured row, and the cells of one without samples.
+MEASURED_COLUMNS = {column.name: column.default for column in _MEASURED}
 
 KEY = ("subject", "point", "batch_size", "device", "backend", "threads", "replicas", "co_runners", "machine")
 

@@ -61,8 +61,9 @@ NOT_EMPTY = Constraint("must not be empty", lambda texts: np.array([text.strip()
 class Column:
     """One column. ``default`` fills a column that a file leaves out; without one the column is required.
 
-    ``alias``: a name that it may have instead in a table from elsewhere. ``remedy``: what to do where a value is
-    missing.
+    ``measured``: only campaigns write the column; a table without it stays without it, and ``default`` fills the cells
+    of rows that lack it. ``alias``: a name that it may have instead in a table from elsewhere. ``remedy``: what to do
+    where a value is missing.
 
     A ``number`` may be missing (NaN) only where ``optional`` says so. ``numbers`` are lists of float64, in CSV
     written with ``;`` between the values.
@@ -74,12 +75,13 @@ class Column:
     default: Any = None
     optional: bool = False
     rule: Constraint | None = None
+    measured: bool = False
     alias: str | None = None
     remedy: str = ""
 
     @property
     def required(self) -> bool:
-        return self.default is None and not self.optional
+        return self.default is None and not self.optional and not self.measured
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,11 @@ class Schema:
     def save(self, frame: pd.DataFrame, path: Path, provenance: Mapping[str, Any] | None = None) -> None:
         """Write Parquet so that ``path`` is at every moment either the old file, the new one, or absent."""
         frame = self.validate(frame, str(path))
-        extra = [pa.field(name, pa.array(frame[name]).type) for name in frame.columns if name not in self._names]
-        fields = [pa.field(column.name, _ARROW[column.kind]) for column in self.columns] + extra
+        kinds = {column.name: column.kind for column in self.columns}
+        fields = [
+            pa.field(name, _ARROW[kinds[name]] if name in kinds else pa.array(frame[name]).type)
+            for name in frame.columns
+        ]
         header = {"schema": self.name, "schema_version": self.version, "provenance": dict(provenance or {})}
         schema = pa.schema(fields, metadata={METADATA_KEY: json.dumps(header).encode()})
         arrays = [pa.array(frame[field.name].tolist(), type=field.type, from_pandas=True) for field in fields]
@@ -134,6 +139,7 @@ class Schema:
         typed = {
             c.name: _typed(replace(c, name=called[c.name]), frame.get(called[c.name]), len(frame), source, first_row)
             for c in self.columns
+            if not c.measured or c.name in frame
         }
         own = self._names | set(called.values())
         extra = frame.loc[:, [name not in own for name in frame.columns]].reset_index(drop=True)
@@ -144,7 +150,7 @@ class Schema:
         a file."""
         kept = list(rows)
         named = dict.fromkeys(key for row in kept for key in row)
-        own = {c.name: c.default for c in self.columns if c.name in named or c.alias not in named}
+        own = {c.name: c.default for c in self.columns if c.name in named or not (c.measured or c.alias in named)}
         cells = {name: pd.Series([row.get(name, own[name]) for row in kept], dtype=object) for name in own}
         extra = {key: pd.Series([row.get(key) for row in kept]) for key in named if key not in own}
         return self.validate(pd.DataFrame(cells | extra), self.name)
@@ -268,6 +274,8 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
     if values is None:
         filler = np.nan if column.default is None and column.kind == "number" else column.default
         values = pd.Series([filler] * rows, dtype=np.float64 if column.kind == "number" else object)
+    elif column.measured and column.default is not None and (gone := values.isna()).any():
+        values = pd.Series([column.default if no else value for value, no in zip(values, gone, strict=True)])
     series, bad = _CONVERT[column.kind](values.reset_index(drop=True))
     problem = f"is not a {_IN_WORDS[column.kind]}"
     if not bad.any() and column.kind == "number":

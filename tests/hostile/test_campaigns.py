@@ -20,9 +20,9 @@ from slotool.profiling.campaign import Campaign, journal_path, plan_only
 from slotool.profiling.engines import Engine
 from slotool.profiling.journal import Journal, read_journal
 from slotool.profiling.plan import Item, Settings, solo_items
-from slotool.profiling.rows import EXTRA_COLUMNS
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
+from slotool.tables.latency import MEASURED_COLUMNS
 from slotool.timing.timer import StoppingRule
 
 SETTINGS = Settings(backend="onnx", rounds=2, rule=StoppingRule(runs=4))
@@ -44,7 +44,7 @@ class CountingEngine(Engine):
             samples = [self._base + 1.0 + random.random() for _ in range(2)]
             yield [
                 {
-                    **EXTRA_COLUMNS,
+                    **MEASURED_COLUMNS,
                     "subject": name,
                     "point": point,
                     "batch_size": batch_size,

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.profiling.rows import EXTRA_COLUMNS, by_key, doubt
+from slotool.profiling.rows import by_key, doubt
+from slotool.tables.latency import MEASURED_COLUMNS
 from slotool.timing.timer import StoppingRule
 
 RULE = StoppingRule(runs=10, precision=0.01)
@@ -17,7 +18,7 @@ RULE = StoppingRule(runs=10, precision=0.01)
 def round_row(subject: str = "s", samples: list[float] | None = None, **more: Any) -> dict[str, Any]:
     ok = {"status": "ok", "samples_s": samples} if samples else {"status": "failed", "samples_s": []}
     key = {"subject": subject, "point": "full", "batch_size": 1, "co_runners": ""}
-    return {**EXTRA_COLUMNS, **key, **ok, "samples_per_round": [len(samples)] if samples else [], **more}
+    return {**MEASURED_COLUMNS, **key, **ok, "samples_per_round": [len(samples)] if samples else [], **more}
 
 
 rounds = st.lists(

@@ -12,8 +12,9 @@ from slotool.profiling.backends import backend_class
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.plan import Item, Settings
 from slotool.profiling.process import WorkerProcess
-from slotool.profiling.rows import EXTRA_COLUMNS, judged
+from slotool.profiling.rows import judged
 from slotool.profiling.subjects import Subject
+from slotool.tables.latency import MEASURED_COLUMNS
 
 # A worker that dies is given a second try, for it may have been killed from outside.
 TRIES = 2
@@ -75,7 +76,7 @@ class Measurer(ABC):
         name, point, batch_size, co_runners = item.keys[place]
         backend = backend_class(settings.backend_of(subject))
         row = {
-            **EXTRA_COLUMNS,
+            **MEASURED_COLUMNS,
             "subject": name,
             "point": point,
             "batch_size": batch_size,
