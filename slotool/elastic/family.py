@@ -14,7 +14,6 @@ import torch
 from slotool import devices, strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import importers
-from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.family_on_device import DeviceFamily
 from slotool.elastic.model import ElasticModel
@@ -48,21 +47,15 @@ class Version:
         """A version whose module is ``mlp``."""
         builder = GraphBuilder("mlp")
         last = builder.add("InputLayer", shape=list(mlp.input_shape))
-        flat = len(mlp.input_shape) == 1
+        if len(mlp.input_shape) > 1:
+            last = builder.add("Flatten", last)
         arrays: dict[str, np.ndarray] = {}
         for at, layer in enumerate(mlp.layers):
             activation: dict[str, Any] = {"activation": "relu"} if at < len(mlp.layers) - 1 else {}
-            if isinstance(layer, ConvLayer):
-                added = builder.add("Conv2D", last, name=f"conv_{at + 1}", **layer.attributes(), **activation)
-                last = added if layer.pool == 1 else builder.add("MaxPooling2D", added, kernel=layer.pool)
-            else:
-                last, flat = last if flat else builder.add("Flatten", last), True
-                last = added = builder.add("Dense", last, units=layer.units, name=f"dense_{at + 1}", **activation)
-            arrays |= {f"{added}.weight": layer.weights, f"{added}.bias": layer.bias}
+            last = builder.add("Dense", last, units=layer.units, name=f"dense_{at + 1}", **activation)
+            arrays |= {f"{last}.weight": layer.weights, f"{last}.bias": layer.bias}
         module = GraphModule(builder.graph(), device="meta")
-        # A layer may be the second of two, behind one that pads: layers.<operator>.1.weight.
-        names = {name: name.split(".") for name in module.state_dict()}
-        state = {name: torch.from_numpy(arrays[f"{parts[1]}.{parts[-1]}"]) for name, parts in names.items()}
+        state = {name: torch.from_numpy(arrays[name.removeprefix("layers.")]) for name in module.state_dict()}
         module.load_state_dict(state, strict=True, assign=True)
         return cls(name, module.eval().requires_grad_(False), sparse=sparse)
 
@@ -93,7 +86,7 @@ class Version:
     @cached_property
     def _dense(self) -> MLP | None:
         try:
-            return self.mlp if self.mlp.dense else None
+            return self.mlp
         except InputError:
             return None
 

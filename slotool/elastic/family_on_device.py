@@ -92,7 +92,7 @@ class _SparseChain:
 
     def __init__(self, name: str, mlp: MLP, link: Link):
         self._name, self._link = name, link
-        self._layers = [_DeviceLayer(layer.view, link, sparse=not at) for at, layer in enumerate(mlp.layers)]
+        self._layers = [_DeviceLayer(layer, link, sparse=not at) for at, layer in enumerate(mlp.layers)]
 
     def __call__(self, x: Any, check: Check) -> torch.Tensor:
         first, *others = self._layers

@@ -75,7 +75,7 @@ def parameters(module: GraphModule) -> dict[str, np.ndarray]:
         ),
         (
             [("Conv2D", {"filters": 2, "kernel": 3, "name": "conv"}), ("Flatten", {}), ("Dense", {"units": 3})],
-            "follows 'conv' without a ReLU",
+            "layer 'conv' is Conv2D",
         ),
         (
             [("Dense", {"units": 4, "activation": "relu", "name": "unflattened"}), ("Dense", {"units": 3})],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -88,19 +87,7 @@ def test_what_a_person_reads(slotool: Slotool, family: Path, tmp_path: Path) -> 
     assert "warning: the tables take" in done.stderr
 
 
-def test_a_convolutional_network_from_training_to_its_outcomes(slotool: Slotool, tmp_path: Path) -> None:
-    network, out, outcomes = tmp_path / "cnn", tmp_path / "slo-nn", tmp_path / "outcomes.parquet"
-    done = slotool(
-        *["train", "cnn", "-o", network, "--data", "digits", "--filters", "4,6", "--hidden", "16", "--epochs", "2"]
-    )
-    assert done.exit_code == 0, done.stderr
-    done = slotool("build-tables", network, "-o", out, "--k", "0.5,0.75", "--ranker", "clusters", "--json")
-    assert done.exit_code == 1, done.stderr
-    points = json.loads(done.stdout)["points"]
-    assert [point["nodes"] for point in points] == [2 + 3 + 8, 3 + 4 + 12, 4 + 6 + 16]
-    done = slotool("evaluate", out, "-o", outcomes, "--limit", "40", "--json")
-    assert done.exit_code == 0, done.stderr
-    assert [row["version"] for row in json.loads(done.stdout)["points"]] == ["k=0.5", "k=0.75", "full"]
+def test_train_cnn_refuses_more_convolutions_than_images_can_be_halved(slotool: Slotool, tmp_path: Path) -> None:
     done = slotool("train", "cnn", "-o", tmp_path / "deep", "--data", "digits", "--filters", "4,4,4,4")
     assert done.exit_code == 2
     assert "cannot be halved 4 times" in done.stderr
@@ -109,7 +96,8 @@ def test_a_convolutional_network_from_training_to_its_outcomes(slotool: Slotool,
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--version", "conv", "--prune"], "pruning is for networks of dense layers"),
+        (["--version", "conv"], "is Conv2D; Node Activators take dense layers in one chain"),
+        (["--version", "dense", "--weight-dtype", "int8"], "for networks whose output layer gets tables"),
         (["--version", "nobody"], "has no version 'nobody'; it has dense, conv"),
         ([], "several versions: dense, conv"),
         (["--version", "dense", "--k", "0,0.5"], "k must be ascending fractions between 0 and 1"),

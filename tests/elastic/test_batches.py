@@ -29,7 +29,7 @@ from tests.elastic.tiny_slo_nns import FEATURES, INPUTS, dense_model, examples, 
 def test_a_batch_is_answered_as_its_queries_are(
     sparse: bool, int8: bool, n: int, p: int, chosen: float, seed: int
 ) -> None:
-    model = (sparse_model() if sparse else dense_model()).at_int8(int8)
+    model = sparse_model().at_int8(int8) if sparse else dense_model()
     x = examples(sparse, n, seed)
     if isinstance(chosen, int):
         session = model.compiled_session(p, point=model.points[chosen - 1])

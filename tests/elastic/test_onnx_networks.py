@@ -61,39 +61,6 @@ def test_an_onnx_network_keeps_its_logits(tmp_path: Path) -> None:
     np.testing.assert_allclose(mlp.logits(x.reshape(7, -1)), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("end", ["GlobalAveragePool", "MaxPool"])
-def test_convolutions_of_an_onnx_network_keep_its_logits(tmp_path: Path, end: str) -> None:
-    rng = np.random.default_rng(2)
-    shapes = {
-        "k1": (6, 1, 3, 2),
-        "a1": (6,),
-        "k2": (6, 6, 1, 1),
-        "mean": (1, 1, 1),
-        "w3": (3, 6 if end[0] == "G" else 24),
-    }
-    made = {**weights(), **{name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}}
-    square = {"kernel_shape": [2, 2], "strides": [2, 2]} if end == "MaxPool" else {}
-    nodes = [
-        node("Sub", "x mean", "x0"),
-        node("Conv", "x0 k1", "x1", pads=[0, 0, 0, 0]),
-        node("BatchNormalization", "x1 s o m v", "x2"),
-        node("Relu", "x2", "x3"),
-        node("Conv", "x3 k2 a1", "x4", pads=[1, 1, 1, 1]),
-        node("Relu", "x4", "x5"),
-        node(end, "x5", "x6", **square),
-        node("Flatten", "x6", "x7"),
-        node("Gemm", "x7 w3", "x8", transB=1),
-        node("Relu", "x8", "x9"),
-        node("Gemm", "x9 w4", "y"),
-    ]
-    onnx.save(
-        network := model(nodes, {**made, "w4": rng.normal(size=(3, 5)).astype(np.float32)}), tmp_path / "net.onnx"
-    )
-    x = rng.normal(size=(7, 1, 4, 3)).astype(np.float32)
-    found = importers.from_onnx(tmp_path / "net.onnx").logits(x.reshape(7, -1))
-    np.testing.assert_allclose(found, ReferenceEvaluator(network).run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("nodes", "outputs", "sentence"),
     [

@@ -24,11 +24,10 @@ from scipy.sparse import csr_matrix
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCalibration
-from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.kernels import compiled as compiling
 from slotool.elastic.activators.kernels import layout
-from slotool.elastic.activators.mlp import MLP, DenseLayer, Layer
+from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.rankers.clusters import Clusters
 from slotool.elastic.activators.rankers.freehash import FreeHash
 from slotool.elastic.activators.rankers.mongoose import Mongoose
@@ -47,47 +46,18 @@ def whole(rng: Rng, low: int, high: int, *shape: int) -> np.ndarray:
     return rng.integers(low, high + 1, size=shape).astype(np.float32)
 
 
-def random_network(rng: Rng, convolutions: bool) -> MLP:
-    layers: list[Layer] = []
-    shape: tuple[int, ...] = (int(rng.integers(1, 70)),)
-    if convolutions:
-        shape = tuple(int(size) for size in rng.integers((1, 3, 3), (4, 10, 10)))
-        input_shape = shape
-        for at in range(int(rng.integers(1, 3))):
-            layer = random_convolution(rng, at, shape)
-            if min(*layer.convolved, *layer.pooled) < 1:
-                break
-            layers.append(layer)
-            shape = (layer.units, *layer.pooled)
-        if not layers:
-            return random_network(rng, convolutions)
-    else:
-        input_shape = shape
-    width = int(np.prod(shape))
-    hidden = int(rng.integers(0 if layers else 1, 3))
-    for units in rng.integers(1, 41, size=hidden):
+def random_network(rng: Rng) -> MLP:
+    first = width = int(rng.integers(1, 70))
+    layers: list[DenseLayer] = []
+    for units in rng.integers(1, 41, size=int(rng.integers(1, 3))):
         layers.append(dense(rng, len(layers), width, int(units)))
         width = int(units)
     layers.append(dense(rng, len(layers), width, int(rng.integers(2, 90))))
-    return MLP(input_shape, tuple(layers))
+    return MLP((first,), tuple(layers))
 
 
 def dense(rng: Rng, at: int, inputs: int, units: int) -> DenseLayer:
     return DenseLayer(f"dense_{at}", whole(rng, -1, 2, units, inputs), whole(rng, -3, 3, units))
-
-
-def random_convolution(rng: Rng, at: int, shape: tuple[int, ...]) -> ConvLayer:
-    kernel = rng.integers(1, 4, size=2) if rng.random() < 0.5 else (3, 3)
-    units = int(rng.integers(1, 7))
-    return ConvLayer(
-        f"conv_{at}",
-        whole(rng, -1, 1, units, shape[0], *map(int, kernel)),
-        whole(rng, -2, 2, units),
-        shape,
-        tuple(map(int, rng.integers(1, 3, size=2))) if rng.random() < 0.3 else (1, 1),
-        tuple(map(int, rng.integers(0, 3, size=4))),
-        int(rng.integers(1, 3)),
-    )
 
 
 def random_ranker(rng: Rng, layer: DenseLayer) -> Ranker:
@@ -125,12 +95,12 @@ def random_lists(rng: Rng, ranker: Ranker, units: int) -> NodeLists:
     return NodeLists(slots, lists, rng.permutation(units).astype(packed))
 
 
-def random_model(rng: Rng, convolutions: bool = False, sparse: bool = False) -> SloNN:
-    mlp = random_network(rng, convolutions)
+def random_model(rng: Rng, sparse: bool = False) -> SloNN:
+    mlp = random_network(rng)
     count = int(rng.integers(1, len(mlp.layers) + 1))
     activators = {}
     for at in sorted(rng.permutation(len(mlp.layers))[:count].tolist()):
-        ranker = random_ranker(rng, mlp.layers[at].view)
+        ranker = random_ranker(rng, mlp.layers[at])
         activators[at] = Activator(ranker, random_lists(rng, ranker, mlp.layers[at].units))
     shares = np.unique(rng.integers(1, 65, size=rng.integers(1, 5)) / 64).tolist()
     rows = activators[min(activators)].lists.rows
@@ -223,7 +193,7 @@ def ask(rng: Rng, model: SloNN, sparse: bool) -> int:
     x = random_inputs(rng, model, n, sparse)
     shaped = x if sparse else x.reshape(n, *model.input_shape)
     p = int(rng.integers(1, model.classes + 1)) if rng.random() < 0.8 else model.classes
-    target = rng.random() < 0.3 and model.mlp.dense
+    target = rng.random() < 0.3
     point = None if target else model.points[rng.integers(len(model.points))]
     accuracy = float(model._promised[rng.integers(len(model._promised))]) if target else None
     if rng.random() < 0.3 and point is not None:
@@ -275,7 +245,7 @@ def misuse(rng: Rng, model: SloNN, sparse: bool) -> int:
     length = int(rng.integers(0, 3 * width))
     wrong = whole(rng, 0, 4, length + (length == width))
     some = rng.integers(-3, 2 * width, size=rng.integers(1, 2 * width + 2)).astype(np.int32)
-    fits = len(some) <= width and some.min() >= 0 and some.max() < width and model.mlp.dense
+    fits = len(some) <= width and some.min() >= 0 and some.max() < width
     calls = [
         (session.dense, (wrong,)),
         (session.dense, (np.full(width, rng.choice([np.nan, np.inf, -np.inf]), dtype=np.float32),)),
@@ -302,7 +272,7 @@ def fuzz_model(seed: list[int], kind: str, queries: int = QUERIES_PER_MODEL) -> 
     rng, sparse, done = np.random.default_rng(seed), kind == "sparse", 0
     GuardedTape.made.clear()
     try:
-        model = random_model(rng, kind == "convolutions", sparse)
+        model = random_model(rng, sparse)
         for query in range(queries):
             way = misuse if rng.random() < 0.2 else ask
             try:
@@ -320,7 +290,7 @@ def fuzz(seconds: float, tries: int = sys.maxsize, seed: int = 0, kinds: tuple[s
 
     Raises ``Difference``.
     """
-    done = dict.fromkeys(kinds or ("dense", "sparse", "convolutions"), 0)
+    done = dict.fromkeys(kinds or ("dense", "sparse"), 0)
     # One is enough for networks so small, and on shared cores several only wait for each other.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -342,15 +312,14 @@ def compile_for(kinds: list[str]) -> None:
     """All forms that queries of these kinds take: a minute or more, which is none of anybody's budget."""
     for kind in kinds:
         sparse, rng = kind == "sparse", np.random.default_rng(0)
-        model = random_model(rng, kind == "convolutions", sparse)
+        model = random_model(rng, sparse)
         x = random_inputs(rng, model, 20, sparse)
         shaped = x if sparse else x.reshape(20, *model.input_shape)
         for point, n in itertools.product((model.points[0], model.full), (1, 20)):
             model.forward(shaped[:n], point)
             model.top(shaped[:n], point=point)
             model.compiled_session(point=point).row(x, 0)
-        if model.mlp.dense:
-            model.compiled_session().sparse(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.float32))
+        model.compiled_session().sparse(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.float32))
         if not sparse:
             model.confidences(shaped[:1])
 

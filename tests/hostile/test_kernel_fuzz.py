@@ -23,7 +23,7 @@ def test_kernels_answer_as_numpy_does_and_keep_to_their_parts(hostile_seconds: f
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**62), kind=st.sampled_from(["dense", "sparse", "convolutions"]))
+@given(seed=st.integers(0, 2**62), kind=st.sampled_from(["dense", "sparse"]))
 def test_any_network_is_answered_as_numpy_does(seed: int, kind: str) -> None:
     kernel_fuzz.fuzz_model([seed], kind, queries=4)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotool.elastic.activators.importance import NodeLists
-from slotool.elastic.activators.mlp import MLP, Layer
+from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.rankers.ranker import Ranker
 
 
@@ -20,33 +20,26 @@ class Activator:
     ranker: Ranker
     lists: NodeLists
 
-    def check(self, layer: Layer) -> None:
+    def check(self, layer: DenseLayer) -> None:
         """Raises ``InputError`` where ranker and lists are not of ``layer``."""
-        self.ranker.check(layer.view)
+        self.ranker.check(layer)
         self.lists.check(self.ranker.tables, self.ranker.buckets, layer.units)
 
-    def computed(self, layer: Layer, inputs: Any, count: int) -> np.ndarray:
+    def computed(self, layer: DenseLayer, inputs: Any, count: int) -> np.ndarray:
         """int64 [n, count or more]: the nodes computed per input, first those that the hash needs anyway.
 
         ``inputs``: float32 [n, inputs of the layer]. More than ``count`` only when the hash itself needs more.
         """
-        needed = self.needed(layer)
-        return self.lists.ranked(self._keys(layer, inputs), max(count, len(needed)), needed)
+        needed = self.ranker.computed_nodes
+        return self.lists.ranked(self.ranker.keys(layer, inputs), max(count, len(needed)), needed)
 
-    def buckets(self, layer: Layer, inputs: Any) -> np.ndarray:
+    def buckets(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
         """int64 [n, tables]: rows of the layer's lists, for ``inputs`` [n, inputs]; row 0 where a bucket is thin."""
-        return self.lists.buckets_of(self._keys(layer, inputs))
+        return self.lists.buckets_of(self.ranker.keys(layer, inputs))
 
-    def count(self, layer: Layer, share: float) -> int:
+    def count(self, layer: DenseLayer, share: float) -> int:
         """Nodes computed at the share k."""
-        return max(node_count(layer.units, share), len(self.needed(layer)))
-
-    def needed(self, layer: Layer) -> np.ndarray:
-        """int64: nodes whose outputs the key gives for nothing. A mean over positions gives none of a channel's."""
-        return self.ranker.computed_nodes if layer.view is layer else np.empty(0, dtype=np.int64)
-
-    def _keys(self, layer: Layer, inputs: Any) -> np.ndarray:
-        return self.ranker.keys(layer.view, layer.seen(inputs))
+        return max(node_count(layer.units, share), len(self.ranker.computed_nodes))
 
     @property
     def nbytes(self) -> int:
@@ -72,13 +65,6 @@ def layer_input(mlp: MLP, activators: Activators, x: Any, share: float, layer: i
     if not layer:
         return x
     return np.concatenate([_layer_input(mlp, activators, part, share, layer) for part in _parts(mlp, x)])
-
-
-def activity(mlp: MLP, x: Any, layer: int) -> np.ndarray:
-    """What the nodes of a hidden layer are ranked by when nothing is dropped: float32 [n, units]."""
-    nodes = mlp.layers[layer]
-    inputs = (_layer_input(mlp, {}, part, 1.0, layer) for part in _parts(mlp, x))
-    return np.concatenate([nodes.activity(nodes.pre_activations(part)) for part in inputs])
 
 
 def logits(mlp: MLP, activators: Activators, x: Any, share: float) -> np.ndarray:

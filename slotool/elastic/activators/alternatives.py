@@ -32,7 +32,7 @@ class FixedList:
     @classmethod
     def of(cls, model: SloNN, names: np.ndarray, *, int8: bool) -> FixedList:
         """Of ``model``, by float32 weights or by int8 ones of which the best are scored again."""
-        last = model.mlp.layers[-1].view
+        last = model.mlp.layers[-1]
         few = DenseLayer(last.name, last.weights[names], last.bias[names])
         mlp = replace(model.mlp, layers=(*model.mlp.layers[:-1], few))
         order = np.arange(len(names), dtype=np.min_scalar_type(len(names)))

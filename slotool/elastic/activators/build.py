@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from slotool.data import Dataset, LabelSets, MultiLabelDataset
-from slotool.elastic.activators.activator import Activator, activity, layer_input, node_count
+from slotool.elastic.activators.activator import Activator, layer_input, node_count
 from slotool.elastic.activators.confidence import (
     DEFAULT_THRESHOLDS,
     MAX_THRESHOLDS,
@@ -105,7 +105,7 @@ class TableSubject:
     @cached_property
     def activated(self) -> list[int]:
         """Indices of the layers that get an activator, ascending. Raises ``InputError`` if there is none."""
-        work = np.array([layer.work for layer in self.mlp.layers], dtype=float)
+        work = np.array([layer.weights.size for layer in self.mlp.layers], dtype=float)
         work[0] *= _density(self.data.train.x)
         hidden = len(work) - 1
         worth = work >= MIN_WORK_SHARE * work.sum()
@@ -158,7 +158,7 @@ class TableSubject:
     @cached_property
     def full(self) -> FullOutputs:
         """The full network's outputs for the training examples."""
-        return FullOutputs.of(self.mlp.layers[-1].view, self.last_inputs, self.progress)
+        return FullOutputs.of(self.mlp.layers[-1], self.last_inputs, self.progress)
 
     @cached_property
     def held_out_full(self) -> FullOutputs | None:
@@ -168,7 +168,7 @@ class TableSubject:
         if self.activated != [last]:
             return None
         inputs = in_chunks(flat(self.data.validation.x), lambda x: layer_input(self.mlp, {}, x, 1.0, last))
-        return FullOutputs.of(self.mlp.layers[last].view, inputs)
+        return FullOutputs.of(self.mlp.layers[last], inputs)
 
     def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
         """Scores that rank the nodes of ``layer`` for the training examples, float32 [n, units].
@@ -178,7 +178,7 @@ class TableSubject:
         """
         if layer == len(self.mlp.layers) - 1:
             return self.full.scores(sharpness)
-        return in_chunks(self.train, lambda x: activity(self.mlp, x, layer))
+        return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, layer + 1))
 
     def correct(self, results: GridResults, split: str) -> np.ndarray:
         """bool [n, shares + 1]: whether each k's best label is right; with several labels, whether it is one of them.
@@ -321,7 +321,7 @@ class _Layer:
 
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
         """The activator, and the entropy of its bucket occupancy in bits."""
-        layer = self.subject.mlp.layers[self.at].view
+        layer = self.subject.mlp.layers[self.at]
         scores, seen = self.subject.activations(self.at), self._seen()
         # Inputs at several k are fitted as one; a single k needs no copy.
         inputs = seen[0] if len(seen) == 1 else np.concatenate(seen)
@@ -335,7 +335,7 @@ class _Layer:
         return min(candidates, key=self._nodes_needed), entropy
 
     def _ranked(self, ranker: Ranker, keys: list[np.ndarray], scores: Any) -> Activator:
-        layer = self.subject.mlp.layers[self.at].view
+        layer = self.subject.mlp.layers[self.at]
         sums = NodeScores(ranker.tables, ranker.buckets, layer.units)
         for part in keys:
             sums.add(
@@ -355,10 +355,10 @@ class _Layer:
     def _seen(self) -> list[Any]:
         """The layer's training inputs at every k of the grid; only once if no earlier layer drops nodes."""
         mlp, train = self.subject.mlp, self.subject.train
-        layer, seen = mlp.layers[self.at], []
+        seen = []
         for share in self.shares if self.before else (1.0,):
             if self.at == 0:
-                seen.append(layer.seen(train))
+                seen.append(train)
             elif not self.before and self.at == len(mlp.layers) - 1:
                 seen.append(self.subject.last_inputs)
             else:
@@ -367,7 +367,7 @@ class _Layer:
         return seen
 
     def _seen_at(self, share: float, x: Any) -> Any:
-        return self.subject.mlp.layers[self.at].seen(layer_input(self.subject.mlp, self.before, x, share, self.at))
+        return layer_input(self.subject.mlp, self.before, x, share, self.at)
 
 
 def _first(subject: TableSubject, layer: int) -> bool:
@@ -400,7 +400,7 @@ def _fitting_bits(subject: TableSubject, kind: type[Ranker], shares: tuple[float
     assumed, because ``_cut_to_budget`` shortens them.
     """
     mlp, budget = subject.mlp, TABLE_BYTES_SHARE * subject.mlp.nbytes
-    layers = [mlp.layers[at].view for at in subject.activated]
+    layers = [mlp.layers[at] for at in subject.activated]
     alone = subject.activated == [len(mlp.layers) - 1]
     longest = shares[-1] if not alone else shares[-1] / 16
     list_bytes = sum(longest * layer.units * np.min_scalar_type(layer.units - 1).itemsize + 2 for layer in layers)

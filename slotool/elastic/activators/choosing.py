@@ -76,7 +76,7 @@ class RankerCandidate:
             nodes += count
             row_bytes += count * layer.node_bytes
             if share < 1:
-                lookup_bytes += activator.ranker.lookup_bytes(layer.view) + round(count * _merged_bytes(activator))
+                lookup_bytes += activator.ranker.lookup_bytes(layer) + round(count * _merged_bytes(activator))
         return cls(
             ranker=learnt.ranker,
             point=(OperatingPoint.of(k=share) if share < 1 else FULL).key,
@@ -94,7 +94,7 @@ class RankerCandidate:
         mean_k, layers = model.mean_k[model.measure], [model.mlp.layers[at] for at in model.activators]
         pairs = list(zip(model.activators.values(), layers, strict=True))
         rows = sum(layer.units * (layer.node_bytes + (_merged_bytes(a) if mean_k < 1 else 0)) for a, layer in pairs)
-        keys = sum(a.ranker.lookup_bytes(layer.view) for a, layer in pairs)
+        keys = sum(a.ranker.lookup_bytes(layer) for a, layer in pairs)
         return replace(self, chosen_bytes=mean_k * rows + (keys if mean_k < 1 else 0))
 
 

@@ -40,9 +40,7 @@ def evaluate_grid(
     if only_output(mlp, activators):
         last = len(mlp.layers) - 1
         hidden = in_chunks(x, lambda part: layer_input(mlp, {}, part, 1.0, last))
-        results = _evaluate_nested(
-            mlp, activators, shares, hidden, full or FullOutputs.of(mlp.layers[last].view, hidden)
-        )
+        results = _evaluate_nested(mlp, activators, shares, hidden, full or FullOutputs.of(mlp.layers[last], hidden))
         for _ in shares:
             progress()
         return results

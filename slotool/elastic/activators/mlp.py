@@ -1,10 +1,9 @@
-"""The network under a Node Activator: a chain of layers with ReLU between them, as NumPy arrays."""
+"""The network under a Node Activator: a chain of dense layers with ReLU between them, as NumPy arrays."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -15,70 +14,8 @@ import numpy as np
 from slotool.errors import InputError
 
 
-class Layer(ABC):
-    """A layer whose ``units`` nodes are each one row of ``weights`` and a number of ``bias``.
-
-    ``inputs``, ``outputs``: numbers per example that come in and, once activated, go out. ``work``: multiplications.
-    """
-
-    name: str
-    weights: np.ndarray
-    bias: np.ndarray
-
-    @property
-    def units(self) -> int:
-        return len(self.bias)
-
-    @property
-    @abstractmethod
-    def inputs(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def outputs(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def work(self) -> int: ...
-
-    @property
-    def node_bytes(self) -> int:
-        """Bytes of a node's weights and bias."""
-        return int(self.weights[0].nbytes + self.bias.itemsize)
-
-    def check(self) -> None:
-        """Raises ``InputError`` where weights and bias are not of one layer; compiled code goes by their shapes."""
-        rows = self.weights.ndim >= 2 and self.bias.shape == self.weights.shape[:1] and self.weights.size
-        if not rows or self.weights.dtype != np.float32 or self.bias.dtype != np.float32:
-            raise InputError(
-                f"operator {self.name!r}: weights {self.weights.dtype} {self.weights.shape} and bias {self.bias.dtype} "
-                f"{self.bias.shape} are not those of a layer, float32 [nodes, …] and [nodes]"
-            )
-
-    @abstractmethod
-    def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
-        """What every node, or ``nodes``, makes of its inputs, before ReLU: float32 [batch, nodes, …]."""
-
-    @abstractmethod
-    def activated(self, values: np.ndarray) -> np.ndarray:
-        """What the next layer receives of pre-activations of every node: float32 [batch, outputs]; of −inf 0."""
-
-    @abstractmethod
-    def activity(self, values: np.ndarray) -> np.ndarray:
-        """What nodes are ranked by, of their pre-activations: float32 [batch, units]."""
-
-    @property
-    @abstractmethod
-    def view(self) -> DenseLayer:
-        """The layer as a ranker has it: itself, or less."""
-
-    def seen(self, inputs: Any) -> Any:
-        """What a ranker has of ``inputs``: the inputs of ``view``."""
-        return inputs
-
-
 @dataclass(frozen=True)
-class DenseLayer(Layer):
+class DenseLayer:
     """``weights``: float32 [units, inputs], one contiguous row per node; ``bias``: float32 [units]."""
 
     name: str
@@ -90,37 +27,34 @@ class DenseLayer(Layer):
         return int(self.weights.shape[1])
 
     @property
-    def outputs(self) -> int:
-        return self.units
+    def units(self) -> int:
+        return len(self.bias)
 
     @property
-    def work(self) -> int:
-        return self.weights.size
-
-    @property
-    def view(self) -> DenseLayer:
-        return self
+    def node_bytes(self) -> int:
+        """Bytes of a node's weights and bias."""
+        return int(self.weights[0].nbytes + self.bias.itemsize)
 
     def check(self) -> None:
-        super().check()
-        if self.weights.ndim != 2:
-            raise InputError(f"operator {self.name!r}: weights {self.weights.shape} are not [nodes, inputs]")
+        """Raises ``InputError`` where weights and bias are not of one layer; compiled code goes by their shapes."""
+        rows = self.weights.ndim == 2 and self.bias.shape == self.weights.shape[:1] and self.weights.size
+        if not rows or self.weights.dtype != np.float32 or self.bias.dtype != np.float32:
+            raise InputError(
+                f"operator {self.name!r}: weights {self.weights.dtype} {self.weights.shape} and bias {self.bias.dtype} "
+                f"{self.bias.shape} are not those of a layer, float32 [nodes, inputs] and [nodes]"
+            )
 
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
         """w·x + b of every node, or of ``nodes``: float32 [batch, nodes] from [batch, inputs], an array or CSR."""
         if nodes is None:
-            values: np.ndarray = (
-                inputs @ (self.weights.T if isinstance(inputs, np.ndarray) else self._columns) + self.bias
-            )
+            weights = self.weights.T if isinstance(inputs, np.ndarray) else self._columns
+            values: np.ndarray = inputs @ weights + self.bias
             return values
         chosen: np.ndarray = inputs @ self.weights[nodes].T + self.bias[nodes]
         return chosen
 
     def activated(self, values: np.ndarray) -> np.ndarray:
-        rectified: np.ndarray = np.maximum(values, 0.0)
-        return rectified
-
-    def activity(self, values: np.ndarray) -> np.ndarray:
+        """Return pre-activations after ReLU: float32 [batch, units]; 0 for −inf."""
         rectified: np.ndarray = np.maximum(values, 0.0)
         return rectified
 
@@ -132,15 +66,14 @@ class DenseLayer(Layer):
 
 @dataclass(frozen=True)
 class MLP:
-    """Layers of which all but the last are followed by ReLU; the last is dense and gives the logits.
+    """Layers of which all but the last are followed by ReLU; the last gives the logits.
 
-    The first ones may be convolutional (``convolution.ConvLayer``), the others are dense. ``input_shape`` is that of
-    one example, flattened before the first layer. ``partial``: the end of such a chain.
+    ``input_shape`` is that of one example, flattened before the first layer. ``partial``: the end of such a chain.
     Raises ``InputError`` when there is no ReLU layer, shapes do not chain, or a weight is not a finite number.
     """
 
     input_shape: tuple[int, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[DenseLayer, ...]
     partial: bool = False
 
     def __post_init__(self) -> None:
@@ -158,21 +91,16 @@ class MLP:
                 )
             if not (np.isfinite(layer.weights).all() and np.isfinite(layer.bias).all()):
                 raise InputError(f"operator {layer.name!r}: a weight is NaN or infinite")
-            width = layer.outputs
+            width = layer.units
 
     @property
     def classes(self) -> int:
         return self.layers[-1].units
 
-    @property
-    def dense(self) -> bool:
-        """Whether all layers are."""
-        return all(layer.view is layer for layer in self.layers)
-
     @cached_property
     def widest(self) -> int:
-        """Most outputs per example of any layer, before pooling."""
-        return max(layer.units * (layer.work // layer.weights.size) for layer in self.layers)
+        """Most outputs per example of any layer."""
+        return max(layer.units for layer in self.layers)
 
     @property
     def nbytes(self) -> int:

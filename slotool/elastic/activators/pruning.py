@@ -74,8 +74,6 @@ def prune(mlp: MLP, data: AnyData, loss: float = PRUNING_LOSS, progress: Callabl
     least one unit per layer is kept. ``progress`` is called per network that is tried, ``steps`` times at most.
     Raises ``InputError`` for a loss below 0 or above 1.
     """
-    if not mlp.dense:
-        raise InputError("pruning is for networks of dense layers; this one has convolutions")
     if not 0 <= loss <= 1:
         raise InputError(f"pruning may cost a share of accuracy between 0 and 1, not {loss}")
     usages = measure(mlp, flat(data.train.x))

@@ -199,10 +199,8 @@ class CompiledSession:
             return InputError(f"the input cannot be answered: {what}")
         if indices is None:
             unequal = f"{name} takes {width} values, not {len(values)}"
-        elif self.model.mlp.dense:
-            unequal = f"{len(indices)} features and {len(values)} values: each must have one"
         else:
-            unequal = f"{name} begins with a convolution and takes no sparse inputs; give it all {width} values"
+            unequal = f"{len(indices)} features and {len(values)} values: each must have one"
         sentences = {
             layout.OUT_OF_RANGE: f"{name} has features 0 to {width - 1}, no others",
             layout.WRONG_LENGTH: unequal,

@@ -189,7 +189,7 @@ class SloNN(ElasticModel):
             return logits(self.mlp, {}, flat, 1.0)
         mlp = self.mlp
         if self.int8:
-            last, exact = mlp.layers[-1].view, self.activators[len(mlp.layers) - 1].ranker.computed_nodes
+            last, exact = mlp.layers[-1], self.activators[len(mlp.layers) - 1].ranker.computed_nodes
             quantized = QuantizedLayer(last.name, last.weights, last.bias, self._int8_weights, exact)
             mlp = replace(mlp, layers=(*mlp.layers[:-1], quantized))
         return logits(mlp, self.activators, flat, self.shares[self._at[point]])
@@ -346,7 +346,7 @@ class SloNN(ElasticModel):
 
     @cached_property
     def _int8_weights(self) -> Int8Weights:
-        return Int8Weights.of(self.mlp.layers[-1].view)
+        return Int8Weights.of(self.mlp.layers[-1])
 
     def flat(self, x: Any) -> Any:
         """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape, and no numbers."""
@@ -357,8 +357,6 @@ class SloNN(ElasticModel):
             raise InputError(f"{self.name} takes inputs [batch, {dims(shape)}], not [{dims(x.shape)}]")
         if isinstance(x, np.ndarray):
             return dense_rows(self.name, x, self._inputs)
-        if not self.mlp.dense:
-            raise InputError(f"{self.name} begins with a convolution and takes no sparse inputs")
         return sparse_rows(self.name, x, self._inputs)
 
     def _checked(self, x: Any) -> Any:

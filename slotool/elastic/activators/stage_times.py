@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 from slotool.timing.turns import in_turns
 
@@ -43,13 +42,9 @@ class StageTimes:
     ) -> StageTimes:
         """Of the rows of ``x``, float32 [n, *input_shape] or CSR, answered by ``model`` at ``point``; None: with k
         chosen per input by ``threshold``, and no less than all nodes where that is infinite.
-
-        Raises ``InputError`` for networks with convolutions, whose stages have pieces of another kind.
         """
         from slotool.elastic.activators.kernels import layout, single, stages
 
-        if not model.mlp.dense:
-            raise InputError(f"{model.name} has convolutions; its stages cannot be told apart")
         at = layout.BY_CONFIDENCE if point is None else model.points.index(point)
         flat = model.flat(x)[:QUERIES]
         rest: tuple[Any, ...] = (at, threshold, *model.compiled.state)

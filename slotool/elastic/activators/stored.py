@@ -12,7 +12,6 @@ from slotool.artifacts import Artifact
 from slotool.artifacts.bundle import ArtifactWriter
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.confidence import MEASURES, ConfidenceTables, ThresholdCalibration
-from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.rankers.ranker import require_array
@@ -36,7 +35,6 @@ def description(model: TabulatedNetwork) -> dict[str, Any]:
         "input_shape": list(model.input_shape),
         "layers": [layer.name for layer in layers],
         **({"partial": True} if model.mlp.partial else {}),
-        "convolutions": {layer.name: layer.geometry() for layer in layers if isinstance(layer, ConvLayer)},
         "weights_sha256": model.mlp.fingerprint,
         "ranker": model.ranker,
         "shares": list(model.shares),
@@ -62,6 +60,8 @@ def read(artifact: Artifact) -> dict[str, Any]:
     another form raises for the rest.
     """
     document, tables = artifact.json(DESCRIPTION_FILE), artifact.tensors(TABLES_FILE)
+    if document.get("convolutions"):
+        raise _left(artifact, "SLO-NNs with convolutions")
     mlp = read_mlp(document, artifact.weights(WEIGHTS_FILE))
     if mlp.fingerprint != document["weights_sha256"]:
         raise ArtifactError(f"{artifact.path}: its tables were built for other weights than it holds")
@@ -136,12 +136,7 @@ def weight_tensors(mlp: MLP) -> dict[str, np.ndarray]:
 
 def read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> MLP:
     """From ``weight_tensors`` and what says in which order the layers come. Raises ``KeyError`` for one that lacks."""
-    geometry, layers = description.get("convolutions", {}), []
-    if not isinstance(geometry, Mapping):
-        raise InputError("convolutions is no object of layers")
-    for name in description["layers"]:
-        own = (weights[f"{name}.weight"], weights[f"{name}.bias"])
-        layers.append(ConvLayer.of(name, *own, geometry[name]) if name in geometry else DenseLayer(name, *own))
+    layers = [DenseLayer(name, weights[f"{name}.weight"], weights[f"{name}.bias"]) for name in description["layers"]]
     shape = description["input_shape"]
     # True is an int to Python, and none to what compiles.
     if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):

@@ -23,7 +23,7 @@ FILES = (".keras", ".onnx")
 
 
 class NotAChain(InputError):
-    """A network that is no chain of dense and convolutional layers with ReLU; the sentence names the layer."""
+    """A network that is no chain of dense layers with ReLU; the sentence names the layer."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from slotool.elastic.activators.activator import Activator, activity, layer_input
+from slotool.elastic.activators.activator import Activator, layer_input
 from slotool.elastic.activators.build import MIN_VALIDATION_EXAMPLES, flat, right
 from slotool.elastic.activators.confidence import (
     MEASURES,
@@ -63,8 +63,8 @@ class TableUpdates:
             before = {index: activator for index, activator in self.model.activators.items() if index < at}
             ranker = self.model.activators[at].ranker
             for share in self.model.shares if before else (1.0,):
-                keys = ranker.keys(layer.view, layer.seen(layer_input(self.model.mlp, before, inputs, share, at)))
-                scores.add(keys, ranker.considered(layer.view, keys, activations, self._rng))
+                keys = ranker.keys(layer, layer_input(self.model.mlp, before, inputs, share, at))
+                scores.add(keys, ranker.considered(layer, keys, activations, self._rng))
 
     def count(self, x: Any, y: Any = None) -> None:
         """Add a batch that is calibrated by: ``x`` as for ``rank``; ``y``: classes int [n] or ``LabelSets``, if known.
@@ -106,8 +106,8 @@ class TableUpdates:
         """Scores that rank the nodes of layer ``at``, as ``TableSubject.activations`` has them."""
         mlp = self.model.mlp
         if at < len(mlp.layers) - 1:
-            return activity(mlp, inputs, at)
-        return FullOutputs.of(mlp.layers[at].view, layer_input(mlp, {}, inputs, 1.0, at)).scores(1.0)
+            return layer_input(mlp, {}, inputs, 1.0, at + 1)
+        return FullOutputs.of(mlp.layers[at], layer_input(mlp, {}, inputs, 1.0, at)).scores(1.0)
 
     def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, ThresholdCalibration]:
         model, first = self.model, min(activators)

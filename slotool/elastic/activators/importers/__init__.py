@@ -1,4 +1,4 @@
-"""Trained networks of other libraries as chains of dense and convolutional layers: ``MLP``.
+"""Trained networks of other libraries as chains of dense layers: ``MLP``.
 
 ``from_torch``, ``from_keras`` and ``from_onnx`` accept dropout, flattening, batch normalisation and a final softmax in
 the chain; they drop them or fold them into neighbouring layers. Each importer loads its library when it is called.
@@ -25,8 +25,7 @@ __all__ = ["from_graph", "from_keras", "from_onnx", "from_torch"]
 def from_graph(graph: OperatorGraph, parameters: Mapping[str, np.ndarray]) -> MLP:
     """The network of an operator graph and its ``layers.<operator>.weight`` and ``.bias`` arrays.
 
-    Raises ``InputError`` naming the operator that breaks the chain
-    ``(Conv2D(relu) → MaxPooling2D?)* → Flatten? → Dense(relu)… → Dense``.
+    Raises ``InputError`` naming the operator that breaks the chain ``Flatten? → Dense(relu)… → Dense``.
     """
     from slotool.elastic.activators.importers.graph import mlp_of_graph
 

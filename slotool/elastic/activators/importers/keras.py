@@ -10,7 +10,6 @@ import numpy as np
 from slotool.elastic.activators.importers.chain import Chain
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import InputError
-from slotool.graphs.operators import pair, window_padding
 
 if TYPE_CHECKING:
     import keras
@@ -69,16 +68,6 @@ def _add(chain: Chain, layer: Any) -> None:
         weights = [np.asarray(value) for value in layer.get_weights()]
         chain.dense(layer.name, weights[0].T, weights[1] if layer.use_bias else None)
         _activate(chain, layer.name, layer.activation.__name__)
-    elif kind == "Conv2D" and own:
-        _convolve(chain, layer)
-    elif kind == "MaxPooling2D" and own:
-        around = window_padding({"kernel": layer.pool_size, "stride": layer.strides, "padding": layer.padding},
-                                (1, *layer.input.shape[1:3]))  # fmt: skip
-        chain.max_pool(layer.name, pair(layer.pool_size), pair(layer.strides), not any(around))
-    elif kind == "GlobalAveragePooling2D" and own:
-        chain.average(layer.name)
-        if not layer.keepdims:
-            chain.flatten(layer.name)
     elif kind == "Activation" and own:
         _activate(chain, layer.name, layer.activation.__name__)
     elif kind == "ReLU" and own and layer.max_value is None and not layer.negative_slope and not layer.threshold:
@@ -93,17 +82,6 @@ def _add(chain: Chain, layer: Any) -> None:
         chain.scale(layer.name, layer.scale, layer.offset)
     elif not (kind in PASSED_ON and own):
         raise chain.refuse(layer.name, kind)
-
-
-def _convolve(chain: Chain, layer: Any) -> None:
-    if layer.groups != 1 or pair(layer.dilation_rate) != (1, 1):
-        raise chain.refuse(layer.name, "a grouped or dilated convolution")
-    weights = [np.asarray(value) for value in layer.get_weights()]
-    attributes = {"kernel": layer.kernel_size, "stride": layer.strides, "padding": layer.padding}
-    around = window_padding(attributes, (1, *layer.input.shape[1:3]))
-    bias = weights[1] if layer.use_bias else None
-    chain.convolution(layer.name, weights[0].transpose(3, 2, 0, 1), bias, pair(layer.strides), around)
-    _activate(chain, layer.name, layer.activation.__name__)
 
 
 def _activate(chain: Chain, name: str, activation: str) -> None:

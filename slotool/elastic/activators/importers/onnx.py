@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.importers.chain import Chain, square_padding
+from slotool.elastic.activators.importers.chain import Chain
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import InputError
 from slotool.graphs.capture.onnx_reading import Node, Reading, read_model
-from slotool.graphs.operators import pair
 
 PASSED_ON = ("Identity", "Dropout")
 RESHAPING = ("Flatten", "Reshape", "Squeeze")
@@ -75,12 +73,6 @@ def _add(chain: Chain, node: Node, arrays: list[Any], reading: Reading) -> None:
         chain.dense(node.name, weights * node.attributes.get("alpha", 1.0), bias)
     elif node.op == "MatMul" and arrays[0] is None:
         chain.dense(node.name, arrays[1].T, None)
-    elif node.op == "Conv" and arrays[0] is None:
-        _convolve(chain, node, arrays)
-    elif node.op == "MaxPool":
-        _pool(chain, node)
-    elif node.op == "GlobalAveragePool":
-        chain.average(node.name)
     elif node.op == "Relu":
         chain.relu(node.name)
     elif node.op == "BatchNormalization":
@@ -96,27 +88,6 @@ def _add(chain: Chain, node: Node, arrays: list[Any], reading: Reading) -> None:
         chain.flatten(node.name)
     elif node.op not in PASSED_ON:
         raise chain.refuse(node.name, node.op)
-
-
-def _convolve(chain: Chain, node: Node, arrays: list[Any]) -> None:
-    of = node.attributes
-    if of.get("group", 1) != 1 or set(of.get("dilations", (1,))) != {1} or _automatic(of):
-        raise chain.refuse(node.name, "a grouped or dilated convolution, or one that pads by itself")
-    bias = arrays[2] if len(arrays) > 2 else None
-    padding = square_padding(node.name, tuple(of.get("pads", (0, 0, 0, 0))))
-    chain.convolution(node.name, arrays[1], bias, pair(tuple(of.get("strides", (1, 1)))), padding)
-
-
-def _pool(chain: Chain, node: Node) -> None:
-    of = node.attributes
-    plain = not any(of.get("pads", ())) and not of.get("ceil_mode") and set(of.get("dilations", (1,))) == {1}
-    kernel, stride = tuple(of["kernel_shape"]), tuple(of.get("strides", (1, 1)))
-    chain.max_pool(node.name, pair(kernel), pair(stride), plain and not _automatic(of))
-
-
-def _automatic(attributes: Mapping[str, Any]) -> bool:
-    found = attributes.get("auto_pad", "NOTSET")
-    return (found.decode() if isinstance(found, bytes) else found) not in ("NOTSET", "VALID")
 
 
 def _fits(op: str, arrays: list[Any], shape: tuple[int, ...]) -> bool:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.activators.importers.chain import Chain, square_padding
+from slotool.elastic.activators.importers.chain import Chain
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import GraphError, InputError
 from slotool.graphs.capture.torch import BATCH, WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
 from slotool.graphs.capture.torch_program import export
-from slotool.graphs.operators import pair
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 PASSED_ON = ("dropout", "alpha_dropout", "feature_dropout", "detach", "detach_", "alias", "clone", "contiguous", "to")
 RESHAPING = ("flatten", "view", "reshape", "_unsafe_view")
-AVERAGING = ("mean", "adaptive_avg_pool2d")
 NORMALISING = ("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm")
 
 
@@ -108,8 +106,6 @@ def _add(chain: Chain, node: Any, constants: dict[Any, Any]) -> None:
         chain.dense(_label(node), args[2].T, args[0])
     elif name in ("mm", "matmul") and isinstance(args[1], np.ndarray):
         chain.dense(_label(node), args[1].T, None)
-    elif name in ("conv2d", "max_pool2d") or (name in AVERAGING and _over_images(node)):
-        _add_to_images(chain, node, name, args)
     elif name in ("relu", "relu_"):
         chain.relu(node.name)
     elif name in NORMALISING:
@@ -122,41 +118,6 @@ def _add(chain: Chain, node: Any, constants: dict[Any, Any]) -> None:
         chain.flatten(node.name)
     elif not (name in PASSED_ON or node.target is operator.getitem):
         raise chain.refuse(node.name, name)
-
-
-def _add_to_images(chain: Chain, node: Any, name: str, args: list[Any]) -> None:
-    if name == "conv2d":
-        _convolve(chain, node, args)
-    elif name == "max_pool2d":
-        kernel, stride, padding, dilation, rounded_up = _filled(args[1:], [None, (), 0, 1, False])
-        plain = pair(padding) == (0, 0) and pair(dilation) == (1, 1) and not rounded_up
-        chain.max_pool(node.name, pair(kernel), pair(stride or kernel), plain)
-    else:
-        chain.average(node.name)
-        if len(node.meta["val"].shape) == 2:
-            chain.flatten(node.name)
-
-
-def _convolve(chain: Chain, node: Any, args: list[Any]) -> None:
-    bias, stride, padding, dilation, groups = _filled(args[2:], [None, 1, 0, 1, 1])
-    if pair(dilation) != (1, 1) or groups != 1:
-        raise chain.refuse(node.name, "a grouped or dilated convolution")
-    if isinstance(padding, str):
-        kernel_height, kernel_width = args[1].shape[2:]
-        if padding == "same" and (kernel_height % 2 == 0 or kernel_width % 2 == 0):
-            raise chain.refuse(node.name, "a convolution padded unevenly")
-        padding = ((kernel_height - 1) // 2, (kernel_width - 1) // 2) if padding == "same" else 0
-    chain.convolution(_label(node), args[1], bias, pair(stride), square_padding(node.name, pair(padding)))
-
-
-def _filled(given: list[Any], defaults: list[Any]) -> list[Any]:
-    return [*given, *defaults[len(given) :]]
-
-
-def _over_images(node: Any) -> bool:
-    """Whether an average is that of each channel over a whole image."""
-    before, after = node.all_input_nodes[0].meta["val"].shape, node.meta["val"].shape
-    return len(before) == 4 and tuple(after) in (tuple(before[:2]), (*before[:2], 1, 1))
 
 
 def _hashable(value: Any) -> Any:

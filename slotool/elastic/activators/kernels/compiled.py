@@ -15,7 +15,6 @@ import numpy as np
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.confidence import ConfidenceTables
-from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.kernels import grid, single
 from slotool.elastic.activators.kernels import layout as k
 from slotool.elastic.activators.kernels.integer_dots import ROWS
@@ -63,7 +62,6 @@ class Compiled:
             if int8 and at in int8:
                 self._lay_out_int8(rows[at], int8[at], mlp.layers[at].bias, behind_relu=at > 0)
         header["layers"], header["shares"] = len(mlp.layers), len(shares)
-        header["query_inputs"] = mlp.layers[0].inputs
         header["means_at"] = self._numbers.add(confidence.means)
         self._lay_out_workspace(header, rows)
         self.state = tuple(tape.joined() for tape in (self._numbers, self._ints, self._ids, self._bytes))
@@ -72,9 +70,7 @@ class Compiled:
 
     def _lay_out_workspace(self, header: np.ndarray, rows: np.ndarray) -> None:
         # Sums are made of so many rows at a time.
-        width = max(max(layer.inputs, layer.units, layer.outputs) for layer in self.mlp.layers) + ROWS
-        pairs = 2 * int((rows["conv_height"] * rows["padded_width"]).max())
-        header["convolved_at"] = self._numbers.add(np.zeros(pairs))
+        width = max(max(layer.inputs, layer.units) for layer in self.mlp.layers) + ROWS
         for field in ("input_at", "values_at", "all_at", "output_at"):
             header[field] = self._numbers.add(np.zeros(width))
         header["best_at"] = self._numbers.add(np.zeros(k.MAX_ANSWERS))
@@ -121,15 +117,11 @@ class Compiled:
     def estimate(self, inputs: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out`` with ĉ(k, x), from ``inputs`` [1, inputs] of the first activated layer, an array or CSR."""
         dense = inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
-        dense = self.mlp.layers[self._first].seen(dense)
         grid.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
         """Columns for what is computed in full, as inputs may be mostly zeros; rows for what else is read."""
         layer, row, last = self.mlp.layers[at], rows[at], at == len(rows) - 1
-        if isinstance(layer, ConvLayer):
-            self._lay_out_convolution(row, layer, activated)
-            return
         row["inputs"], row["units"] = layer.inputs, layer.units
         columns = self._in_full or not (activated and last)
         row["columns_at"] = self._numbers.add(layer.weights.T) if columns else -1
@@ -142,41 +134,6 @@ class Compiled:
         row["int8_at"] = self._bytes.add(_in_lines(weights.rows))
         row["int8_scales_at"] = self._numbers.add(np.column_stack([weights.scale, bias]))
         row["int8_sums_at"] = -1 if behind_relu else self._numbers.add(weights.scale * weights.sums)
-
-    def _lay_out_convolution(self, row: np.void, layer: ConvLayer, activated: bool) -> None:
-        """Kernels, a padded place for its images, and its view's rows for a hash to read."""
-        (channels, height, width), (top, bottom, left, right) = layer.shape, layer.padding
-        padded = (height + top + bottom, width + left + right)
-        fields = {
-            "inputs": layer.view.inputs,
-            "units": layer.units,
-            "rows_at": self._numbers.add(layer.view.weights) if activated else -1,
-            "columns_at": -1,
-            "bias_at": self._numbers.add(layer.bias),
-            "int8_at": -1,
-            "int8_sums_at": -1,
-            "kernel_height": layer.weights.shape[2],
-            "kernel_width": layer.weights.shape[3],
-            "stride_height": layer.stride[0],
-            "stride_width": layer.stride[1],
-            "kernels_at": self._numbers.add(layer.weights),
-            "channels": channels,
-            "image_height": height,
-            "image_width": width,
-            "padded_height": padded[0],
-            "padded_width": padded[1],
-            "pad_top": top,
-            "pad_left": left,
-            "conv_height": layer.convolved[0],
-            "conv_width": layer.convolved[1],
-            "pool": layer.pool,
-            "pooled_height": layer.pooled[0],
-            "pooled_width": layer.pooled[1],
-            "grid": layer.grid,
-        }
-        for name, value in fields.items():
-            row[name] = value
-        row["maps_at"] = self._numbers.add(np.zeros(channels * padded[0] * padded[1]))
 
     def _lay_out_activator(self, row: np.void, at: int, activator: Activator) -> None:
         layer, ranker, lists = self.mlp.layers[at], activator.ranker, activator.lists

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.kernels import batched
 from slotool.elastic.activators.kernels.compiled import Compiled
-from slotool.elastic.activators.mlp import Layer
+from slotool.elastic.activators.mlp import DenseLayer
 
 # Outputs held at a time.
 CHUNK_BYTES = 32 << 20
@@ -74,12 +72,6 @@ def _logits(compiled: Compiled, x: Any) -> np.ndarray:
     return values.numpy()
 
 
-def _outputs(layer: Layer, x: Tensor) -> Tensor:
-    """Before ReLU, which pooling may precede: float32 [n, outputs]. By PyTorch, so that its number of threads holds."""
-    weights, bias = torch.from_numpy(layer.weights), torch.from_numpy(layer.bias)
-    if not isinstance(layer, ConvLayer):
-        return torch.addmm(bias, x, weights.T)
-    top, bottom, left, right = layer.padding
-    images = functional.pad(x.view(len(x), *layer.shape), (left, right, top, bottom))
-    maps = functional.conv2d(images, weights, bias, layer.stride)
-    return functional.max_pool2d(maps, layer.pool).flatten(1)
+def _outputs(layer: DenseLayer, x: Tensor) -> Tensor:
+    """float32 [n, units] before ReLU. By PyTorch, so that its number of threads holds."""
+    return torch.addmm(torch.from_numpy(layer.bias), x, torch.from_numpy(layer.weights).T)

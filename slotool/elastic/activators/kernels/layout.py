@@ -22,24 +22,20 @@ def _integers(**groups: str) -> np.dtype:
     return np.dtype({"names": names, "formats": [np.int64] * len(names), "itemsize": size})
 
 
-# At the beginning of ``ints``. Values of a query: ``query_inputs`` of them, those of the first layer, which a
-# convolution's view has fewer of. ``last_stamp`` was given to a node last.
+# At the beginning of ``ints``. ``last_stamp`` was given to a node last.
 HEADER = _integers(
-    counts="layers shares query_inputs last_stamp",
-    numbers="means_at input_at values_at all_at output_at best_at query_scale_at convolved_at",
+    counts="layers shares last_stamp",
+    numbers="means_at input_at values_at all_at output_at best_at query_scale_at",
     ints="active_at chosen_at starts_at best_nodes_at",
     bytes_="stamps_at query_at",
 )
-# Behind it, one of each layer. ``kind`` is NONE without an activator. A convolutional layer has the inputs, rows and
-# look-ups of its view; ``kernel_height`` is 0 of a dense one. ``int8_sums_at`` is −1 where inputs are never negative.
+# Behind it, one of each layer. ``kind`` is NONE without an activator. ``int8_sums_at`` is −1 where inputs are never
+# negative.
 LAYER = _integers(
     network="inputs units rows_at columns_at bias_at int8_at int8_scales_at int8_sums_at",
     activator="kind tables buckets slots_at lists_at length overall_at counts_at hashed hashed_at",
     hash="bits positions_at thresholds_at projections_at",
     clusters="coarse fine coarse_at fine_at coarse_scales_at fine_scales_at",
-    kernel="kernel_height kernel_width stride_height stride_width kernels_at",
-    images="channels image_height image_width padded_height padded_width pad_top pad_left maps_at",
-    outputs="conv_height conv_width pool pooled_height pooled_width grid",
 )
 # What a session passes to ``top_dense`` and ``top_sparse``: addresses and lengths of the four arrays, where the answer
 # goes, how many labels, the point, and the thread that owns the session (that of the first call; 0 before it).

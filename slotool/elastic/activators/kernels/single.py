@@ -15,7 +15,6 @@ import numpy as np
 from numba import carray
 
 from slotool.compilation import njit
-from slotool.elastic.activators.kernels.convolution import convolve
 from slotool.elastic.activators.kernels.int8 import FAST, FLOATS_PER_LINE
 from slotool.elastic.activators.kernels.intrinsics import owned, pointer, prefetch
 from slotool.elastic.activators.kernels.layer import (
@@ -67,7 +66,7 @@ def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, thre
 def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """``top_dense`` in any thread, for callers that copy the answer before they return."""
     numbers, ints, ids, bytes_ = _arrays(handle)
-    if len(x) != header_of(ints).query_inputs:
+    if len(x) != layer_of(ints, 0).inputs:
         return WRONG_LENGTH
     active = load_dense(x, numbers, ints)
     return _top(active, handle, threshold, numbers, ints, ids, bytes_)
@@ -123,7 +122,7 @@ def logits(
     ``ValueError`` where shapes do not fit.
     """
     header, dense = header_of(ints), x.shape[1] > 0
-    require(x.shape[1] == header.query_inputs if dense else len(indptr) == len(out) + 1)
+    require(x.shape[1] == layer_of(ints, 0).inputs if dense else len(indptr) == len(out) + 1)
     require(len(indices) == len(values) and (len(x) == len(out) or not dense))
     require(out.shape[1] == layer_of(ints, header.layers - 1).units and 0 <= point <= header.shares)
     for query in range(len(out)):
@@ -173,8 +172,7 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
     row = layer_of(ints, 0)
     listed, actives = numbers[header.values_at :], ints[header.active_at :]
     width, units, columns = row.inputs, row.units, row.columns_at
-    # A convolution takes images, and none of it is read from a list.
-    if len(values) != len(indices) or row.kernel_height > 0:
+    if len(values) != len(indices):
         return WRONG_LENGTH
     if len(indices) > width:
         return TOO_MANY
@@ -286,11 +284,6 @@ def _propagate(
         row = layer_of(ints, layer)
         keep = kept if layer == layers - 1 else 0
         after = layer_of(ints, layer + 1)
-        if row.kernel_height > 0:
-            point, active = convolve(row, after, layer == 0, active, point, threshold, numbers, ints, ids, bytes_)
-            if point == NOT_FINITE:
-                return NOT_FINITE, 0
-            continue
         if row.kind == NONE or point == full:
             chosen = compute_all(row, active, keep, numbers, ints)
         else:

@@ -55,7 +55,7 @@ def until(
     cannot be answered.
     """
     header, dense = header_of(ints), x.shape[1] > 0
-    require(x.shape[1] == header.query_inputs if dense else len(indices) == len(values))
+    require(x.shape[1] == layer_of(ints, 0).inputs if dense else len(indices) == len(values))
     best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
     for query in range(len(x) if dense else len(indptr) - 1):
         for i in range(MIN_RESCORED):
