@@ -10,7 +10,7 @@ setup(
         "slotool": ["py.typed"],
         "slotool.shipped": ["**/*"],
         "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet"],
-        "slotool.serving": ["*.html"],
+        "slotool.serving": ["*.html", "*.json"],
         "slotool.reports": ["plotly-*"],
     },
 )
