@@ -57,13 +57,14 @@ def _granian(application: Any, port: int) -> None:
     from granian.server.embed import Server
 
     from slotool.serving.http.fast_path import Head
+    from slotool.serving.request_options import from_headers
 
     front, fast_path = application.state.front, application.state.fast_path
     front.router.listen()
 
     async def infer(scope: Any, protocol: Any) -> None:
         headers = dict(scope.headers.items())
-        head, body = Head("mlp", None, headers, front.router.now_us()), await protocol()
+        head, body = Head("mlp", None, headers, from_headers(headers), front.router.now_us()), await protocol()
         reply = fast_path.early_rejection(head)
         if reply is None:
             answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -136,9 +137,8 @@ def _one_by_one(application: Any) -> None:
 
 
 def _read_each_time(application: Any) -> None:
-    from slotool.serving.http import fast_path, repeated_head
+    from slotool.serving.http import fast_path
 
-    repeated_head.MAX_REPEATED_HEAD_BYTES = 0
     application.state.fast_path._remembered = fast_path._read
     for reader in application.state.fast_path._inference._readers.values():
         reader._remembered = reader._read
@@ -160,26 +160,10 @@ def _count_each(application: Any) -> None:
     accounts.MAX_UNCOUNTED = 1
 
 
-def _through_the_queue(application: Any) -> None:
-    router = application.state.front.router
-    router._is_free = router.direct_calls._is_free = lambda count: False
-
-
-def _never_straight(application: Any) -> None:
-    application.state.fast_path.straight.known = lambda *_: None
-
-
-def _never_gathered(application: Any) -> None:
-    application.state.fast_path.gathered.admit = lambda: False
-
-
 SHORTCUTS = {
-    "the straight path of known requests": _never_straight,
-    "known requests gathered": _never_gathered,
     "answers written together": _one_by_one,
     "heads remembered": _read_each_time,
     "lone requests dispatched at once": _dispatch_later,
-    "the queue left out for lone requests": _through_the_queue,
     "calls shared": _alone_in_calls,
     "answers counted together": _count_each,
 }

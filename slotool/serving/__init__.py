@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from slotool.serving.engines import InlineInferenceEngine
     from slotool.serving.limits import Limits
     from slotool.serving.metrics import Metrics
-    from slotool.serving.model_queue import InferenceResult
     from slotool.serving.rejections import Rejection
+    from slotool.serving.request import InferenceResult
     from slotool.serving.router import Router
     from slotool.serving.served import ServedModel
 
@@ -27,7 +27,7 @@ __all__ = [
 
 # Where each is, imported when asked for: worker processes need none of them, nor the compiled policies behind them.
 _MODULES = {
-    "InferenceResult": "model_queue",
+    "InferenceResult": "request",
     "InlineInferenceEngine": "engines",
     "Limits": "limits",
     "Metrics": "metrics",

@@ -16,7 +16,7 @@ import orjson
 
 from slotool.errors import InputError
 from slotool.serving.events import warn
-from slotool.serving.model_queue import InferenceResult
+from slotool.serving.request import InferenceResult
 
 STDOUT = "-"
 # Paths and names that clients send are cut to so many characters.

@@ -6,16 +6,13 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from slotool.data.columns import Inputs
 from slotool.printable import printable
 from slotool.serving.feedback import Feedback
 from slotool.serving.live import Live
-from slotool.serving.model_queue import InferenceResult
 from slotool.serving.pools import AnyRouter
-from slotool.serving.request_options import RequestOptions
-from slotool.serving.served import ServedModel
+from slotool.serving.request import InferenceResult, Request
 from slotool.serving.statistics import Statistics
 
 # Answers, and bytes of their inputs, that wait to be counted: fewer, and each costs more; more, and the request behind
@@ -23,17 +20,6 @@ from slotool.serving.statistics import Statistics
 MAX_UNCOUNTED, MAX_UNCOUNTED_BYTES = 64, 2**20
 # The longest that one waits.
 MAX_WAIT_S = 0.1
-
-
-class Asked(NamedTuple):
-    """A request in the router: what is to be counted of it. ``read_us``: from its arrival until its tensors were
-    read."""
-
-    served: ServedModel
-    x: Inputs
-    options: RequestOptions
-    arrival_us: float
-    read_us: float
 
 
 class Accounts:
@@ -50,7 +36,7 @@ class Accounts:
         self._live = Live(router.waiting)
         # Of each of several models; the figures of one are those of all.
         self._live_of: dict[str, Live] = {}
-        self._uncounted: deque[tuple[Asked, InferenceResult]] = deque()
+        self._uncounted: deque[tuple[Request, InferenceResult]] = deque()
         self._uncounted_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._metrics.before_reading(self._count_all)
@@ -100,10 +86,10 @@ class Accounts:
         self._count_all()
         return self._live_of
 
-    def answered(self, asked: Asked, answer: InferenceResult) -> None:
+    def answered(self, request: Request, answer: InferenceResult) -> None:
         """Count an answer, soon."""
-        self._uncounted.append((asked, answer))
-        self._uncounted_bytes += asked.x.nbytes
+        self._uncounted.append((request, answer))
+        self._uncounted_bytes += request.x.nbytes
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
 
@@ -112,10 +98,10 @@ class Accounts:
         if len(self._uncounted) >= MAX_UNCOUNTED or self._uncounted_bytes > MAX_UNCOUNTED_BYTES:
             self._count_all()
 
-    def rejected(self, asked: Asked, now_us: float) -> None:
+    def rejected(self, request: Request, now_us: float) -> None:
         """Count a request that the router rejected; ``dropped`` counts it by its cause."""
-        self._statistics[asked.served.name].rejected(now_us - asked.arrival_us)
-        self._feedback[asked.served.name].rejected()
+        self._statistics[request.served.name].rejected(now_us - request.arrival_us)
+        self._feedback[request.served.name].rejected()
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Count requests that end without an answer, whatever model they name."""
@@ -129,21 +115,21 @@ class Accounts:
         self._count_all()
 
     def _count_all(self) -> None:
-        groups: dict[tuple[str, str], list[tuple[Asked, InferenceResult]]] = {}
+        groups: dict[tuple[str, str], list[tuple[Request, InferenceResult]]] = {}
         while self._uncounted:
-            asked, answer = self._uncounted.popleft()
-            key = asked.served.name, answer.decision.point.label
-            groups.setdefault(key, []).append((asked, answer))
+            request, answer = self._uncounted.popleft()
+            key = request.served.name, answer.decision.point.label
+            groups.setdefault(key, []).append((request, answer))
         self._uncounted_bytes = 0
         for (name, point), answers in groups.items():
             self._count(name, point, answers)
 
-    def _count_groups(self, name: str, requests: list[Asked]) -> None:
+    def _count_groups(self, name: str, requests: list[Request]) -> None:
         """Requests that name a group of which the rules know nothing: a misspelt one has no guarantee of its own."""
         rules = requests[0].served.rules
         if rules is None:
             return
-        groups = Counter(asked.options.group for asked in requests if not rules.knows_group(asked.options.group))
+        groups = Counter(request.options.group for request in requests if not rules.knows_group(request.options.group))
         new = self._feedback[name].of_unknown_groups(groups)
         self._metrics.unknown_groups(name, groups.total())
         for group in new:
@@ -155,14 +141,14 @@ class Accounts:
                 group=group,
             )
 
-    def _count(self, name: str, point: str, answers: list[tuple[Asked, InferenceResult]]) -> None:
+    def _count(self, name: str, point: str, answers: list[tuple[Request, InferenceResult]]) -> None:
         """Answers of one model at one point."""
         latencies_us = [answer.queue_us + answer.compute_us for _, answer in answers]
         late = sum(answer.slack_us < 0 for _, answer in answers)
         self._metrics.answered(name, point, latencies_us, late=late)
-        self._statistics[name].answered([answer for _, answer in answers], [asked.read_us for asked, _ in answers])
-        self._feedback[name].answered([(asked.x, answer, asked.options) for asked, answer in answers])
-        self._count_groups(name, [asked for asked, _ in answers])
+        self._statistics[name].answered([answer for _, answer in answers], [request.read_us for request, _ in answers])
+        self._feedback[name].answered([(request.x, answer, request.options) for request, answer in answers])
+        self._count_groups(name, [request for request, _ in answers])
         first, answer = answers[0]
         accuracy = first.served.expected_accuracy.get(answer.decision.point)
         self._live.answered(latencies_us, late, point if len(self._statistics) == 1 else f"{name}: {point}", accuracy)

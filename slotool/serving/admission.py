@@ -111,18 +111,10 @@ class Admission:
         """Count a request that was read to its end."""
         self.in_progress += 1
 
-    def leave(self, count: int) -> None:
-        """Count requests that are in progress no more, whatever becomes of them."""
-        self.in_progress -= count
-
     def end(self, *, answered: bool) -> None:
         """Count a request that has been answered or rejected."""
         self.in_progress -= 1
         self._answered += answered
-
-    def answered_at_once(self, count: int) -> None:
-        """Count requests that were answered and are in progress no more, or never were."""
-        self._answered += count
 
     def is_overloaded(self) -> bool:
         """True if one more request may have to be rejected, should it have a short deadline."""

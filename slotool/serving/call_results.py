@@ -11,9 +11,10 @@ from slotool.serving.engines import WorkerLost
 from slotool.serving.ensemble_call import CallOutcome
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
-from slotool.serving.model_queue import InferenceResult, ModelQueue, PendingRequest
+from slotool.serving.model_queue import ModelQueue
 from slotool.serving.outputs import Computed, Scores, lowest
 from slotool.serving.rejections import Rejection
+from slotool.serving.request import InferenceResult, Request
 from slotool.serving.retries import Retries
 from slotool.tables import OperatingPoint
 
@@ -44,7 +45,7 @@ class CallResults:
         self,
         model_queue: ModelQueue,
         batch: Batch,
-        wanted: Sequence[PendingRequest],
+        wanted: Sequence[Request],
         outcome: CallOutcome,
         done_us: float,
         fallback: str = "",
@@ -68,7 +69,7 @@ class CallResults:
         self,
         model_queue: ModelQueue,
         batch: Batch,
-        wanted: Sequence[PendingRequest],
+        wanted: Sequence[Request],
         scored: Computed,
         done_us: float,
         fallback: str,

@@ -8,18 +8,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool.data.columns import Columns, Inputs
-from slotool.serving import bounds, rejections, request_options
+from slotool.serving import bounds, rejections
 from slotool.serving.bodies import client_disconnected
 from slotool.serving.frontend import FrontEnd, explanation
 from slotool.serving.interface import LABEL
-from slotool.serving.model_queue import InferenceResult
 from slotool.serving.payloads import parse_example, parse_tensor, takes_long
 from slotool.serving.reply import Reply, ReplyListener, awaited, listener
+from slotool.serving.request import InferenceResult, Request
+from slotool.serving.request_options import DEFAULT_OPTIONS, MODEL, RequestOptions, from_headers, merged, require_single
 from slotool.serving.served import ServedModel
 
 
@@ -30,34 +31,37 @@ class Compute:
         self._front = front
         self.routes = [Route("/compute", self.compute, methods=["POST"])]
 
-    async def compute(self, request: Request) -> Response:
+    async def compute(self, request: HttpRequest) -> Response:
         front = self._front
         arrival_us = front.router.now_us()
-        request_options.require_single(request.headers.raw)
-        served = self.model(request.headers.get("model"))
+        require_single(request.headers.raw)
+        served = self.model(request.headers.get(MODEL))
         # One example in any form may be all zeros: no number of bytes is too few for it.
         max_bytes = front.example_bytes(served)
         body = await front.body(request, max_bytes, max_bytes)
         is_disconnected = partial(client_disconnected, request.receive)
-        reply = await awaited(partial(self.submit, request.headers, body, arrival_us, is_disconnected))
+        stated = from_headers(request.headers)
+        reply = await awaited(partial(self.submit, request.headers, stated, body, arrival_us, is_disconnected))
         request.state.answer = reply.answer
         return reply.response()
 
     def submit(
         self,
         headers: Mapping[str, str],
+        in_headers: RequestOptions,
         body: bytes,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
         done: ReplyListener,
     ) -> None:
-        """One example in (``parse_example``, ``parse_tensor``), one label or other answer out, with the operating point
+        """Answer one example (``parse_example``, ``parse_tensor``) with one label or other answer, the operating point
         and why it was chosen; ``done`` is called once, perhaps before this returns.
 
-        ``headers``: names in lower case. Raises ``Rejection`` for a request that cannot be read.
+        ``headers``: names in lower case; ``in_headers``: options that they state. Raises ``Rejection`` for a request
+        that cannot be read.
         """
-        served = self.model(headers.get("model"))
-        options, own_id = request_options.from_headers(headers), headers.get("x-request-id", "")
+        served = self.model(headers.get(MODEL))
+        options, own_id = merged(DEFAULT_OPTIONS, in_headers), headers.get("x-request-id", "")
         own_id = own_id if len(own_id) <= bounds.MAX_ID_CHARACTERS else ""
         options = self._front.asked_by(options, headers.get("authorization"), own_id)
         signature, most = served.model.signature, self._front.example_bytes(served)
@@ -66,8 +70,8 @@ class Compute:
             raise bounds.too_large(most)
 
         def answer(x: Inputs) -> None:
-            ended = listener(done, partial(_reply, served))
-            self._front.submit(served, x, options, arrival_us, is_disconnected, ended)
+            reply = listener(done, partial(_reply, served))
+            self._front.submit(Request(served, x, options, arrival_us, is_disconnected, reply))
 
         if not takes_long(body, shape):
             answer(_example(served, body, most))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from slotool.data.columns import concatenate
-from slotool.scheduling import Batch, Drop, RequestOutcome, Workers
+from slotool.scheduling import Batch, Workers
 from slotool.serving import rejections
 from slotool.serving.call_results import CallResults
 from slotool.serving.calls import Calls
@@ -16,7 +16,8 @@ from slotool.serving.engines import InferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
-from slotool.serving.model_queue import DefaultDeadline, ModelQueue, PendingRequest, earliest_deadline
+from slotool.serving.model_queue import DefaultDeadline, ModelQueue, earliest_deadline
+from slotool.serving.request import Request
 from slotool.serving.retries import Retries
 from slotool.tables import OperatingPoint
 
@@ -70,47 +71,6 @@ class DispatchLoop:
         for model_queue in self._queues.values():
             waiting += len(model_queue.dispatcher.queue)
         return waiting
-
-    def is_free(self) -> bool:
-        """Whether nothing waits, and the event loop itself is to compute what comes now."""
-        if not self._engine.in_loop or self.is_scheduled or self._is_dispatching or self.calls.waiting:
-            return False
-        return not self.waiting() and self._workers.idle() is not None
-
-    def is_catching_up(self) -> bool:
-        """Whether the event loop itself computes what waits, without a pause, and none of it has a deadline."""
-        if not self._engine.in_loop or not self.is_scheduled or self.calls.waiting or self._workers.idle() is None:
-            return False
-        return all(math.isinf(model_queue.dispatcher.next_expiry_us) for model_queue in self._queues.values())
-
-    def serve_alone(self, model_queue: ModelQueue, request: PendingRequest) -> None:
-        """What a dispatch does with a request that is the only one, without the queue."""
-        query = request.query
-        if request.is_disconnected():
-            model_queue.pending.pop(query.id).end(rejections.client_gone())
-            model_queue.dispatcher.outcomes[RequestOutcome.GONE] += 1
-            return
-        now_us = self._now_us()
-        decided = model_queue.dispatcher.begin_alone(query, now_us)
-        if isinstance(decided, Drop):
-            model_queue.reject([decided], now_us)
-            return
-        self._is_dispatching = True
-        try:
-            self._call(model_queue, decided, [request])
-        finally:
-            self._is_dispatching = False
-        if not request.is_over:
-            self._default_deadline.begin(model_queue, query)
-        if self.calls.waiting or self.waiting():
-            self.wake()  # the call failed: it is made again
-        else:
-            self.read_if_long(self._now_us() - now_us)
-
-    def read_if_long(self, took_us: float) -> None:
-        """After a call of a request that was the only one: others may have come meanwhile."""
-        if took_us > LONG_US:
-            self.wake(READING_ITERATIONS)
 
     def wake(self, iterations: int = 0) -> None:
         """Dispatch in the next iteration of the event loop, or after so many more."""
@@ -192,7 +152,7 @@ class DispatchLoop:
                 "switch", f"{name}: {before} to {point}", model=name, before=before.label, point=point.label
             )
 
-    def _call(self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[PendingRequest]) -> None:
+    def _call(self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[Request]) -> None:
         if batch.decision.switches:
             self._note_switch(model_queue, batch.decision.point)
         x = wanted[0].x if len(wanted) == 1 else concatenate([request.x for request in wanted])

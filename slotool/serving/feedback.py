@@ -15,7 +15,7 @@ from slotool.models import Classification
 from slotool.rules.drift import Watched
 from slotool.serving import rejections
 from slotool.serving.guarantees import Guarantees, Labelled
-from slotool.serving.model_queue import InferenceResult
+from slotool.serving.request import InferenceResult
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from slotool.data.columns import Inputs
 from slotool.errors import InputError
 from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections
 from slotool.serving.access_log import AccessLog
-from slotool.serving.accounts import Accounts, Asked
+from slotool.serving.accounts import Accounts
 from slotool.serving.addresses import AddressRates
 from slotool.serving.admission import Admission, IdleTrackingSelector
 from slotool.serving.bodies import decompressed, read_body
@@ -26,10 +23,10 @@ from slotool.serving.clients import Clients, read_clients
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
 from slotool.serving.limits import Limits
-from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.pools import AnyRouter
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
+from slotool.serving.request import InferenceResult, Outcome, Request
 from slotool.serving.request_options import RequestOptions, require_meant
 from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.shared_memory import Regions, SharedMemory
@@ -84,36 +81,9 @@ class FrontEnd:
         """Return since when the request that is read now may have been here, by the router's clock, in µs."""
         return self.router.now_us() if self._selector is None else self._selector.arrived_us
 
-    def may_answer_alone(self) -> bool:
-        """Whether ``DirectCalls.answer`` is worth asking: a request that arrives now is the only one, in this iteration
-        of the event loop and in progress, and it is computed without asking who sent it or writing down what."""
-        return not self.admission.in_progress and self._arrives_alone() and self._only_computes()
-
-    def may_gather(self, gathered: int, timeout_us: float) -> bool:
-        """True if a request that arrives now, and has so long, may wait with others, as so many do already, to ask
-        ``DirectCalls.answer_alike`` for all together: what else is in progress is being computed, has no deadline and
-        leaves time for it, and they are as in ``may_answer_alone``."""
-        direct = self.router.direct_calls
-        if direct is None or not self._only_computes():
-            return False
-        if self.admission.in_progress == gathered and direct.is_free():
-            return True
-        return timeout_us == math.inf and direct.is_soon_free(gathered + 1)
-
-    def may_stay_gathered(self, gathered: int, arrived: int) -> bool:
-        """Whether so many wait no longer as they are than they would in the queue, when ``arrived`` had come before the
-        first of them: all that is in the queue came before, is computed now, and has no deadline either."""
-        direct = self.router.direct_calls
-        return direct is not None and self.router.arrived == arrived and direct.is_soon_free(gathered)
-
-    def _only_computes(self) -> bool:
-        """Whether the event loop computes requests itself, without asking who sent them or writing down what."""
-        others = self.default_tolerance is not None or self.has_records
-        return self.router.engine.in_loop and not others and self.clients is None and self.addresses is None
-
     def _arrives_alone(self) -> bool:
-        """Whether no other request arrived in this iteration of the event loop: one that might be more urgent, or share
-        a call."""
+        """True if no other request arrived in this turn of the event loop, one that might be more urgent or share a
+        call: its end is now."""
         selector = self._selector
         return selector is not None and selector.ready <= 1 and self.admission.in_progress <= 1
 
@@ -147,74 +117,44 @@ class FrontEnd:
         self.router.end()
         self.intake.close(rejections.stopping())
 
-    async def infer(
-        self,
-        served: ServedModel,
-        x: Inputs,
-        options: RequestOptions,
-        arrival_us: float,
-        is_disconnected: Callable[[], bool],
-    ) -> InferenceResult:
-        """As ``submit``, for who would wait. Raises ``Rejection``."""
-        future: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
+    def submit(self, request: Request, *, alone: bool = False) -> None:
+        """Have the router answer, and count the request. Raises ``Rejection`` for one that the router is not given.
 
-        def has_left() -> bool:
-            return future.cancelled() or is_disconnected()
-
-        self.submit(served, x, options, arrival_us, has_left, partial(settle, future))
-        return await future
-
-    def submit(
-        self,
-        served: ServedModel,
-        x: Inputs,
-        options: RequestOptions,
-        arrival_us: float,
-        is_disconnected: Callable[[], bool],
-        done: OutcomeListener,
-    ) -> None:
-        """Have the router answer, and count it. ``done`` is called once, perhaps before this returns, and may not
-        raise.
-
-        Raises ``Rejection`` for what the router is not even asked."""
+        ``alone``: as of ``Router.submit``, where the caller knows it and the event loop does not.
+        """
+        served = request.served
         if self.default_tolerance is not None:
-            options = _with_default(options, self.default_tolerance, served)
-        if options.tolerance is not None and served.rules is None:
-            raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
-        if options.tolerance is not None and served.rules is not None:
-            require_meant(served.rules, options.tolerance)
+            request.options = _with_default(request.options, self.default_tolerance, served)
+        if (tolerance := request.options.tolerance) is not None:
+            if served.rules is None:
+                raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
+            require_meant(served.rules, tolerance)
         if served.model.checks_inputs:
             try:
-                served.model.check_inputs(x)
+                served.model.check_inputs(request.x)
             except InputError as error:
                 raise rejections.bad_request(str(error)) from None
-        asked = Asked(served, x, options, arrival_us, self.router.now_us() - arrival_us)
-        self.admission.begin()
-        ended = partial(self._ended, asked, done)
-        alone = self._arrives_alone()
+        admission = self.admission
+        if (rejection := admission.rejection(request.options.timeout_us)) is not None:
+            raise rejection
+        request.read_us = self.router.now_us() - request.arrival_us
+        request.reply = partial(self._ended, request, request.reply)
+        admission.begin()
         try:
-            self.router.submit(served.name, x, options, arrival_us, is_disconnected, ended, alone=alone)
+            self.router.submit(request, alone=alone or self._arrives_alone())
         except Exception:
-            self.admission.end(answered=False)
+            admission.end(answered=False)
             raise
 
-    def settle_alike(self, asked: Sequence[Asked], answers: Sequence[InferenceResult]) -> None:
-        """Count them, once they are on their way."""
-        self.admission.answered_at_once(len(asked))
-        for each, answer in zip(asked, answers, strict=True):
-            self.accounts.answered(each, answer)
-        if (direct := self.router.direct_calls) is not None:
-            direct.settle()
-
-    def _ended(self, asked: Asked, done: OutcomeListener, outcome: InferenceResult | Rejection) -> None:
+    def _ended(self, request: Request, reply: Callable[[Outcome], None], outcome: Outcome) -> None:
         self.admission.end(answered=not isinstance(outcome, Rejection))
         if isinstance(outcome, Rejection):
-            self.accounts.rejected(asked, self.router.now_us())
-            done(outcome)
+            self.accounts.rejected(request, self.router.now_us())
+            reply(outcome)
             return
-        done(outcome)
+        reply(outcome)
         # After the response is on its way: the client does not wait for the counters.
-        self.accounts.answered(asked, outcome)
+        self.accounts.answered(request, outcome)
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Count requests that end without an answer, whatever model they name."""
@@ -311,7 +251,9 @@ class FrontEnd:
             return self.limits.body_bytes
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
 
-    async def body(self, request: Request, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES) -> bytes:
+    async def body(
+        self, request: HttpRequest, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
+    ) -> bytes:
         """The whole body, decompressed, of at most ``max_bytes`` in either form. ``inflated_anyway_bytes``: what a
         compressed one may become however short it is.
 

@@ -26,6 +26,7 @@ from slotool.serving.grpc_health import HealthService
 from slotool.serving.not_served import SERVICE, reason_of_method
 from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
+from slotool.serving.request import answer_of
 from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
 from slotool.serving.shared_memory import EXTENSION, NOT_SHARED, Regions
@@ -305,9 +306,9 @@ class GrpcFrontEnd:
         regions = None if front.shared_memory is None else front.regions_of(_authorization(context))
         asked = grpc_messages.parse_infer(request, interface, regions)
         metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
-        options = _nearer(request_options.from_parameters(asked.parameters, metadata), context.time_remaining())
-        options = front.asked_by(options, _authorization(context), asked.id)
-        answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
+        options = request_options.merged(asked.options, request_options.from_headers(metadata))
+        options = front.asked_by(_nearer(options, context.time_remaining()), _authorization(context), asked.id)
+        answer = await answer_of(front, served.name, asked.x, options, arrival_us, context.cancelled)
         outputs = {name: answer.output(name) for name in asked.outputs}
         return grpc_messages.format_infer(served.name, VERSION, interface, asked, outputs, explanation(answer))
 

@@ -19,6 +19,7 @@ from slotool.serving import bounds, tensors, values
 from slotool.serving.classification import wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import Rejection, bad_request
+from slotool.serving.request_options import from_parameters
 from slotool.serving.shared_memory import Place, Regions, SharedOutputs
 from slotool.serving.tensors import InferRequest
 
@@ -115,7 +116,9 @@ def parse_infer(request: Any, interface: Interface, regions: Regions | None = No
     classes = wanted_classes(document, interface)
     parameters = parameters_of(request.parameters)
     places = tensors.destinations(tensors.wanted_places(document), regions)
-    return InferRequest(interface.x(arrays, parameters), outputs, request.id, parameters, classes, places)
+    return InferRequest(
+        interface.x(arrays, parameters), outputs, request.id, from_parameters(parameters), classes, places
+    )
 
 
 def _entries(request: Any) -> list[dict[str, Any]]:

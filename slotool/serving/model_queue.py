@@ -2,108 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from slotool.data.columns import Inputs
-from slotool.models import Classification
-from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
+from slotool.scheduling import Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.scheduling.policy_failure import PolicyFailure
 from slotool.serving import rejections
 from slotool.serving.fault import FaultCheck
-from slotool.serving.interface import CONFIDENCE, LABEL, LOGITS
 from slotool.serving.metrics import Metrics
-from slotool.serving.outputs import Computed, Scores
 from slotool.serving.rejections import Rejection
+from slotool.serving.request import Request
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 LOG = logging.getLogger("uvicorn.error")
-
-
-class InferenceResult(NamedTuple):
-    """The result of a request and its timing: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
-    answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
-    in the call that answered it, those of other requests included, ``request``: the id that feedback names it by,
-    ``fallback``: which version did not answer and which did in its place; empty where all answered, ``confidence``: the
-    lowest of all examples, None where the model states none, ``is_shared``: other requests were in the call."""
-
-    scored: Computed
-    decision: Decision
-    queue_us: float
-    compute_us: float
-    slack_us: float
-    batch: int
-    request: str
-    fallback: str = ""
-    confidence: float | None = None
-    is_shared: bool = False
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The answers: int64 [n], the class of the highest score, or what the task of the model's signature says."""
-        return self.scored.answers
-
-    def output(self, name: str) -> np.ndarray | None:
-        """The tensor of the Open Inference Protocol that is called so (``Interface``); None where there is none.
-
-        A model's own comes before what its task makes of it.
-        """
-        scored = self.scored
-        if isinstance(scored, Scores):
-            if name == LABEL:
-                return scored.answers
-            if name == LOGITS:
-                return scored.logits
-        elif name in scored.tensors:
-            return scored.tensors[name]
-        elif name == LABEL and isinstance(scored.task, Classification):
-            return scored.answers.astype(np.int64, copy=False)
-        return scored.confidence.astype(np.float32) if name == CONFIDENCE and scored.confidence is not None else None
-
-
-# Takes what became of a request.
-OutcomeListener = Callable[[InferenceResult | Rejection], None]
-
-
-@dataclass(slots=True)
-class PendingRequest:
-    """A request on its way; ``attempts``: calls it has been in.
-
-    ``headroom_us``: by which its query's deadline lies before its own; ``is_over``: ``done`` has been called.
-    """
-
-    query: Query
-    x: Inputs
-    done: OutcomeListener
-    is_disconnected: Callable[[], bool]
-    headroom_us: float = 0.0
-    attempts: int = 0
-    is_over: bool = False
-
-    def end(self, outcome: InferenceResult | Rejection) -> None:
-        """The first outcome is the one that counts."""
-        if not self.is_over:
-            self.is_over = True
-            self.done(outcome)
-
-
-def settle(future: asyncio.Future[Any], outcome: Any) -> None:
-    """End the wait for an outcome or exception, unless it was cancelled: the client has left."""
-    if future.done():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
 
 
 class ModelQueue:
@@ -126,7 +41,7 @@ class ModelQueue:
         self.dispatcher = Dispatcher(served.policy, workers, self._policy_failed)
         # Methods of its policy whose failure was said.
         self._failing: set[str] = set()
-        self.pending: dict[str, PendingRequest] = {}
+        self.pending: dict[str, Request] = {}
         self.fault_check = FaultCheck(now_us)
         # It takes no further requests, and goes once those that it has are answered.
         self.is_closing = False

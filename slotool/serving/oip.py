@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from starlette.requests import Request
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.serving import bounds, rejections, request_options, tensors
+from slotool.serving import bounds, rejections, tensors
 from slotool.serving.bodies import client_disconnected
 from slotool.serving.frontend import (
     FrontEnd,
@@ -18,9 +18,10 @@ from slotool.serving.frontend import (
     json_response,
 )
 from slotool.serving.guard import is_from_browser
-from slotool.serving.model_queue import InferenceResult
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import BINARY, Reply, ReplyListener, awaited, listener
+from slotool.serving.request import InferenceResult, Request
+from slotool.serving.request_options import RequestOptions, from_headers, merged, require_single
 from slotool.serving.served import VERSION, ServedModel
 from slotool.serving.shared_memory import EXTENSION
 
@@ -50,55 +51,55 @@ class OpenInference:
             Route("/v2/health/ready", self.ready),
         ]
 
-    async def server_metadata(self, request: Request) -> Response:
+    async def server_metadata(self, request: HttpRequest) -> Response:
         extensions = EXTENSIONS if self._front.shared_memory is None else [*EXTENSIONS, EXTENSION]
         return json_response({"name": "slotool", "version": __version__, "extensions": extensions})
 
-    async def live(self, request: Request) -> Response:
+    async def live(self, request: HttpRequest) -> Response:
         return json_response({"live": True})
 
-    async def ready(self, request: Request) -> Response:
+    async def ready(self, request: HttpRequest) -> Response:
         """Not ready (503) while no worker could take a request, and while the server ends."""
         return _readiness({}, self._front.router.unready())
 
-    async def model_ready(self, request: Request) -> Response:
+    async def model_ready(self, request: HttpRequest) -> Response:
         """Every worker has every model, so a model is as ready as the server."""
         served = self._front.model(**_addressed(request))
         return _readiness({"name": served.name}, self._front.router.unready())
 
-    async def model_metadata(self, request: Request) -> Response:
+    async def model_metadata(self, request: HttpRequest) -> Response:
         served = self._front.model(**_addressed(request))
         return json_response(self._front.interfaces[served.name].metadata(served.name, [VERSION]))
 
-    async def model_config(self, request: Request) -> Response:
+    async def model_config(self, request: HttpRequest) -> Response:
         """Triton's model configuration extension."""
         served = self._front.model(**_addressed(request))
         return json_response(self._front.interfaces[served.name].config(served.name))
 
-    async def model_statistics(self, request: Request) -> Response:
+    async def model_statistics(self, request: HttpRequest) -> Response:
         """Triton's statistics extension, of one model."""
         return self._statistics([self._front.model(**_addressed(request)).name])
 
-    async def all_statistics(self, request: Request) -> Response:
+    async def all_statistics(self, request: HttpRequest) -> Response:
         return self._statistics(self._front.models)
 
     def _statistics(self, models: Iterable[str]) -> Response:
         return json_response({"model_stats": self._front.statistics_of(models)})
 
-    async def repository_index(self, request: Request) -> Response:
+    async def repository_index(self, request: HttpRequest) -> Response:
         """Triton's model repository extension, as far as it lists. What the body asks for makes no difference."""
         await self._front.body(request, bounds.OVERHEAD_BYTES)
         return json_response(self._front.index())
 
-    async def infer(self, request: Request) -> Response:
+    async def infer(self, request: HttpRequest) -> Response:
         front = self._front
         arrival_us = front.router.now_us()
-        request_options.require_single(request.headers.raw, (tensors.HEADER_LENGTH,))
+        require_single(request.headers.raw, (tensors.HEADER_LENGTH,))
         served = front.model(**_addressed(request))
         anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.name])
         body = await front.body(request, front.tensor_bytes(served), anyway_bytes)
-        is_disconnected = partial(client_disconnected, request.receive)
-        reply = await awaited(partial(self.submit, served, request.headers, body, arrival_us, is_disconnected))
+        is_disconnected, stated = partial(client_disconnected, request.receive), from_headers(request.headers)
+        reply = await awaited(partial(self.submit, served, request.headers, stated, body, arrival_us, is_disconnected))
         request.state.answer = reply.answer
         return reply.response()
 
@@ -106,15 +107,17 @@ class OpenInference:
         self,
         served: ServedModel,
         headers: Mapping[str, str],
+        in_headers: RequestOptions,
         body: bytes | bytearray | memoryview,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
         done: ReplyListener,
     ) -> None:
-        """Have an inference request answered; ``done`` is called once, perhaps before this returns. ``headers``: names
-        in lower case. A ``body`` that is a ``bytearray`` then belongs to the request.
+        """Have an inference request answered; ``done`` is called once, perhaps before this returns.
 
-        Raises ``Rejection`` for a request that cannot be read."""
+        ``headers``: names in lower case; ``in_headers``: options that they state. A ``body`` that is a ``bytearray``
+        then belongs to the request. Raises ``Rejection`` for a request that cannot be read.
+        """
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
@@ -122,10 +125,9 @@ class OpenInference:
         asked = self.reader(served.name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
         if asked.destinations and is_from_browser(headers):
             raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
-        options = request_options.from_parameters(asked.parameters, headers)
-        options = front.asked_by(options, headers.get("authorization"), asked.id)
-        ended = listener(done, partial(self.reply, served, asked))
-        front.submit(served, asked.x, options, arrival_us, is_disconnected, ended)
+        options = front.asked_by(merged(asked.options, in_headers), headers.get("authorization"), asked.id)
+        reply = listener(done, partial(self.reply, served, asked))
+        front.submit(Request(served, asked.x, options, arrival_us, is_disconnected, reply))
 
     def reader(self, model: str) -> tensors.RequestReader:
         """For the tensors that the model takes now: it may have come, or been exchanged, while the server runs."""
@@ -158,6 +160,6 @@ def _readiness(named: dict[str, str], unready: Rejection | None) -> Response:
     return json_response({**named, "ready": False, "error": str(unready)}, unready.status, headers)
 
 
-def _addressed(request: Request) -> dict[str, str]:
+def _addressed(request: HttpRequest) -> dict[str, str]:
     path = request.path_params
     return {"name": path["model"], "version": path.get("version", VERSION)}

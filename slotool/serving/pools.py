@@ -15,8 +15,8 @@ from slotool.serving import rejections
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.metrics import Metrics
-from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.rejections import Rejection
+from slotool.serving.request import InferenceResult, Request, answer_of
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
@@ -59,9 +59,6 @@ class PooledRouter:
     one whose workers all seem to hang. What waits in a pool whose last worker is lost or hangs goes to another.
     ``engines``: of each pool; ``models``: whose ``by_pool`` say how each serves them. Raises as ``Router`` does.
     """
-
-    # No pool computes in the event loop.
-    direct_calls = None
 
     def __init__(
         self,
@@ -214,33 +211,19 @@ class PooledRouter:
         alone: bool = False,
     ) -> InferenceResult:
         """As ``Router.answer``."""
-        future: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
-        self.submit(
-            name, x, options, arrival_us, lambda: future.cancelled() or is_disconnected(), partial(settle, future)
-        )
-        return await future
+        return await answer_of(self, name, x, options, arrival_us, is_disconnected, alone=alone)
 
-    def submit(
-        self,
-        name: str,
-        x: Inputs,
-        options: RequestOptions,
-        arrival_us: float,
-        is_disconnected: Callable[[], bool],
-        done: OutcomeListener,
-        *,
-        alone: bool = False,
-    ) -> None:
+    def submit(self, request: Request, *, alone: bool = False) -> None:
         """As ``Router.submit``, in the pool whose turn it is, or in one that takes the request."""
-        if self.model(name) is None:
-            done(rejections.no_longer_served(name))
+        if self.model(request.served.name) is None:
+            request.end(rejections.no_longer_served(request.served.name))
             return
         due = self._turns.next()
-        number = self._taking(due, options.timeout_us)
+        number = self._taking(due, request.options.timeout_us)
         if number != due and self._routers[due].is_stalled(STALLED_US):
             self._routers[due].give_waiting_to(self._routers[number])
         self._count[number]()
-        self._routers[number].submit(name, x, options, arrival_us, is_disconnected, done, alone=alone)
+        self._routers[number].submit(request, alone=alone)
 
     def listen_to_batches(self, listener: Callable[[], None]) -> None:
         """As ``Router.listen_to_batches``, in all pools."""

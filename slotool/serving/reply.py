@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from slotool.serving.model_queue import InferenceResult, OutcomeListener, settle
 from slotool.serving.rejections import Rejection
+from slotool.serving.request import InferenceResult, Outcome, settle
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -77,16 +77,16 @@ ReplyListener = Callable[[Reply | Exception], None]
 
 
 async def awaited(submit: Callable[[ReplyListener], None]) -> Reply:
-    """What ``submit`` has its listener called with. Raises what went wrong."""
+    """Return the reply that ``submit`` has its listener called with. Raises what went wrong."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     submit(partial(settle, future))
     return await future
 
 
-def listener(done: ReplyListener, reply: Callable[[InferenceResult], Reply]) -> OutcomeListener:
-    """Hands on to ``done`` what ``reply`` makes of an answer, or what goes wrong in that."""
+def listener(done: ReplyListener, reply: Callable[[InferenceResult], Reply]) -> Callable[[Outcome], None]:
+    """Return a function that calls ``done`` with the reply made of a result, or with what goes wrong in that."""
 
-    def ended(outcome: InferenceResult | Rejection) -> None:
+    def ended(outcome: Outcome) -> None:
         if isinstance(outcome, Rejection):
             done(outcome)
             return

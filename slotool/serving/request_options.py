@@ -1,13 +1,13 @@
-"""What a request asks for beyond its tensors, from Open Inference Protocol parameters or from HTTP headers."""
+"""Options of a request, from Open Inference Protocol parameters and from headers: one table for all protocols."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from slotool.errors import InputError
 from slotool.rules.ruleset import OBJECTIVES, RuleSet
@@ -16,6 +16,8 @@ from slotool.serving.rejections import bad_request, shown
 from slotool.suggestions import nearest
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+# Browsers and proxies state the urgency of a response in a header called Priority (RFC 9218).
+_URGENCY = re.compile(r"\s*(u\s*=|i\b)", re.ASCII)
 MAX_TIMEOUT_US = 1e12
 MAX_PRIORITY = 2**32 - 1
 MAX_GROUP_CHARACTERS = 100
@@ -29,10 +31,15 @@ MAX_MISSPELT_LENGTH = 16
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """``timeout_us``: µs from arrival to deadline, ``inf`` without one; ``group``: whose guarantee of the rules this
-    request's label will count for, empty where it is not known; ``client``: name of the client that asks, empty where
-    no token is needed; ``id``: the client's own, empty without one; ``objective``: empty where it is not stated; the
-    others as in ``Query``."""
+    """Options of a request; those without a comment are as in ``Query``.
+
+    Attributes:
+        timeout_us: µs from arrival to deadline, ``inf`` without one.
+        objective: empty where it is not stated.
+        group: whose guarantee of the rules the request's label counts for; empty where it is not stated.
+        client: name of the client; empty where no token is needed.
+        id: the client's own id of the request; empty without one.
+    """
 
     timeout_us: float = math.inf
     tolerance: float | None = None
@@ -44,85 +51,153 @@ class RequestOptions:
     id: str = ""
 
 
-GROUP, DEADLINE = "group", "deadline-ms"
+def _timeout_us(unit_us: float) -> Callable[[Any, str], float]:
+    """Return a reader of timeouts in units of ``unit_us``; 0 is none."""
+
+    def read(value: Any, where: str) -> float:
+        return unit_us * _number(value, where, MAX_TIMEOUT_US / unit_us) or math.inf
+
+    return read
+
+
+def _tolerance(value: Any, where: str) -> float:
+    return _number(value, where)
+
+
+def _min_accuracy(value: Any, where: str) -> float:
+    return _number(value, where, 1.0)
+
+
+def _priority(value: Any, where: str) -> int:
+    if isinstance(value, str) and _URGENCY.match(value):
+        return 0
+    number = _number(value, where, MAX_PRIORITY)
+    if number != int(number):
+        raise bad_request(f"{where}: {shown(value)} is not a whole number")
+    return int(number)
+
+
+def _objective(value: Any, where: str) -> str:
+    if value not in OBJECTIVES:
+        raise bad_request(f"{where}: {shown(value)} is none of {', '.join(OBJECTIVES)}")
+    return str(value)
+
+
+def group_of(value: Any, where: str) -> str:
+    """Return a group's name: text or a whole number. Raises ``Rejection`` (400) for any other value; ``where``: the
+    parameter or header that has it."""
+    name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(name, str) or len(name) > MAX_GROUP_CHARACTERS:
+        raise bad_request(f"{where}: {shown(value)} is no text of at most {MAX_GROUP_CHARACTERS} characters")
+    return name
+
+
+class Option(NamedTuple):
+    """Field of ``RequestOptions``, how its value is read, and the names by which requests state it.
+
+    ``parameter``: in ``parameters`` of the Open Inference Protocol, over HTTP and gRPC; ``header``: on every path of
+    HTTP (tolerance-tiers, IV-A), and in the metadata of gRPC. Empty for none.
+    """
+
+    field: str
+    read: Callable[[Any, str], Any]
+    parameter: str = ""
+    header: str = ""
+
+
+# Several rows may state one field: of deadlines the nearest counts, of others the first.
+OPTIONS = (
+    Option("timeout_us", _timeout_us(1.0), parameter="timeout"),
+    Option("timeout_us", _timeout_us(1e3), header="deadline-ms"),
+    Option("tolerance", _tolerance, parameter="tolerance", header="tolerance"),
+    Option("objective", _objective, parameter="objective", header="objective"),
+    Option("min_accuracy", _min_accuracy, parameter="min_accuracy", header="min-accuracy"),
+    Option("priority", _priority, parameter="priority", header="priority"),
+    Option("group", group_of, parameter="group", header="group"),
+)
+# Header that names the model on /compute.
+MODEL = "model"
+_PARAMETERS = {option.parameter: option for option in OPTIONS if option.parameter}
+_HEADERS = {option.header: option for option in OPTIONS if option.header}
 DEFAULT_OPTIONS = RequestOptions()
 
 
-def from_parameters(parameters: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> RequestOptions:
-    """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy,
-    group. ``headers``: HTTP headers or gRPC metadata, names in lower case, of which ``Deadline-Ms`` counts too; the
-    nearer of two deadlines is the request's.
+def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
+    """Return the options in a V2 request's ``parameters``.
 
     Parameters of other names are ignored, as the protocol has it. Raises ``Rejection`` (400) for a value that cannot be
-    meant, for a name that is nearly one of these, and for a request that is part of a sequence.
+    meant, for a name that is nearly an option's, and for a request that is part of a sequence.
     """
-    options = DEFAULT_OPTIONS
-    for name in SEQUENCE if parameters else ():
+    if not parameters:
+        return DEFAULT_OPTIONS
+    for name in SEQUENCE:
         if parameters.get(name):
             raise bad_request(f"parameter {name}: sequences are not served, as no state is kept between requests")
-    if parameters:
-        names = "tolerance", "objective", "min_accuracy", "priority"
-        options = _options("parameter ", parameters, "timeout", 1.0, *names)
-    if not headers or DEADLINE not in headers:
-        return options
-    deadline_us = 1e3 * (_number("header ", headers, DEADLINE, MAX_TIMEOUT_US * 1e-3) or math.inf)
-    return replace(options, timeout_us=min(options.timeout_us, deadline_us))
+    return _options("parameter", parameters, _PARAMETERS)
 
 
 def from_headers(headers: Mapping[str, str]) -> RequestOptions:
-    """From ``Tolerance``, ``Objective`` (tolerance-tiers, IV-A), ``Deadline-Ms``, ``Min-Accuracy``, ``Priority`` and
-    ``Group``.
+    """Return the options in HTTP headers or gRPC metadata, names in lower case.
 
-    ``headers``: names in lower case; those that begin with ``x-`` belong to gateways. Raises ``Rejection`` (400) for a
-    value that cannot be meant, and for a name that is nearly one of these.
+    Names that begin with ``x-`` and are no option's belong to gateways. Raises ``Rejection`` (400) for a value that
+    cannot be meant, and for a name that is nearly an option's.
     """
-    return _options("header ", headers, DEADLINE, 1e3, "tolerance", "objective", "min-accuracy", "priority")
+    return _options("header", headers, _HEADERS)
 
 
-# Those of ``from_headers``, and what names the model on ``/compute``.
-_HEADERS = ("tolerance", "objective", DEADLINE, "min-accuracy", "priority", GROUP, "model")
+def merged(in_parameters: RequestOptions, in_headers: RequestOptions) -> RequestOptions:
+    """Return the options of a request that may state them twice: the nearer deadline, else the parameter.
+
+    Raises ``Rejection`` (400) for options that contradict each other.
+    """
+    if in_headers is DEFAULT_OPTIONS:
+        found = in_parameters
+    elif in_parameters is DEFAULT_OPTIONS:
+        found = in_headers
+    else:
+        stated = {
+            option.field: getattr(in_parameters, option.field)
+            for option in OPTIONS
+            if getattr(in_parameters, option.field) != getattr(DEFAULT_OPTIONS, option.field)
+        }
+        nearer_us = min(in_parameters.timeout_us, in_headers.timeout_us)
+        found = replace(in_headers, **{**stated, "timeout_us": nearer_us})
+    if found.tolerance is None:
+        if found.objective:
+            raise bad_request("objective: it says what a tolerance saves: give tolerance too")
+    elif found.min_accuracy is not None:
+        raise bad_request("tolerance and min_accuracy contradict each other: ask for one of them")
+    return found
+
+
+def of_request(parameters: Mapping[str, Any], headers: Mapping[str, str]) -> RequestOptions:
+    """Return the options in a request's parameters and headers; raises as the functions for either."""
+    return merged(from_parameters(parameters), from_headers(headers))
 
 
 def require_single(headers: Sequence[tuple[bytes, bytes]], more: Sequence[str] = ()) -> None:
-    """Raises ``Rejection`` (400) where a request states an option's header twice: one of them is not what it means.
+    """Raise ``Rejection`` (400) where a request states an option's header twice: one of them is not what it means.
 
-    ``headers``: as they were sent, names in lower case; ``more``: names of others that count once."""
+    ``headers``: as they were sent, names in lower case; ``more``: names of others that count once.
+    """
     names = [name.decode("latin-1") for name, _ in headers]
-    for name in (*_HEADERS, *more):
+    for name in (*_HEADERS, MODEL, *more):
         if names.count(name) > 1:
             raise bad_request(f"header {name}: it is given {names.count(name)} times, expected once")
 
 
-def _options(
-    kind: str,
-    given: Mapping[str, Any],
-    timeout: str,
-    timeout_unit_us: float,
-    tolerance: str,
-    objective: str,
-    min_accuracy: str,
-    priority: str,
-) -> RequestOptions:
-    names = (timeout, tolerance, objective, min_accuracy, priority, GROUP)
+def _options(kind: str, given: Mapping[str, Any], table: Mapping[str, Option]) -> RequestOptions:
     for name in given:
-        if name not in names and (meant := misspelt(name, names)):
-            raise bad_request(f"{kind}{shown(name)} is no option: did you mean {meant}?")
-    if not any(name in given for name in names):
-        return DEFAULT_OPTIONS
-    longest = MAX_TIMEOUT_US / timeout_unit_us
-    asked = RequestOptions(
-        timeout_us=(_number(kind, given, timeout, longest) or math.inf) * timeout_unit_us,
-        tolerance=_number(kind, given, tolerance, math.inf),
-        objective=_objective(kind, given, objective),
-        min_accuracy=_number(kind, given, min_accuracy, 1.0),
-        priority=_whole(kind, given, priority),
-        group=group_of(given.get(GROUP, ""), f"{kind}{GROUP}"),
-    )
-    if asked.tolerance is not None and asked.min_accuracy is not None:
-        raise bad_request(f"{tolerance} and {min_accuracy} contradict each other: ask for one of them")
-    if asked.tolerance is None and objective in given:
-        raise bad_request(f"{kind}{objective}: it says what a tolerance saves: give {tolerance} too")
-    return asked
+        if name not in table and (meant := misspelt(name, tuple(table))):
+            raise bad_request(f"{kind} {shown(name)} is no option: did you mean {meant}?")
+    found: dict[str, Any] = {}
+    for name, option in table.items():
+        if given.get(name) is not None:
+            value = option.read(given[name], f"{kind} {name}")
+            stated = found.setdefault(option.field, value)
+            if option.field == "timeout_us":
+                found["timeout_us"] = min(value, stated)
+    return RequestOptions(**found) if found else DEFAULT_OPTIONS
 
 
 def misspelt(name: str, names: tuple[str, ...]) -> str | None:
@@ -135,33 +210,23 @@ def _misspelt(name: str, names: tuple[str, ...]) -> str | None:
     return None if name.lower().startswith("x-") else nearest(name, names, MISSPELT)
 
 
-def _number(kind: str, given: Mapping[str, Any], name: str, most: float) -> float | None:
-    """A finite number from 0 to ``most``, given as such or as text; None when absent."""
-    value = given.get(name)
-    if value is None:
-        return None
+def _number(value: Any, where: str, most: float = math.inf) -> float:
+    """Return a finite number from 0 to ``most``, given as such or as text."""
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if not plain and not (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
-        raise bad_request(f"{kind}{name}: {shown(value)} is not a number")
+        raise bad_request(f"{where}: {shown(value)} is not a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not (math.isfinite(number) and 0.0 <= number <= most):
         expected = f"between 0 and {most:g}" if math.isfinite(most) else "a finite number from 0"
-        raise bad_request(f"{kind}{name}: {shown(value)} is not {expected}")
+        raise bad_request(f"{where}: {shown(value)} is not {expected}")
     return number
 
 
-def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
-    number = _number(kind, given, name, MAX_PRIORITY) or 0.0
-    if number != int(number):
-        raise bad_request(f"{kind}{name}: {shown(given[name])} is not a whole number")
-    return int(number)
-
-
 def require_meant(rules: RuleSet, tolerance: float) -> None:
-    """Raises ``Rejection`` (400) for a tolerance that is a percentage where a share is expected."""
+    """Raise ``Rejection`` (400) for a tolerance that is a percentage where a share is expected."""
     try:
         rules.require_meant(tolerance)
     except InputError as error:
@@ -169,7 +234,8 @@ def require_meant(rules: RuleSet, tolerance: float) -> None:
 
 
 def with_objective(options: RequestOptions, offered: Collection[str]) -> RequestOptions:
-    """The options with an objective that rules have tiers for: by default response time or, without it, their only one.
+    """Return the options with an objective that rules have tiers for: by default response time or, without it, their
+    only one.
 
     ``offered``: objectives of the rules. Raises ``Rejection`` (400) for a stated objective that they lack.
     """
@@ -178,18 +244,3 @@ def with_objective(options: RequestOptions, offered: Collection[str]) -> Request
     if options.objective:
         raise bad_request(f"objective {options.objective}: the tolerance tiers are for {' and '.join(sorted(offered))}")
     return replace(options, objective=RESPONSE_TIME if RESPONSE_TIME in offered else min(offered))
-
-
-def group_of(value: Any, where: str) -> str:
-    """A group's name: text or a whole number. Raises ``Rejection`` (400) for what is none; ``where``: it was given."""
-    name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(name, str) or len(name) > MAX_GROUP_CHARACTERS:
-        raise bad_request(f"{where}: {shown(value)} is no text of at most {MAX_GROUP_CHARACTERS} characters")
-    return name
-
-
-def _objective(kind: str, given: Mapping[str, Any], name: str) -> str:
-    value: str = given.get(name, "")
-    if name in given and value not in OBJECTIVES:
-        raise bad_request(f"{kind}{name}: {shown(value)} is none of {', '.join(OBJECTIVES)}")
-    return value

@@ -11,7 +11,8 @@ from slotool.serving.calls import Calls
 from slotool.serving.engines import WorkerLost
 from slotool.serving.fault import shapes_of
 from slotool.serving.metrics import Metrics
-from slotool.serving.model_queue import DefaultDeadline, ModelQueue, PendingRequest
+from slotool.serving.model_queue import DefaultDeadline, ModelQueue
+from slotool.serving.request import Request
 
 # Calls that a request may be part of. One whose call kills three workers is taken to be the cause.
 MAX_ATTEMPTS = 3
@@ -50,7 +51,7 @@ class Retries:
                 model_queue.dispatcher.arrive(request.query, returning=True)
                 self._metrics.retried(model_queue.served.name)
 
-    async def _blame(self, model_queue: ModelQueue, batch: Batch, request: PendingRequest, error: Exception) -> None:
+    async def _blame(self, model_queue: ModelQueue, batch: Batch, request: Request, error: Exception) -> None:
         """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one.
         Outputs of other rows than there are examples are never the request's fault."""
         served = model_queue.served

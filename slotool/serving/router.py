@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
+import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,29 +13,36 @@ from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
 from slotool.scheduling import Query, Workers
 from slotool.serving import rejections
-from slotool.serving.direct_calls import DirectCalls, RequestCounts
 from slotool.serving.dispatch_loop import DispatchLoop
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_exchange import ModelExchange, hand_over
-from slotool.serving.model_queue import (
-    DefaultDeadline,
-    InferenceResult,
-    ModelQueue,
-    OutcomeListener,
-    PendingRequest,
-    settle,
-)
+from slotool.serving.model_queue import DefaultDeadline, ModelQueue
 from slotool.serving.rejections import Rejection
+from slotool.serving.request import InferenceResult, Request, answer_of
 from slotool.serving.request_options import RequestOptions, with_objective
 from slotool.serving.served import ServedModel
+
+# Random bytes of an id, and ids drawn at a time.
+ID_BYTES, IDS_AT_ONCE = 12, 1_024
 
 
 def monotonic_us() -> float:
     """The router's clock: µs from an arbitrary origin."""
     return time.monotonic_ns() * 1e-3
+
+
+def request_ids() -> Iterator[str]:
+    """Yield ids that nobody can guess and no other process yields: 96 random bits each.
+
+    They are drawn many at a time: 0.1 µs an id, where ``secrets.token_hex`` takes 1 µs.
+    """
+    while True:
+        drawn = os.urandom(IDS_AT_ONCE * ID_BYTES).hex()
+        for at in range(0, len(drawn), 2 * ID_BYTES):
+            yield drawn[at : at + 2 * ID_BYTES]
 
 
 class Router:
@@ -92,19 +99,9 @@ class Router:
         self._exchange = ModelExchange(self.engine, self._queues, clock_us, self._new_queue, self._models_changed)
         self._ended: Rejection | None = None
         self._is_draining = False
-        self._counts = RequestCounts()
-        loop_was_busy = self._dispatch_loop.read_if_long
-        self.direct_calls = DirectCalls(
-            self.engine,
-            self._queues,
-            self.results,
-            self._counts,
-            clock_us,
-            self._is_free,
-            self._is_catching_up,
-            self._default_deadline,
-            loop_was_busy,
-        )
+        # Requests that have come, whatever became of them.
+        self.arrived = 0
+        self._ids = request_ids()
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
         for device in self.engine.devices:
@@ -120,11 +117,6 @@ class Router:
         """The served model of this name, or None."""
         model_queue = self._queues.get(name)
         return None if model_queue is None or model_queue.is_closing else model_queue.served
-
-    @property
-    def arrived(self) -> int:
-        """Requests that have come, whatever became of them."""
-        return self._counts.arrived
 
     def listen_to_batches(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever all requests of a call have their answers."""
@@ -233,37 +225,21 @@ class Router:
         *,
         alone: bool = False,
     ) -> InferenceResult:
-        """As ``submit``, for who would wait. Raises ``Rejection``."""
-        future: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
+        """Return the result of ``submit``, for callers that wait. Raises ``Rejection``."""
+        return await answer_of(self, name, x, options, arrival_us, is_disconnected, alone=alone)
 
-        def has_left() -> bool:
-            return future.cancelled() or is_disconnected()
+    def submit(self, request: Request, *, alone: bool = False) -> None:
+        """Have the request's model answer when its turn has come.
 
-        self.submit(name, x, options, arrival_us, has_left, partial(settle, future), alone=alone)
-        return await future
-
-    def submit(
-        self,
-        name: str,
-        x: Inputs,
-        options: RequestOptions,
-        arrival_us: float,
-        is_disconnected: Callable[[], bool],
-        done: OutcomeListener,
-        *,
-        alone: bool = False,
-    ) -> None:
-        """Have the model ``name`` answer ``x``, an array or named inputs, when its turn has come; ``done`` is called
-        once, perhaps before this returns, with the answer or with the ``Rejection``.
-
-        ``is_disconnected`` is called just before any work is done: the client may have left. ``alone``: no other
-        request arrived in this iteration of the event loop, so it is dispatched at once.
+        All that one turn of the event loop reads is decided on at its end. ``alone``: no other request arrived in this
+        turn, so that its end is now.
         """
-        model_queue = self._queues.get(name)
+        options, x = request.options, request.x
+        model_queue = self._queues.get(request.served.name)
         if model_queue is None:
-            done(rejections.no_longer_served(name))
+            request.end(rejections.no_longer_served(request.served.name))
             return
-        self._counts.arrived += 1
+        self.arrived += 1
         rejection = self.rejection_on_arrival(options.timeout_us)
         if rejection is None and options.tolerance is not None:
             try:
@@ -271,11 +247,12 @@ class Router:
             except Rejection as other:
                 rejection = other
         if rejection is not None:
-            done(rejection)
+            request.end(rejection)
             return
-        headroom_us = self.headroom.of(options.timeout_us, arrival_us, model_queue.dispatcher.measured_us)
+        dispatcher, arrival_us = model_queue.dispatcher, request.arrival_us
+        headroom_us = self.headroom.of(options.timeout_us, arrival_us, dispatcher.measured_us)
         query = Query(
-            next(self._counts.ids),
+            next(self._ids),
             arrival_us,
             arrival_us + options.timeout_us - headroom_us,
             options.tolerance,
@@ -286,28 +263,14 @@ class Router:
             None if options.min_accuracy is None else model_queue.served.accuracy_for(x),
             batch_key=x.batch_key if isinstance(x, Columns) else None,
         )
-        request = PendingRequest(query, x, done, is_disconnected, headroom_us)
+        request.query, request.headroom_us = query, headroom_us
         model_queue.pending[query.id] = request
-        if alone and self._is_free(1):
-            self._dispatch_loop.serve_alone(model_queue, request)
-            return
-        model_queue.dispatcher.arrive(query)
+        dispatcher.arrive(query)
         self._default_deadline.begin(model_queue, query)
-        if self._dispatch_loop.is_scheduled or not alone:
-            self._dispatch_loop.wake()
-        else:
+        if alone and not self._dispatch_loop.is_scheduled:
             self._dispatch_loop.dispatch()
-
-    def _is_free(self, count: int) -> bool:
-        """Whether so many requests that come now are admitted and the only ones, and the event loop itself is to
-        compute them."""
-        return self._ended is None and self._max_queue >= count and self._dispatch_loop.is_free()
-
-    def _is_catching_up(self, count: int) -> bool:
-        """Whether so many requests that come now are admitted, and the event loop is computing all that waits, none of
-        which has a deadline."""
-        is_room = self._ended is None and self.waiting() + count <= self._max_queue
-        return is_room and self._dispatch_loop.is_catching_up()
+        else:
+            self._dispatch_loop.wake()
 
     def rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""

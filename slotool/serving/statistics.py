@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotool.serving.model_queue import InferenceResult
+from slotool.serving.request import InferenceResult
 
 
 @dataclass

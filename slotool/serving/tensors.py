@@ -7,7 +7,7 @@ then says how long the JSON is. Source: kserve.github.io, Open Inference Protoco
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -24,23 +24,29 @@ from slotool.serving import bounds, values
 from slotool.serving.classification import classified, wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request, shown
+from slotool.serving.request_options import DEFAULT_OPTIONS, RequestOptions, from_parameters
 from slotool.serving.shared_memory import Destination, Place, Regions, SharedOutputs, destination
 from slotool.suggestions import did_you_mean
 
 HEADER_LENGTH = "inference-header-content-length"
 _REMEMBERED_BYTES = 1_024
-_NO_VALUES = np.empty(0, dtype=np.float32)
 
 
 class InferRequest(NamedTuple):
-    """``x``: what the model takes, one array or columns. ``outputs``: name to whether its data is wanted in binary
-    form; ``classes``: name to how many of its highest scores are wanted in its place; ``destinations``: name to where
-    in shared memory its raw form is wanted."""
+    """Content of a request.
+
+    Attributes:
+        x: what the model takes, one array or columns.
+        outputs: name to True where its data is wanted in binary form.
+        options: options that the parameters state.
+        classes: name to how many of its highest scores are wanted in its place.
+        destinations: name to where in shared memory its raw form is wanted.
+    """
 
     x: np.ndarray | Columns
     outputs: Mapping[str, bool]
     id: str = ""
-    parameters: Mapping[str, Any] = MappingProxyType({})
+    options: RequestOptions = DEFAULT_OPTIONS
     classes: Mapping[str, int] = MappingProxyType({})
     destinations: Mapping[str, Destination] = MappingProxyType({})
 
@@ -73,19 +79,9 @@ class _Asked:
     outputs: Mapping[str, bool]
     id: str
     parameters: Mapping[str, Any]
+    options: RequestOptions
     classes: Mapping[str, int]
     places: Mapping[str, Place]
-
-
-class Repeatable(NamedTuple):
-    """Requests with the same JSON, ``head``. ``request``: what they all ask for, without values; ``examples``: that
-    each has; ``x``: what the model takes, of the bytes that follow the JSON of one; these then belong to it. Raises
-    ``Rejection`` as ``parse``."""
-
-    head: bytes
-    request: InferRequest
-    examples: int
-    x: Callable[[bytearray], np.ndarray | Columns]
 
 
 class RequestReader:
@@ -109,29 +105,8 @@ class RequestReader:
         asked = (self._remembered if is_short else self._read)(head)
         if len(raw) != asked.raw_bytes:
             raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
-        found = InferRequest(self._x(asked, raw, regions), asked.outputs, asked.id, asked.parameters, asked.classes)
+        found = InferRequest(self._x(asked, raw, regions), asked.outputs, asked.id, asked.options, asked.classes)
         return found if not asked.places else found._replace(destinations=destinations(asked.places, regions))
-
-    def repeatable(self, body: bytes | bytearray, header_length: str | None) -> Repeatable | None:
-        """What a body that was parsed has in common with others of the same JSON; None where those may differ in more
-        than the bytes that follow it, or where too long."""
-        head, raw = _split(body, header_length)
-        if not raw or len(head) > _REMEMBERED_BYTES:
-            return None
-        asked = self._remembered(head)
-        elsewhere = any(tensor.data is not None or tensor.place is not None for tensor in asked.tensors)
-        if len(raw) != asked.raw_bytes or asked.places or elsewhere:
-            return None
-        request = InferRequest(_NO_VALUES, asked.outputs, asked.id, asked.parameters, asked.classes)
-        return Repeatable(head, request, asked.tensors[0].shape[0], self._x_of_values(asked))
-
-    def _x_of_values(self, asked: _Asked) -> Callable[[bytearray], np.ndarray | Columns]:
-        """As ``Repeatable`` has it. Of one tensor of numbers, the usual case, all but the values is checked by now."""
-        interface, parameters, (spec, shape, *_) = self.interface, asked.parameters, asked.tensors[0]
-        name, dtype = spec.name, values.memory_dtype(spec)
-        if len(asked.tensors) > 1 or dtype is None:
-            return lambda raw: self._x(asked, memoryview(raw), None)
-        return lambda raw: interface.x({name: np.ndarray(shape, dtype, raw)}, parameters)
 
     def _x(self, asked: _Asked, raw: memoryview, regions: Regions | None) -> np.ndarray | Columns:
         arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}
@@ -149,7 +124,8 @@ class RequestReader:
         tensors, raw_bytes = self._tensors(document.get("inputs"))
         outputs = wanted(document, parameters, self.interface)
         classes = wanted_classes(document, self.interface)
-        return _Asked(tensors, raw_bytes, outputs, request_id, parameters, classes, wanted_places(document))
+        options = from_parameters(parameters)
+        return _Asked(tensors, raw_bytes, outputs, request_id, parameters, options, classes, wanted_places(document))
 
     def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:
         """In the model's order, whatever the request's, and the number of bytes that follow the JSON."""

@@ -106,7 +106,6 @@ class Servers:
         token = Clients.of_token(TOKEN, "here") if kind == GUARDED else None
         app = create_app(Router({"three": served(model)}), limits=Limits(body_bytes=len(LONG) - 1), clients=token)
         if kind == FULL:
-            app.state.front.admission.is_overloaded = lambda: True
             app.state.front.admission.rejection = lambda timeout_us: OVERLOADED
         own = Server(app, lambda: None, drain_s=1).config
         own.load()

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from slotool.scheduling import FixedPoint
-from slotool.serving.http.straight_path import StraightPath
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(1, 1, 2, 3)
@@ -171,22 +170,8 @@ def test_a_known_request_follows_a_change_of_policy(servers: list[LiveServer]) -
     assert points == 3 * [POINTS[-1].label] + 3 * [POINTS[0].label] + 2 * [POINTS[-1].label]
 
 
-def test_repeated_requests_go_straight(servers: list[LiveServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other tests hold to be the same is not the same path by mistake."""
-    straight, answer = [], StraightPath.answer
-
-    def noting(*arguments: Any) -> bytes | None:
-        straight.append(found := answer(*arguments))
-        return found
-
-    monkeypatch.setattr(StraightPath, "answer", noting)
-    head = json.dumps({"inputs": [{**TENSOR, "parameters": {"binary_data_size": X.nbytes}}], **LABEL_ALONE}).encode()
-    raw_answers(servers[0], head, [X, 2 * X, -X, X])
-    assert any(straight)
-
-
 def test_repeated_requests_of_many_packets_worth_are_answered_each_by_its_own_values(servers: list[LiveServer]) -> None:
-    """A request is read in parts of 8 KiB where it is new, and whole where it repeats."""
+    """A request is read in parts of 8 KiB."""
     given = np.random.default_rng(0).normal(size=(4, 1_000, *X.shape[1:])).astype(np.float32)
     shape, size = list(given.shape[1:]), {"binary_data_size": given[0].nbytes}
     head = json.dumps({"inputs": [{**TENSOR, "shape": shape, "parameters": size}], **LABEL_ALONE}).encode()

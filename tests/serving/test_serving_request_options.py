@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from slotool.scheduling import by_demand
 from slotool.serving.rejections import Rejection
-from slotool.serving.request_options import RequestOptions, from_headers, from_parameters
+from slotool.serving.request_options import OPTIONS, RequestOptions, from_headers, from_parameters, of_request
 from tests.serving.live_server import HTTP, ThreeLinear, live_server, served, space, tier_rules
 
 
@@ -80,8 +80,13 @@ def test_infinity_is_rejected_in_plain_words() -> None:
 
 
 def test_tolerance_and_minimum_accuracy_together_are_rejected() -> None:
-    with pytest.raises(Rejection, match="contradict"):
-        from_headers({"tolerance": "0.1", "min-accuracy": "0.9"})
+    for parameters, headers in (
+        ({}, {"tolerance": "0.1", "min-accuracy": "0.9"}),
+        ({"tolerance": 0.1, "min_accuracy": 0.9}, {}),
+        ({"tolerance": 0.1}, {"min-accuracy": "0.9"}),
+    ):
+        with pytest.raises(Rejection, match="contradict"):
+            of_request(parameters, headers)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +117,9 @@ def test_names_of_others_are_ignored() -> None:
 def test_a_deadline_in_a_header_counts_beside_one_in_the_parameters() -> None:
     cases = [({}, "20", 2e4), ({"timeout": 5e3}, "20", 5e3), ({"timeout": 5e5}, "20", 2e4), ({}, "0", math.inf)]
     for parameters, header, expected_us in cases:
-        assert from_parameters(parameters, {"deadline-ms": header, "priority": "u=1"}).timeout_us == expected_us
+        assert of_request(parameters, {"deadline-ms": header, "priority": "u=1"}).timeout_us == expected_us
     with pytest.raises(Rejection, match="header deadline-ms"):
-        from_parameters({}, {"deadline-ms": "soon"})
+        of_request({}, {"deadline-ms": "soon"})
 
 
 def test_a_deadline_in_a_header_holds_for_the_protocol_over_http_and_grpc() -> None:
@@ -154,8 +159,8 @@ def test_rules_of_one_objective_answer_a_tolerance_alone_and_refuse_the_other_on
 
 
 def test_an_objective_without_a_tolerance_is_rejected() -> None:
-    with pytest.raises(Rejection, match="parameter objective: it says what a tolerance saves: give tolerance too"):
-        from_parameters({"objective": "cost"})
+    with pytest.raises(Rejection, match="objective: it says what a tolerance saves: give tolerance too"):
+        of_request({"objective": "cost"}, {})
 
 
 @given(st.sampled_from(["deadline-ms", "tolerance", "objective", "min-accuracy", "priority"]), st.text(max_size=30))
@@ -167,3 +172,30 @@ def test_no_header_text_does_more_than_be_rejected(name: str, text: str) -> None
             raise
     else:
         assert options.timeout_us >= 0
+
+
+def test_each_header_of_the_table_holds_on_every_path_of_http_and_as_metadata_of_grpc() -> None:
+    """Another value than the option takes is rejected in the header's name, wherever it is stated."""
+    x = np.zeros((1, 1, 2, 3), np.float32)
+    tensor = triton.InferInput("input", list(x.shape), "FP32")
+    tensor.set_data_from_numpy(x)
+    content = {"inputs": [{"name": "input", "datatype": "FP32", "shape": list(x.shape), "data": [0.0] * 6}]}
+    wrong = dict.fromkeys((option.header for option in OPTIONS if option.header), "no such value") | {
+        "group": "g" * 101
+    }
+    with live_server([served(ThreeLinear())]) as live, triton.InferenceServerClient(live.grpc_address) as client:
+        for name, value in wrong.items():
+            headers = {name: value}
+            for answer in (
+                HTTP.post(f"{live.url}/v2/models/three/infer", json=content, headers=headers),
+                HTTP.post(f"{live.url}/compute", content=x.tobytes(), headers=headers),
+            ):
+                assert (answer.status_code, f"header {name}: " in answer.json()["error"]) == (400, True)
+            with pytest.raises(InferenceServerException, match=f"header {name}: "):
+                client.infer("three", [tensor], headers=headers)
+
+
+def test_the_urgency_of_a_response_that_browsers_state_is_no_priority() -> None:
+    for urgency in ("u=1", "u=3, i", "i", "i, u=0"):
+        assert from_headers({"priority": urgency}) == RequestOptions()
+    assert from_headers({"priority": "2"}).priority == 2

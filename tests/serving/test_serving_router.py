@@ -41,6 +41,7 @@ from slotool.serving.ensemble import PointRunner
 from slotool.serving.events import Events
 from slotool.serving.headroom import EVERY
 from slotool.serving.outputs import Scores
+from slotool.serving.request import Request
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.serving.live_server import POINTS, ThreeLinear, served, space, tier_rules
@@ -167,7 +168,8 @@ def test_a_lone_request_has_the_outcome_that_the_queue_gives_it(kind: str) -> No
             model.weights = dict.fromkeys(POINTS, np.zeros((5, 4), dtype=np.float32))
 
         async def ask(router: Router = router, told: list[Any] = told, alone: bool = alone) -> int:
-            router.submit("three", batch(1), options, router.now_us(), has_left, told.append, alone=alone)
+            served = router.models["three"]
+            router.submit(Request(served, batch(1), options, router.now_us(), has_left, told.append), alone=alone)
             at_once = len(told)
             async with asyncio.timeout(10):
                 while not told:

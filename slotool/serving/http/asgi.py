@@ -12,7 +12,7 @@ import httptools
 from starlette.types import ASGIApp, Message, Scope
 
 from slotool.serving.http.fast_path import LOG
-from slotool.serving.http.requests import Request
+from slotool.serving.http.requests import HttpRequest
 from slotool.serving.http.transport import FlowControl
 from slotool.serving.reply import Reply
 
@@ -35,7 +35,7 @@ class AsgiCycle:
 
     def __init__(
         self,
-        request: Request,
+        request: HttpRequest,
         scope: Scope,
         transport: asyncio.Transport,
         flow: FlowControl,
@@ -186,7 +186,7 @@ def _chunk(body: bytes, more_body: bool) -> bytes:
     return chunk if more_body else chunk + b"0\r\n\r\n"
 
 
-def scope_of(request: Request, connection: dict[str, Any], state: dict[str, Any]) -> Scope:
+def scope_of(request: HttpRequest, connection: dict[str, Any], state: dict[str, Any]) -> Scope:
     """The ASGI scope of a request. ``connection``: its ``server``, ``client`` and ``scheme``.
 
     Raises ``ValueError`` for a target that is no path.

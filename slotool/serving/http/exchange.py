@@ -6,7 +6,7 @@ from starlette.types import Scope
 
 from slotool.serving.http.asgi import AsgiCycle
 from slotool.serving.http.fast_path import Head
-from slotool.serving.http.requests import Request
+from slotool.serving.http.requests import HttpRequest
 from slotool.serving.intake import Body
 from slotool.serving.reply import Reply
 
@@ -25,7 +25,7 @@ class Exchange:
 
     def __init__(
         self,
-        request: Request,
+        request: HttpRequest,
         *,
         reply: Reply | None = None,
         head: Head | None = None,

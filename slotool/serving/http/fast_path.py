@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -12,29 +13,39 @@ from slotool.serving.access_log import facts_of
 from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.http.bulk_rejection import INFERENCE, BulkRejector
-from slotool.serving.http.gathered import GatheredRequests
-from slotool.serving.http.requests import Request
-from slotool.serving.http.straight_path import StraightPath
+from slotool.serving.http.requests import HttpRequest
 from slotool.serving.http.transport import Outbox
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
+from slotool.serving.request_options import RequestOptions, from_headers
 from slotool.serving.served import ServedModel
 
 LOG = logging.getLogger("uvicorn.error")
 # Of a longer head nothing is remembered: it would take the memory of many.
 MAX_REMEMBERED_HEADERS = 16
 MAX_HEADS = 256
+# The path of an inference; escaped names are left to the application's routes.
+INFERENCE = re.compile(
+    rb"/(?:v2/models/(?P<model>[\w.~-]+)(?:/versions/(?P<version>[\w.~-]+))?/infer|compute)", re.ASCII
+)
 
 
 class Head(NamedTuple):
-    """What an inference request's head asks for. ``model``: empty on ``/compute``; ``version``: None where the path has
-    none; ``headers``: names in lower case; ``arrival_us``: since when it may have been here, by the router's clock."""
+    """Head of an inference request.
+
+    Attributes:
+        model: empty on ``/compute``.
+        version: None where the path has none.
+        headers: names in lower case.
+        options: options that the headers state, or what is wrong with these.
+        arrival_us: since when it may have been here, by the router's clock.
+    """
 
     model: str
     version: str | None
     headers: Mapping[str, str]
+    options: RequestOptions | Rejection
     arrival_us: float
 
     @property
@@ -45,27 +56,18 @@ class Head(NamedTuple):
         return f"/v2/models/{self.model}{version}/infer"
 
 
-# A head as it was sent, what llhttp made of a request with it, and what that asks for.
-SentHead = tuple[bytes, Request, Head]
-
-
 class FastPath:
-    """Answers complete inference requests as the application's routes do. ``bulk_rejector``: rejects them under
-    overload."""
+    """Answers complete inference requests as the application's routes do."""
 
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
         self._front, self._inference, self._compute = front, inference, compute
-        self.bulk_rejector = BulkRejector(front)
-        self.straight = StraightPath(front, inference)
-        self.gathered = GatheredRequests(front, inference, self.straight)
         # Answers of one call leave together.
         self.outbox = Outbox()
         front.router.listen_to_batches(self._call_answered)
         # A client that stays sends the same head again and again.
         self._remembered = lru_cache(maxsize=MAX_HEADS)(_read)
-        self._sent: dict[bytes, SentHead] = {}
 
-    def head_of(self, request: Request) -> Head | None:
+    def head_of(self, request: HttpRequest) -> Head | None:
         """What is asked for, if the request can be answered here.
 
         None for every other page, and for what only the routes know how to read: an escaped path, a header given twice,
@@ -77,20 +79,6 @@ class FastPath:
         read = self._remembered if len(headers) <= MAX_REMEMBERED_HEADERS else _read
         asked = read(request.target, headers)
         return None if asked is None else Head(*asked, self._front.arrival_us())
-
-    def keep(self, sent: bytes, request: Request, head: Head) -> SentHead:
-        """The three together. Connections whose clients send equal heads hold the same: never change it."""
-        if len(self._sent) >= MAX_HEADS:
-            self._sent.clear()
-        return self._sent.setdefault(sent, (sent, request, head))
-
-    def sent(self, head: bytes) -> SentHead | None:
-        """What was made of a head of these bytes; None where none is remembered."""
-        return self._sent.get(head)
-
-    def again(self, head: Head) -> Head:
-        """Return the head for another request, read now."""
-        return Head(head.model, head.version, head.headers, self._front.arrival_us())
 
     def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
@@ -134,11 +122,14 @@ class FastPath:
                 self._front.let_in(head.headers.get("authorization"), True)
             if self._front.addresses is not None:
                 self._front.let_address_in(peer, head.headers.get(FORWARDED_FOR))
+            options = head.options
+            if isinstance(options, Rejection):
+                raise options
             if head.model:
                 served = self._front.model(head.model, head.version)
-                self._inference.submit(served, head.headers, body, head.arrival_us, is_disconnected, ended)
+                self._inference.submit(served, head.headers, options, body, head.arrival_us, is_disconnected, ended)
             else:
-                self._compute.submit(head.headers, bytes(body), head.arrival_us, is_disconnected, ended)
+                self._compute.submit(head.headers, options, bytes(body), head.arrival_us, is_disconnected, ended)
         except Exception as error:
             ended(error)
 
@@ -186,9 +177,11 @@ class FastPath:
         return self._compute.model(head.headers.get("model"))
 
 
-def _read(target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> tuple[str, str | None, Mapping[str, str]] | None:
-    """Model, version and headers of a head, None for one that is left to the routes. Others may share what it returns:
-    never change it."""
+def _read(
+    target: bytes, headers: tuple[tuple[bytes, bytes], ...]
+) -> tuple[str, str | None, Mapping[str, str], RequestOptions | Rejection] | None:
+    """Return model, version, headers and their options; None for a head that is left to the routes. Requests with the
+    same head share them: never change them."""
     asked = INFERENCE.fullmatch(target)
     if asked is None:
         return None
@@ -199,7 +192,12 @@ def _read(target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> tuple[str,
     if "host" not in named or named.get("transfer-encoding", "chunked") != "chunked":
         return None
     model, version = asked.group("model", "version")
-    return model.decode() if model else "", version.decode() if version else None, named
+    options: RequestOptions | Rejection
+    try:
+        options = from_headers(named)
+    except Rejection as rejection:
+        options = rejection
+    return model.decode() if model else "", version.decode() if version else None, named, options
 
 
 def returning_trace(reply: Reply, traceparent: str) -> Reply:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from functools import partial
-from typing import Any, cast
+from collections import deque
+from typing import Any, Protocol, cast
 
 from starlette.types import ASGIApp
 
 from slotool.serving import rejections
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.http.answering import AnsweringProtocol, ServerState
-from slotool.serving.http.asgi import HIGH_WATER_BYTES, scope_of
+from slotool.serving.http.asgi import HIGH_WATER_BYTES, AsgiCycle, scope_of
 from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.fast_path import FastPath
-from slotool.serving.http.gathered import GatheredRequest
 from slotool.serving.http.head_faults import head_fault
-from slotool.serving.http.repeated_head import RepeatedHead
-from slotool.serving.http.requests import Request, RequestReader
+from slotool.serving.http.requests import HttpRequest, RequestReader
 from slotool.serving.http.transport import FlowControl, Lingering
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
@@ -33,14 +30,20 @@ MAX_FED_BYTES = 8_192
 MAX_FRAMING_BYTES = 65_536
 
 
-class HttpProtocol(AnsweringProtocol):
+class ServerState(Protocol):
+    """What a server knows of its connections: it ends once these and the tasks have ended."""
+
+    total_requests: int
+    connections: set[Any]
+    tasks: set[asyncio.Task[None]]
+
+
+class HttpProtocol(asyncio.Protocol):
     """The protocol that uvicorn's server makes for each connection.
 
-    All bytes go through one ``RequestReader``, except those of a whole inference request whose head equals one that was
-    read before, of any connection, byte by byte: what llhttp makes of it is known. Requests are answered one after the
-    other, in the order in which they came: those for an inference by the fast path as soon as they are complete, all
-    others by the ASGI application. The latter begins with a complete request too, unless its body is longer than 64 KiB
-    or waits for ``100 Continue``.
+    All bytes go through one ``RequestReader``. Requests are answered one after the other, in the order in which they
+    came: those for an inference by the fast path as soon as they are complete, all others by the ASGI application. The
+    latter begins with a complete request too, unless its body is longer than 64 KiB or waits for ``100 Continue``.
 
     An answer given before the last byte of its request has arrived closes the connection. It lingers: what the client
     still sends is read and thrown away, so that no reset overtakes the answer.
@@ -49,6 +52,11 @@ class HttpProtocol(AnsweringProtocol):
     connection may wait for its next request; ``max_connections``: where the system allows fewer than the limits do; all
     other limits are those of ``front``.
     """
+
+    _transport: asyncio.Transport
+    _flow: FlowControl
+    # The address of the client.
+    _peer: str | None = None
 
     def __init__(
         self,
@@ -63,14 +71,22 @@ class HttpProtocol(AnsweringProtocol):
         keep_alive_s: float,
         max_connections: int | None = None,
     ) -> None:
-        super().__init__(app, server_state, _loop or asyncio.get_running_loop(), fast_path)
+        self._app, self._server_state, self._fast_path = app, server_state, fast_path
+        self._loop = _loop or asyncio.get_running_loop()
         self._app_state, self._front, self._limits = app_state, front, front.limits
-        self._bulk_rejector = fast_path.bulk_rejector
         self._keep_alive_s = keep_alive_s
         self._max_connections = front.limits.connections if max_connections is None else max_connections
         self._reader = RequestReader(self)
         self._deadline = Deadline(self._loop, self._late)
-        self._repeated_head = RepeatedHead(fast_path)
+        # The request that is being answered, those that wait for it, and the one whose body is arriving: it may be one
+        # of these. Bytes that came meanwhile are not fed yet.
+        self._exchange: Exchange | None = None
+        self._waiting: deque[Exchange] = deque()
+        self._incoming: Exchange | None = None
+        self._held = b""
+        self._lingers = False
+        # The next answer says that the connection closes; and it closes even where the last one did not say so.
+        self._leaves = self._stops = False
         # At least as many bytes as the head that is being read has.
         self._fed_bytes = 0
         # Since when the head that is arriving is awaited, and the body of ``_incoming``.
@@ -122,12 +138,8 @@ class HttpProtocol(AnsweringProtocol):
         if self._held or self._is_busy():
             self._held += data
             self._flow.pause_reading()
-        elif not self._is_between_requests():
-            self._feed(data)
         else:
-            overloaded = self._front.admission.is_overloaded()
-            if not (overloaded and self._rejects(data)) and not self._repeats(data):
-                self._feed(data)
+            self._feed(data)
 
     # What uvicorn's server calls.
 
@@ -145,11 +157,11 @@ class HttpProtocol(AnsweringProtocol):
 
     # What the reader calls.
 
-    def head_received(self, request: Request) -> None:
+    def head_received(self, request: HttpRequest) -> None:
         self._head_began_s = self._body_began_s = None
         self._incoming = self._new_exchange(request)
 
-    def body_received(self, request: Request, data: bytes) -> None:
+    def body_received(self, request: HttpRequest, data: bytes) -> None:
         exchange = self._incoming
         if exchange is None or exchange.reply is not None:
             return
@@ -160,7 +172,7 @@ class HttpProtocol(AnsweringProtocol):
             return
         exchange.cycle.add(data)
 
-    def request_complete(self, request: Request) -> None:
+    def request_complete(self, request: HttpRequest) -> None:
         exchange, self._incoming = self._incoming, None
         if exchange is None:
             return
@@ -172,7 +184,7 @@ class HttpProtocol(AnsweringProtocol):
 
     # Reading.
 
-    def _new_exchange(self, request: Request) -> Exchange | None:
+    def _new_exchange(self, request: HttpRequest) -> Exchange | None:
         """None when the connection is rejected altogether."""
         # A head that is as long as that was not fed in one small packet.
         if self._fed_bytes > self._limits.head_bytes and request.head_bytes > self._limits.head_bytes:
@@ -194,67 +206,14 @@ class HttpProtocol(AnsweringProtocol):
             return None
         return Exchange(request, scope=scope)
 
-    def _is_between_requests(self) -> bool:
-        """Whether the next byte begins a request that may be answered at once."""
-        may_answer = self._incoming is None and not (self._leaves or self._flow.write_paused)
-        return may_answer and self._reader.is_between_requests
-
-    def _rejects(self, data: bytes) -> bool:
-        """True if ``data`` holds requests that cannot be in time, and was answered without being read."""
-        answer = self._bulk_rejector.of(data)
-        if answer is None:
-            return False
-        self._transport.write(answer)
-        self._head_began_s = None
-        self._server_state.total_requests += 1
-        self._deadline.set(self._loop.time() + self._keep_alive_s)
-        return True
-
-    def _repeats(self, data: bytes) -> bool:
-        """Whether ``data`` is a whole request with a head that was read before, which is answered then."""
-        repeated = self._repeated_head
-        if not repeated.begins(data):
-            return False
-        self._head_began_s = None
-        if self._front.may_answer_alone() and (answer := repeated.answer(data)) is not None:
-            self._transport.write(answer)
-            repeated.settle()
-            self._server_state.total_requests += 1
-            self._watch()
-            return True
-        exchange = repeated.exchange(data)
-        if self._gathers(exchange, data):
-            return True
-        # Nothing is being answered and nothing waits: it needs no place in a queue, and no deadline for a client that
-        # waits for its answer.
-        if self._front.clients is not None:
-            self._begin(exchange)
-        else:
-            self._begin_admitted(exchange)
-        return True
-
-    def _gathers(self, exchange: Exchange, data: bytes) -> bool:
-        """Whether the request ``data`` waits for others that arrive with it and are like it but for their values."""
-        gathered = self._fast_path.gathered
-        known = self._repeated_head.known(data)
-        if known is None or not gathered.admits(known):
-            return False
-        assert exchange.head is not None
-        self._exchange = exchange
-        begin, is_closing = partial(self._begin_admitted, exchange), self._transport.is_closing
-        values = memoryview(data)[len(known.prefix) :]
-        gathered.add(known, GatheredRequest(values, exchange.head.arrival_us, is_closing, self._reply, begin))
-        return True
-
     def _is_busy(self) -> bool:
         """Whether requests are to be answered before another byte is looked at."""
         return bool(self._waiting) or (self._exchange is not None and self._exchange is not self._incoming)
 
     def _feed(self, data: bytes) -> None:
         """Have a packet read, and what is behind requests that must be answered first held back."""
-        whole = data if self._reader.is_between_requests else None
         if len(data) <= MAX_FED_BYTES:
-            self._read(data, whole)
+            self._read(data)
             return
         at = 0
         while at < len(data) and not (self._lingers or self._transport.is_closing()):
@@ -266,12 +225,10 @@ class HttpProtocol(AnsweringProtocol):
             # What is known to be body may come at once.
             expected = (request.content_length or 0) - request.body_bytes if request is not None else 0
             end = at + max(MAX_FED_BYTES, expected)
-            # Of a request that came whole, an image say, the last part is all that is left.
-            self._read(data[at:end], whole if end >= len(data) else None)
+            self._read(data[at:end])
             at = end
 
-    def _read(self, data: bytes, whole: bytes | None) -> None:
-        """``whole``: of a packet that ``data`` ends, all bytes, if they began where a request may; None for others."""
+    def _read(self, data: bytes) -> None:
         self._fed_bytes = len(data) + (self._fed_bytes if self._reader.in_head else 0)
         is_http = self._reader.feed(data)
         if self._lingers or self._transport.is_closing():
@@ -282,8 +239,6 @@ class HttpProtocol(AnsweringProtocol):
             self._reject(self._head_too_large())
         elif self._incoming is not None:
             self._weigh(self._incoming)
-        elif whole is not None and len(self._waiting) == 1 and self._reader.is_between_requests:
-            self._repeated_head.remember(whole, self._waiting[0])
         self._advance()
 
     def _weigh(self, exchange: Exchange) -> None:
@@ -331,6 +286,92 @@ class HttpProtocol(AnsweringProtocol):
             if held and not self._transport.is_closing():
                 self._feed(held)
 
+    # Answering.
+
+    def _enqueue(self, exchange: Exchange) -> None:
+        exchange.is_queued = True
+        self._waiting.append(exchange)
+
+    def _advance(self) -> None:
+        """Begin with the next request, unless one is being answered or the client does not read what it was sent."""
+        if self._exchange is None and self._waiting and not self._flow.write_paused and not self._lingers:
+            self._begin(self._waiting.popleft())
+            if self._exchange is None:
+                return
+            if self._exchange is self._incoming and self._held:
+                # The rest of its body came while others were being answered.
+                self._loop.call_soon(self._resume)
+        self._watch()
+
+    def _begin(self, exchange: Exchange) -> None:
+        if exchange.head is not None and exchange.reply is None:
+            # Others may have come while its body did.
+            exchange.reply = self._fast_path.early_rejection(exchange.head)
+        self._begin_admitted(exchange)
+
+    def _begin_admitted(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        if exchange.reply is not None:
+            self._reply(exchange.reply)
+        elif exchange.head is not None:
+            self._fast_path.answer(
+                exchange.head, exchange.take_body(), self._transport.is_closing, self._reply, self._peer
+            )
+        else:
+            self._begin_asgi(exchange)
+
+    def _begin_asgi(self, exchange: Exchange) -> None:
+        assert exchange.scope is not None
+        exchange.cycle = AsgiCycle(
+            exchange.request,
+            exchange.scope,
+            self._transport,
+            self._flow,
+            body=bytes(exchange.take_body()),
+            keep_alive=exchange.request.keep_alive and not (self._leaves and not self._waiting),
+            close=self._linger,
+            on_response=self._answered,
+        )
+        task = self._loop.create_task(exchange.cycle.run(self._app))
+        task.add_done_callback(self._server_state.tasks.discard)
+        self._server_state.tasks.add(task)
+
+    def _reply(self, reply: Reply) -> None:
+        """Answer the current request, as its last word if more of it is to come."""
+        exchange = self._exchange
+        if exchange is not None:
+            reply = self._fast_path.finish(exchange.head, reply, self._peer, exchange.request.body_bytes)
+        if self._transport.is_closing() or self._lingers or exchange is None:
+            return
+        request = exchange.request
+        last = not (request.complete and request.keep_alive) or (self._leaves and self._has_no_more())
+        if last or reply.answer is None or not reply.answer.is_shared:
+            self._transport.write(reply.http(request.method, close=last))
+        else:
+            self._fast_path.outbox.add(self._transport, reply.http())
+        if last:
+            self._linger()
+        self._answered()
+
+    def _answered(self) -> None:
+        self._server_state.total_requests += 1
+        if self._lingers or self._transport.is_closing():
+            return
+        self._exchange = None
+        if self._stops and self._has_no_more():
+            self._linger()
+        elif self._waiting:
+            # One per iteration of the loop: a packet may hold thousands.
+            self._loop.call_soon(self._advance)
+        elif self._held:
+            self._loop.call_soon(self._resume)
+        else:
+            self._flow.resume_reading()
+        self._watch()
+
+    def _has_no_more(self) -> bool:
+        return not self._waiting and self._incoming is None
+
     # Ending.
 
     def _reject(self, rejection: Rejection, method: str = "") -> None:
@@ -340,7 +381,7 @@ class HttpProtocol(AnsweringProtocol):
         self._reader.stop()
         incoming = self._drop_incoming()
         # A request without an end, after whose answer the connection cannot go on.
-        last = Exchange(Request(), reply=Reply.rejecting(rejection))
+        last = Exchange(HttpRequest(), reply=Reply.rejecting(rejection))
         last.request.method = incoming.request.method if incoming is not None else method
         if incoming is not None and incoming.cycle is not None:
             incoming.cycle.disconnect()

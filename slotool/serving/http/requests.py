@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import httptools
 
 
-class Request:
+class HttpRequest:
     """One request. Everything but ``body_bytes`` and ``complete`` is known once its head is.
 
     ``target``: as sent; ``headers``: in order, names in lower case, without trailers; ``keep_alive``: whether the
@@ -55,13 +55,13 @@ class Request:
 class Receiver(Protocol):
     """What becomes of the requests of a connection. None of these may raise."""
 
-    def head_received(self, request: Request) -> None:
+    def head_received(self, request: HttpRequest) -> None:
         """Its head is complete."""
 
-    def body_received(self, request: Request, data: bytes) -> None:
+    def body_received(self, request: HttpRequest, data: bytes) -> None:
         """The next bytes of its body."""
 
-    def request_complete(self, request: Request) -> None:
+    def request_complete(self, request: HttpRequest) -> None:
         """Its last byte has arrived."""
 
 
@@ -75,7 +75,7 @@ class RequestReader:
 
     def __init__(self, receiver: Receiver):
         self._receiver = receiver
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         self._add_header: Callable[[tuple[bytes, bytes]], None] = _ignore
         self._stopped = False
         self._begun = 0
@@ -158,7 +158,7 @@ class RequestReader:
     # What httptools calls.
 
     def on_message_begin(self) -> None:
-        self._request = request = Request()
+        self._request = request = HttpRequest()
         self._add_header = request.headers.append
         self.in_head = not self._stopped
         self._begun += 1

@@ -1,5 +1,5 @@
-"""Drawn streams of requests over real sockets, many of which arrive in one turn of the event loop: the fast path, which
-gathers those that are alike, answers and counts them as uvicorn and the application's routes do."""
+"""Drawn streams of requests over real sockets, many of which arrive in one turn of the event loop: answered and counted
+as by uvicorn and the application's routes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from slotool.scheduling import FixedPoint, Policy, by_demand
+from slotool.scheduling import Policy, by_demand
 from slotool.serving.admission import IdleTrackingSelector
-from slotool.serving.http.gathered import GatheredRequests
 from slotool.serving.model_queue import LOG
 from tests.serving.drawn_requests import FAILS, LAST, UNDEFINED, Sent, infer, stream, values
 from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
@@ -148,15 +146,12 @@ class Connection:
             self._received += more
 
 
-def known(live: LiveServer, count: int, **document: Any) -> list[Connection]:
-    """Connections whose requests are known, as each was asked three times."""
+def connected(live: LiveServer, count: int, **document: Any) -> list[Connection]:
+    """Connections, each of which has been answered."""
     connections = [Connection(live) for _ in range(count)]
     for connection in connections:
-        for _ in range(3):
-            connection.send(infer(values(random.Random(0)), **document))
-            assert connection.answer()[0] == 200
-    # After a call that took long the server looks for others first.
-    until(live.router.direct_calls.is_free)
+        connection.send(infer(values(random.Random(0)), **document))
+        assert connection.answer()[0] == 200
     return connections
 
 
@@ -200,9 +195,7 @@ def counted(live: LiveServer) -> dict[Any, float]:
     }  # fmt: skip
 
 
-def test_drawn_streams_are_answered_and_counted_the_same(
-    servers: list[LiveServer], gate: Gate, calls_shared: list[int]
-) -> None:
+def test_drawn_streams_are_answered_and_counted_the_same(servers: list[LiveServer], gate: Gate) -> None:
     for seed in range(6):
         rounds = stream(random.Random(seed))
         fast, plain = (played(live, rounds, gate) for live in servers)
@@ -211,18 +204,19 @@ def test_drawn_streams_are_answered_and_counted_the_same(
         # The last are counted once they are on their way.
         until(lambda: counted(servers[0]) == counted(servers[1]))
         assert [(live.admission.in_progress, live.router.waiting()) for live in servers] == 2 * [(0, 0)]
-    assert max(calls_shared) > 1
+    made, examples = (servers[0].count(f"slotool_batch_examples_{kind}", model="three") for kind in ("count", "sum"))
+    assert examples > made, "some have shared a call"
 
 
 @pytest.mark.parametrize("leaves", ["closes", "resets", "shuts down"])
-def test_half_of_those_gathered_leave(servers: list[LiveServer], gate: Gate, leaves: str) -> None:
+def test_half_of_those_that_came_together_leave(servers: list[LiveServer], gate: Gate, leaves: str) -> None:
     live, drawn = servers[0], random.Random(1)
 
     def ended() -> float:
         return sum(value for (name, *_), value in counted(live).items() if name == "slotool_requests_total")
 
     before = ended()
-    staying, leaving = known(live, 10), known(live, 10)
+    staying, leaving = connected(live, 10), connected(live, 10)
     given = [values(drawn) for _ in staying]
     with gate.until(20):
         for here, gone, x in zip(staying, leaving, given, strict=True):
@@ -239,7 +233,7 @@ def test_half_of_those_gathered_leave(servers: list[LiveServer], gate: Gate, lea
             assert logits_of(connection.answer()) == [*(x @ live.models["three"].weights[LARGE])]
     for connection in leaving:
         connection.socket.close()
-    until(lambda: ended() == before + 3 * 20 + 20)
+    until(lambda: ended() == before + 20 + 20)
     until(lambda: not (live.admission.in_progress or live.router.waiting()))
 
 
@@ -249,9 +243,9 @@ def logits_of(answer: Any) -> list[float]:
     return document["outputs"][0]["data"]
 
 
-def test_a_server_that_ends_answers_what_it_has_gathered(gate: Gate) -> None:
+def test_a_server_that_ends_answers_what_it_has_read(gate: Gate) -> None:
     with live_server([model()]) as live:
-        connections, drawn = known(live, 10), random.Random(2)
+        connections, drawn = connected(live, 10), random.Random(2)
         given = [values(drawn) for _ in connections]
         with gate.until(10):
             for connection, x in zip(connections, given, strict=True):
@@ -261,28 +255,6 @@ def test_a_server_that_ends_answers_what_it_has_gathered(gate: Gate) -> None:
             with connection:
                 assert logits_of(connection.answer()) == [*(x @ live.models["three"].weights[LARGE])]
                 assert connection.answer() is None
-
-
-def test_a_policy_that_comes_after_they_were_gathered_decides(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    with live_server([model()]) as live:
-        connections, answer, gathered = known(live, 10), GatheredRequests._answer, list[bool]()
-
-        def later(self: GatheredRequests) -> None:
-            gathered.append(True)
-            live.router.replace(replace(live.router.models["three"], policy=FixedPoint(space(), POINTS[0])))
-            answer(self)
-
-        monkeypatch.setattr(GatheredRequests, "_answer", later)
-        for _ in range(100):
-            with gate.until(10):
-                for connection in connections:
-                    connection.send(infer(np.ones(6, dtype=np.float32)))
-            said = [logits_of(connection.answer()) for connection in connections]
-            if gathered:  # not behind a call that took long
-                break
-        assert said == 10 * [[*live.models["three"].weights[POINTS[0]].sum(axis=0)]]
-        for connection in connections:
-            connection.socket.close()
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["alike", "each with an id"])
@@ -296,7 +268,7 @@ def test_no_more_than_a_millisecond_of_calls_is_made_before_others_are_read(
     made_by_turn = []
     with live_server([entry]) as live:
         named = [{"id": f"client-{at}"} if ids else {} for at in range(30)]
-        connections, plain = [known(live, 1, **name)[0] for name in named], IdleTrackingSelector.select
+        connections, plain = [connected(live, 1, **name)[0] for name in named], IdleTrackingSelector.select
 
         def select(self: IdleTrackingSelector, timeout: float | None = None) -> Any:
             made_by_turn.append(len(own.calls))
@@ -338,10 +310,9 @@ def test_a_policy_that_fails_after_its_decision_costs_no_answer(
 ) -> None:
     entry = model()
     with live_server([entry], http=way) as live:
-        connections = known(live, 6)
+        connections = connected(live, 6)
         said = has_failing(entry.policy, method, monkeypatch)
         for together in (connections[:1], connections, connections):
-            until(live.router.direct_calls.is_free)
             with gate.until(len(together)):
                 for connection in together:
                     connection.send(infer(np.ones(6, dtype=np.float32)))
@@ -359,8 +330,8 @@ def test_a_policy_that_fails_after_its_decision_costs_no_answer(
 def test_a_request_that_a_policy_fails_to_decide_on_is_told_why(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     entry = model()
     with live_server([entry], http=way) as live:
-        connections = known(live, 2)
-        said = has_failing(entry.policy, "decide_alone", monkeypatch)
+        connections = connected(live, 2)
+        said = has_failing(entry.policy, "decide", monkeypatch)
         for connection in connections:
             connection.send(infer(np.ones(6, dtype=np.float32)))
             answer = connection.answer()

@@ -1,0 +1,151 @@
+"""Request for an inference, made by HTTP or gRPC and carried through the router to its reply, and its result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from slotool.data.columns import Inputs
+from slotool.models import Classification
+from slotool.scheduling import Decision, Query
+from slotool.serving.interface import CONFIDENCE, LABEL, LOGITS
+from slotool.serving.outputs import Computed, Scores
+from slotool.serving.rejections import Rejection, no_longer_served
+from slotool.serving.request_options import RequestOptions
+from slotool.serving.served import ServedModel
+
+
+class InferenceResult(NamedTuple):
+    """Result of a request and its timing.
+
+    Attributes:
+        scored: outputs of its examples.
+        decision: operating point and why it was chosen.
+        queue_us: from arrival to dispatch.
+        compute_us: from dispatch to the result.
+        slack_us: left to the deadline; negative is too late, ``inf`` without a deadline.
+        batch: examples in the call, those of other requests included.
+        request: id that feedback names the request by.
+        fallback: which version did not answer and which did in its place; empty where all answered.
+        confidence: lowest of all examples; None where the model states none.
+        is_shared: other requests were in the call.
+    """
+
+    scored: Computed
+    decision: Decision
+    queue_us: float
+    compute_us: float
+    slack_us: float
+    batch: int
+    request: str
+    fallback: str = ""
+    confidence: float | None = None
+    is_shared: bool = False
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Answers: int64 [n], the class of the highest score, or what the task of the model's signature says."""
+        return self.scored.answers
+
+    def output(self, name: str) -> np.ndarray | None:
+        """Return the tensor of the Open Inference Protocol of this name (``Interface``); None where there is none.
+
+        A model's own comes before what its task makes of it.
+        """
+        scored = self.scored
+        if isinstance(scored, Scores):
+            if name == LABEL:
+                return scored.answers
+            if name == LOGITS:
+                return scored.logits
+        elif name in scored.tensors:
+            return scored.tensors[name]
+        elif name == LABEL and isinstance(scored.task, Classification):
+            return scored.answers.astype(np.int64, copy=False)
+        return scored.confidence.astype(np.float32) if name == CONFIDENCE and scored.confidence is not None else None
+
+
+Outcome = InferenceResult | Rejection
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Inference on its way from a front end to its reply.
+
+    Attributes:
+        served: model.
+        x: examples, one array or named columns.
+        options: deadline, tolerance and the like.
+        arrival_us: earliest instant at which it may have been here, by the router's clock.
+        is_disconnected: returns True once the client has left.
+        reply: takes the outcome, once and perhaps before ``Router.submit`` returns; may not raise.
+        read_us: from arrival until its tensors were read.
+        query: request as policies see it; set by the router.
+        headroom_us: by which the query's deadline lies before the request's.
+        attempts: calls with it whose worker was lost.
+        is_over: it has its outcome.
+    """
+
+    served: ServedModel
+    x: Inputs
+    options: RequestOptions
+    arrival_us: float
+    is_disconnected: Callable[[], bool]
+    reply: Callable[[Outcome], None]
+    read_us: float = 0.0
+    query: Query = field(init=False)
+    headroom_us: float = 0.0
+    attempts: int = 0
+    is_over: bool = False
+
+    def end(self, outcome: Outcome) -> None:
+        """Reply, unless that has happened."""
+        if not self.is_over:
+            self.is_over = True
+            self.reply(outcome)
+
+
+class Submitter(Protocol):
+    """Takes requests: a router, or a front end in front of one."""
+
+    def model(self, name: str) -> ServedModel | None: ...
+
+    def submit(self, request: Request, *, alone: bool = False) -> None: ...
+
+
+async def answer_of(
+    router: Submitter,
+    name: str,
+    x: Inputs,
+    options: RequestOptions,
+    arrival_us: float,
+    is_disconnected: Callable[[], bool],
+    *,
+    alone: bool = False,
+) -> InferenceResult:
+    """Return the result of a request for the model ``name``, for callers that wait. Raises ``Rejection``."""
+    served = router.model(name)
+    if served is None:
+        raise no_longer_served(name)
+    future: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
+
+    def has_left() -> bool:
+        return future.cancelled() or is_disconnected()
+
+    router.submit(Request(served, x, options, arrival_us, has_left, partial(settle, future)), alone=alone)
+    return await future
+
+
+def settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    """End the wait for an outcome or exception, unless it was cancelled: the client has left."""
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
