@@ -1,6 +1,5 @@
-"""What backends differ by: prints the rows of ``slotool/predictors/backend_prices.py``, from networks that were
-measured in both, and how well they tell kinds of networks that had no part; those of ONNX Runtime too, which are not
-shipped.
+"""Print the rows of ``slotool/predictors/features/backend_prices.py``, from networks that were measured in both
+backends, and how well they tell kinds of networks that had no part; those of ONNX Runtime too, which are not shipped.
 
 TensorFlow: 200 random architectures, and those of them with depthwise convolutions once more with these written as
 convolutions of as many groups as channels, which TensorFlow computes by another kernel; two threads of a Xeon. ONNX
@@ -18,9 +17,9 @@ from scipy.optimize import minimize
 from benchmarks.calibrate_shipped import DATASETS
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
+from slotool.predictors.features.type_costs import BYTES, CALLS, FLOPS, TERMS, Column, TypeCosts, covariance
 from slotool.predictors.labels import join_labels
-from slotool.predictors.other_backend import priced_s
-from slotool.predictors.typecosts import BYTES, CALLS, FLOPS, TERMS, Column, TypeCosts, covariance
+from slotool.predictors.transfer.other_backend import priced_s
 from slotool.tables import LatencyTable
 
 # How far prices may differ between backends, in units of ``typecosts.covariance``: chosen among 0.1 to 1.5 by kinds

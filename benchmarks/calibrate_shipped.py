@@ -20,15 +20,12 @@ import numpy as np
 
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs.store import read_graphs
-from slotool.predictors.adaptation import adapt_and_score
-from slotool.predictors.calibration import Calibration, hold_out_kinds
-from slotool.predictors.colocation import PredictorArtifact
-from slotool.predictors.floor import Floor
-from slotool.predictors.graph_network import GraphNetworkPredictor
+from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.predictors.labels import Labelled, join_labels
 from slotool.predictors.scoring import PredictionsTable
+from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 from slotool.predictors.splits import RowSplit, paper_split
-from slotool.predictors.trained import (
+from slotool.predictors.trained.artifact import (
     COLOCATED,
     COLOCATED_PREDICTIONS,
     KIND,
@@ -38,6 +35,9 @@ from slotool.predictors.trained import (
     TrainedPredictor,
     domain_of,
 )
+from slotool.predictors.trained.calibration import Calibration, hold_out_kinds
+from slotool.predictors.trained.floor import Floor
+from slotool.predictors.transfer.adaptation import adapt_and_score
 from slotool.tables import LatencyTable
 
 ROOT = Path(__file__).parents[1]

@@ -36,14 +36,15 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.blocks import BLOCKS
 from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.graphs.generators import RandomGraphs, SearchSpace
-from slotool.predictors import graph_network, onednn
-from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Examples
-from slotool.predictors.graph_network import HIDDEN_UNITS, OPERATORS_AT_ONCE, GraphNetworkPredictor
+from slotool.predictors.features import onednn
 from slotool.predictors.labels import Labelled, Setting
+from slotool.predictors.solo import graph_network
+from slotool.predictors.solo.additive import AdditivePredictor
+from slotool.predictors.solo.graph_network import HIDDEN_UNITS, OPERATORS_AT_ONCE, GraphNetworkPredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.splits import RowSplit, split_known
-from slotool.predictors.three_term import ThreeTermPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
 
 FULL = os.environ.get("SLOTOOL_BENCH") == "full"
 CELLS = Path(os.environ.get("SLOTOOL_DATA_DIR", "")) / "nb201"

@@ -19,13 +19,13 @@ import numpy as np
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
 from slotool.predictors.base import SOLO, Predictor
-from slotool.predictors.dnn import DnnPredictor
-from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.labels import Labelled, join_labels
 from slotool.predictors.registry import names_of, predictor_class
+from slotool.predictors.solo.dnn import DnnPredictor
+from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 from slotool.predictors.splits import RowSplit
-from slotool.predictors.study import data_digest, plan_tasks, run_study
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.training.study import data_digest, plan_tasks, run_study
 from slotool.profiling.journal import Journal
 from slotool.tables import LatencyTable
 

@@ -9,7 +9,7 @@ The shipped one has seen all of them, so its way of adapting is judged, not its 
 (``datasets/timm-network-features.parquet``) and the throughputs that it was fitted to, which its own weights hold to
 the digit. Judged by families of networks held out, and devices too, beside the scores of the file shipped.
 
-``slotool/predictors/cpu_prices.py``: ``--only cpu-prices`` prints its numbers, and writes nothing.
+``slotool/predictors/features/cpu_prices.py``: ``--only cpu-prices`` prints its numbers, and writes nothing.
 
 ``--write`` puts the artifacts back. It takes some five minutes of a core.
 """
@@ -28,16 +28,16 @@ from benchmarks.ten_labels import ten_left_out
 from slotool.artifacts import open_artifact
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
-from slotool.predictors.adaptation import adapt_and_score
-from slotool.predictors.amounts import TOTALS, amounts, log_seconds
+from slotool.predictors.features.amounts import TOTALS, amounts, log_seconds
+from slotool.predictors.features.network_features import FEATURES, network_features
 from slotool.predictors.labels import join_labels
-from slotool.predictors.network_features import FEATURES, network_features
-from slotool.predictors.price_prior import log_prices, terms_s
-from slotool.predictors.setting import SettingsPredictor
-from slotool.predictors.setting_labels import SettingsLabelled
-from slotool.predictors.settings import JITTER, SettingsModel
-from slotool.predictors.settings_training import SettingsRun, hold_out_settings
-from slotool.predictors.trained import SCORES, TrainedPredictor
+from slotool.predictors.settings.labels import SettingsLabelled
+from slotool.predictors.settings.model import JITTER, SettingsModel
+from slotool.predictors.settings.predictor import SettingsPredictor
+from slotool.predictors.settings.price_prior import log_prices, terms_s
+from slotool.predictors.trained.artifact import SCORES, TrainedPredictor
+from slotool.predictors.training.many_settings import SettingsRun, hold_out_settings
+from slotool.predictors.transfer.adaptation import adapt_and_score
 from slotool.tables import LatencyTable
 
 # A score may be worse by so much, as a share of it, before what is shipped stays.

@@ -31,12 +31,12 @@ import pandas as pd
 from benchmarks.ten_labels import cell_graphs
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs, write_graphs
+from slotool.predictors.features.network_features import FEATURES, network_features
 from slotool.predictors.labels import Setting
-from slotool.predictors.network_features import FEATURES, network_features
-from slotool.predictors.new_setting import Function
-from slotool.predictors.setting_labels import SettingsLabelled
-from slotool.predictors.settings import SettingsModel
-from slotool.predictors.settings_training import SettingsRun, choose_labels, hold_out_settings, train_settings
+from slotool.predictors.settings.labels import SettingsLabelled
+from slotool.predictors.settings.model import SettingsModel
+from slotool.predictors.settings.new_setting import Function
+from slotool.predictors.training.many_settings import SettingsRun, choose_labels, hold_out_settings, train_settings
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED, DATASETS = ROOT / "models" / "predictor-devices", ROOT / "datasets"

@@ -26,12 +26,12 @@ import pandas as pd
 from benchmarks.calibrate_shipped import MODELS, applications
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
-from slotool.predictors.adaptation import adapt
-from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.labels import Labelled, Setting
+from slotool.predictors.solo.additive import AdditivePredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.splits import RowSplit
-from slotool.predictors.three_term import ThreeTermPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.transfer.adaptation import adapt
 
 FEW = 10
 # Cells: what a base learns from, and how many of the others are asked about.

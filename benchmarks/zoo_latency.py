@@ -31,12 +31,12 @@ from benchmarks.calibrate_shipped import MODELS
 from benchmarks.capture_zoo import PACKAGES, built, names_of
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Examples, Predictor
-from slotool.predictors.contenders import SCALED, contenders, fitted, hold_out
-from slotool.predictors.domain import operator_cost_s
+from slotool.predictors.features.domain import operator_cost_s
 from slotool.predictors.noise import label_noise_s
-from slotool.predictors.sampling import propose
-from slotool.predictors.three_term import ThreeTermPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.transfer.contenders import SCALED, contenders, fitted, hold_out
+from slotool.predictors.transfer.sampling import propose
 from slotool.process import keep_freed_memory
 
 FEW, DRAWS, PASSES = 10, 8, 2

@@ -12,8 +12,8 @@ import slotool
 from slotool import devices
 from slotool.errors import ArgumentError
 from slotool.predictors.base import Examples
-from slotool.predictors.dnn import DnnPredictor
-from slotool.predictors.graph_network import GraphNetworkPredictor
+from slotool.predictors.solo.dnn import DnnPredictor
+from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 from tests.cuda_on_cpu import simulated_cuda
 
@@ -85,7 +85,7 @@ def test_a_predictor_trains_where_it_is_told_to_and_nowhere_else(make: object) -
     with (
         simulated_cuda(),
         mock.patch.object(devices, "torch_device", noted),
-        mock.patch("slotool.predictors.dnn.MAX_EPOCHS", 2),
+        mock.patch("slotool.predictors.solo.dnn.MAX_EPOCHS", 2),
     ):
         for named in ({}, {"device": "cuda:1"}):
             used.clear()

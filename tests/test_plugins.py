@@ -92,7 +92,7 @@ class Whole(DataAdapter):
         return load_dataset(location.path.read_text())
 """
 PREDICTOR = """
-from slotool.predictors.linear import LinearPredictor
+from slotool.predictors.solo.linear import LinearPredictor
 
 
 class Acme(LinearPredictor):

@@ -14,6 +14,12 @@ import slotool
 
 PACKAGE = Path(slotool.__file__).parent
 ROOMS = re.findall(r"^\| `(\w+)(?:\.py|/)` \|", (PACKAGE.parent / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+SUB_ROOMS = {
+    room: re.findall(r"`(\w+)/`", sub_rooms)
+    for room, sub_rooms in re.findall(
+        r"^\| `(\w+)/` \| ((?:`\w+/`(?: · )?)+) \|$", (PACKAGE.parent / "ARCHITECTURE.md").read_text(), re.MULTILINE
+    )
+}
 PLAIN = {"__init__", "__main__"}
 # Modules of a room that still import each other, below ``slotool.``. The list only shrinks: take out what is gone.
 CIRCLES: tuple[set[str], ...] = ()
@@ -88,6 +94,18 @@ def test_a_room_imports_only_rooms_above_it(room: str) -> None:
         if room_of(path) == room:
             rooms = {name.split(".")[1] for name in imported(path) if name.startswith("slotool.")}
             assert (rooms & set(ROOMS)) <= allowed, f"{path.relative_to(PACKAGE)} imports a room below its own"
+
+
+@pytest.mark.parametrize("room", SUB_ROOMS)
+def test_a_sub_room_imports_only_those_before_it(room: str) -> None:
+    order = SUB_ROOMS[room]
+    assert set(order) <= {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")}
+    for path in (PACKAGE / room).rglob("*.py"):
+        here = path.relative_to(PACKAGE / room).parts
+        allowed = set(order[: order.index(here[0]) + 1]) if len(here) > 1 else set()
+        names = [name.split(".") for name in imported(path) if name.startswith(f"slotool.{room}.")]
+        below = {parts[2] for parts in names} & set(order) - allowed
+        assert not below, f"{path.relative_to(PACKAGE)} imports {', '.join(sorted(below))}, which is below it"
 
 
 def test_only_the_command_line_knows_typer_and_nobody_pickles() -> None:

@@ -15,7 +15,7 @@ from slotool.elastic import load_model
 from slotool.errors import ArgumentError
 from slotool.graphs.store import read_graphs
 from slotool.predictors.labels import join_labels
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.tables import LatencyTable, OutcomeTable
 from tests.machines import UNKNOWN, run_as, run_where_measured
 

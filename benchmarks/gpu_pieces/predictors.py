@@ -19,14 +19,14 @@ from benchmarks.zoo_latency import ten_labels
 from slotool.errors import InputError
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.predictors.base import Examples
-from slotool.predictors.colocated_labels import join_colocated
-from slotool.predictors.colocated_splits import colocated_splits
+from slotool.predictors.colocated.labels import join_colocated
+from slotool.predictors.colocated.splits import colocated_splits
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import Labelled, join_labels
-from slotool.predictors.sampling import propose
 from slotool.predictors.scoring import score
-from slotool.predictors.three_term import ThreeTermPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.transfer.sampling import propose
 from slotool.tables import LatencyTable
 
 CHANCE = "random networks by chance"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA
-from slotool.predictors.study import STUDY_SCHEMA
+from slotool.predictors.training.study import STUDY_SCHEMA
 from slotool.simulation.query_log import QUERIES_SCHEMA
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, Column, Schema
 from slotool.workloads.arrival_table import ARRIVALS_SCHEMA

@@ -16,7 +16,7 @@ from slotool.api.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slotool.predictors.adaptation import AdaptationRun
+    from slotool.predictors.transfer.adaptation import AdaptationRun
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -116,9 +116,9 @@ def adapt_predictor(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.predictors.adaptation import adapt_and_score
-    from slotool.predictors.contenders import turns
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.transfer.adaptation import adapt_and_score
+    from slotool.predictors.transfer.contenders import turns
 
     written = None if out is None else Path(out)
     if written is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from slotool.api.chosen_predictor import Chosen, machine_differences
 from slotool.machine import usable_cores
 from slotool.predictors.labels import Setting
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
 
 
 def advice_of(chosen: Chosen, trained: TrainedPredictor[Any], elsewhere: bool, *, colocated: bool) -> list[str]:

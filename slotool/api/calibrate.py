@@ -31,8 +31,8 @@ from slotool.printable import counted
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
-    from slotool.predictors.adaptation import AdaptationRun
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.transfer.adaptation import AdaptationRun
 
 DEFAULT_MINUTES, DEFAULT_SAMPLES = 2.0, 60
 RUNS, ROUNDS, PRECISION = 32, 4, 0.05
@@ -82,7 +82,7 @@ class Calibrated(Result):
     @property
     def refused(self) -> str | None:
         """Why ``predict`` is better off without it; None where it is not."""
-        from slotool.predictors.contenders import AS_IS
+        from slotool.predictors.transfer.contenders import AS_IS
 
         as_it_is = self.run.held_out.mape(AS_IS)
         if self.held_out_mape >= as_it_is:
@@ -240,7 +240,7 @@ def calibrate(
         RunError: Fewer than 3 networks could be measured.
     """
     from slotool.predictors.base import Examples
-    from slotool.predictors.contenders import roofline_mape
+    from slotool.predictors.transfer.contenders import roofline_mape
 
     started = time.monotonic()
     budget_s = min(60 * minutes - RESERVED_S, 60 * minutes * MEASURING_SHARE)
@@ -284,7 +284,7 @@ def calibrate(
 def _measured_before(labels: Path, chosen: Sequence[OperatorGraph], planned: Planned) -> Profile | None:
     """What an earlier calibration measured of these networks on this machine in the same setting; None where that is
     nothing to adapt to."""
-    from slotool.predictors.adapted import MIN_LABELS
+    from slotool.predictors.transfer.adapted import MIN_LABELS
     from slotool.tables import LatencyTable
 
     if not labels.is_file():
@@ -305,7 +305,7 @@ def _measured_before(labels: Path, chosen: Sequence[OperatorGraph], planned: Pla
 
 def _checked_place(backend: str, threads: int | None, samples: int) -> Place:
     """Where the predictor goes. Raises ``ArgumentError`` for a wrong argument, before anything is looked for."""
-    from slotool.predictors.adapted import MIN_LABELS
+    from slotool.predictors.transfer.adapted import MIN_LABELS
     from slotool.profiling.backends import backend_class
 
     if samples < MIN_LABELS:
@@ -318,7 +318,7 @@ def _checked_place(backend: str, threads: int | None, samples: int) -> Place:
 
 def _speaks_for(written: Path) -> str:
     """Of which backend and threads the predictor there is, as the end of a clause; empty where it is none."""
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
 
     try:
         setting = TrainedPredictor.load(str(written)).setting
@@ -353,7 +353,7 @@ def _stated(found: Calibrated) -> dict[str, Any]:
 
 def _sources(predictor: str | Path | None, backend: str) -> list[TrainedPredictor[Any]]:
     from slotool.artifacts.shipped import shipped_artifact
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
 
     if predictor is not None:
         return [TrainedPredictor.load(str(predictor))]
@@ -370,7 +370,7 @@ def _chosen(
     base: TrainedPredictor[Any], candidates: Sequence[OperatorGraph], samples: int, seed: int
 ) -> list[OperatorGraph]:
     """Those that tell most, of those that are soon measured."""
-    from slotool.predictors.adapted import MIN_LABELS
+    from slotool.predictors.transfer.adapted import MIN_LABELS
 
     latencies_s = base.predictor.predict(candidates).tolist() if candidates else []
     longest_s = MAX_SECONDS / CALLS
@@ -391,7 +391,7 @@ def groups_of(run: AdaptationRun) -> list[str]:
 
 def by_kind(run: AdaptationRun) -> bool:
     """Whether networks of a kind were held out together."""
-    from slotool.predictors.adaptation import MIN_KINDS
+    from slotool.predictors.transfer.adaptation import MIN_KINDS
 
     return len(set(run.learnt.kinds)) >= MIN_KINDS
 
@@ -411,9 +411,9 @@ def _adapted(
     reporter: Reporter,
 ) -> AdaptationRun:
     """From each base; the run whose kept way is least wrong on labels held out."""
-    from slotool.predictors.adaptation import adapt_and_score
-    from slotool.predictors.adapted import MIN_LABELS
     from slotool.predictors.labels import join_labels
+    from slotool.predictors.transfer.adaptation import adapt_and_score
+    from slotool.predictors.transfer.adapted import MIN_LABELS
 
     if profile.measured_rows < MIN_LABELS:
         others = profile.document["cores_busy_with_others"]

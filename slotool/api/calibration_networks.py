@@ -68,7 +68,7 @@ def spread_over_kinds(
 ) -> list[OperatorGraph]:
     """So many of the graphs, those that tell most for their time first, no part having more than its share while others
     have networks left."""
-    from slotool.predictors.sampling import propose
+    from slotool.predictors.transfer.sampling import propose
 
     samples = min(samples, len(graphs))
     order = propose(predictor, graphs, min(len(graphs), 6 * samples), seed, by_time=True)

@@ -147,7 +147,7 @@ def _profiled(model: Supernet, latency: FilePath | LatencyTable, device: str | N
 def _predicted(model: Supernet, path: FilePath) -> SubnetRegression:
     from slotool.artifacts import open_artifact
     from slotool.elastic.supernets.search import SubnetRegression, evenly
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
 
     subnets = evenly(model.space, PREDICTED)
     seconds = TrainedPredictor.load(open_artifact(path)).predict([model.space.narrowed(s) for s in subnets]).latency_s

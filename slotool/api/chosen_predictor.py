@@ -17,9 +17,9 @@ from slotool.graphs.graph_documents import FLOAT32
 from slotool.machine import Likeness, likeness, machine_id, usable_cores
 
 if TYPE_CHECKING:
-    from slotool.predictors.colocation import PredictorArtifact
+    from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import Setting
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
 
 # It knows attention, norms and mixers, which the others never saw; its latencies are those of one thread.
 ARCHITECTURES = "predictor-architectures"
@@ -64,7 +64,7 @@ class Chosen:
     @property
     def settings(self) -> tuple[Setting, ...]:
         """Settings that it has labels of."""
-        from slotool.predictors.setting import SettingsPredictor
+        from slotool.predictors.settings.predictor import SettingsPredictor
 
         solo = self.opened.solo
         if solo is None or not isinstance(solo.predictor, SettingsPredictor) or solo.predictor.function is not None:
@@ -74,18 +74,18 @@ class Chosen:
     @property
     def scaled(self) -> bool:
         """True if no label had the batch size of its latencies."""
-        from slotool.predictors.batch_scaling import ScaledPredictor
+        from slotool.predictors.trained.batch_scaling import ScaledPredictor
 
         return isinstance(self.opened.solo, ScaledPredictor)
 
     def fitting(self, *, scaling: bool = False, **facts: Any) -> list[int]:
-        """Return the numbers of ``settings`` with all ``facts`` (``predictors.setting.FACTS``) that are not None.
+        """Return the numbers of ``settings`` with all ``facts`` (``FACTS``) that are not None.
 
         Args:
             scaling: Where none has the batch size, those of the nearest one on a CPU, from which it can be scaled.
-            facts: Values of ``predictors.setting.FACTS``.
+            facts: Values of ``FACTS``.
         """
-        from slotool.predictors.setting import matching
+        from slotool.predictors.settings.predictor import matching
 
         found, size = matching(self.settings, **facts), facts.get("batch_size")
         if found or not scaling or size is None:
@@ -96,14 +96,14 @@ class Chosen:
         return [i for i, own in zip(found, distance, strict=True) if own == min(distance)]
 
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> Chosen:
-        """Of a predictor of several settings, the one that ``facts`` (``predictors.setting.FACTS``) tell from the
+        """Of a predictor of several settings, the one that ``facts`` (``FACTS``) tell from the
         others, or the plain one of variants of it; ``why`` then says so. ``scaling``: as ``fitting`` has it.
 
         Raises ``ArgumentError`` where none or several fit, naming the nearest, or those that fit.
         """
-        from slotool.predictors.batch_scaling import ScaledPredictor
-        from slotool.predictors.setting import SettingsPredictor, parting_facts, usual
-        from slotool.predictors.settings_training import of_setting
+        from slotool.predictors.settings.predictor import SettingsPredictor, parting_facts, usual
+        from slotool.predictors.trained.batch_scaling import ScaledPredictor
+        from slotool.predictors.training.many_settings import of_setting
 
         known, found, size = self.settings, self.fitting(scaling=scaling, **facts), facts.get("batch_size")
         if not found:
@@ -132,9 +132,9 @@ def not_covered(each: Sequence[Chosen], *, named: bool, **facts: Any) -> Argumen
     Args:
         each: Predictors that were looked at.
         named: True if the user named the predictor.
-        facts: Values of ``predictors.setting.FACTS``; those that are None were left open.
+        facts: Values of ``FACTS``; those that are None were left open.
     """
-    from slotool.predictors.setting import FACTS, matching, usual
+    from slotool.predictors.settings.predictor import FACTS, matching, usual
 
     given = {name: value for name, value in facts.items() if value is not None}
 
@@ -193,7 +193,7 @@ def opened_predictors(
 
     Raises ``ArgumentError`` for a backend or device that none is of.
     """
-    from slotool.predictors.colocation import PredictorArtifact
+    from slotool.predictors.colocated.artifact import PredictorArtifact
 
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
@@ -207,7 +207,7 @@ def opened_predictors(
 
 
 def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: int | None) -> list[Chosen]:
-    from slotool.predictors.colocation import PredictorArtifact
+    from slotool.predictors.colocated.artifact import PredictorArtifact
 
     found, why = (backend, "as --backend says") if backend else _default(asked, colocated)
     if colocated and found in SHIPPED:
@@ -248,7 +248,7 @@ def _require_backend(name: str) -> None:
 
 def _shipped(name: str, why: str) -> Chosen:
     from slotool.artifacts.shipped import shipped_artifact
-    from slotool.predictors.colocation import PredictorArtifact
+    from slotool.predictors.colocated.artifact import PredictorArtifact
 
     folder = shipped_artifact(name).path
     nearby = Path("models", name)
@@ -273,8 +273,8 @@ def _default(asked: Networks, colocated: bool) -> tuple[str, str]:
 def calibration_in_words(folder: str) -> str | None:
     """How good the calibration was that left this predictor; None where none did."""
     from slotool.artifacts import open_artifact
-    from slotool.predictors.adaptation import CALIBRATION
-    from slotool.predictors.trained import KIND, SCORES
+    from slotool.predictors.trained.artifact import KIND, SCORES
+    from slotool.predictors.transfer.adaptation import CALIBRATION
 
     artifact = open_artifact(folder, KIND)
     if not (artifact.path / SCORES).is_file():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.predictors.base import Predictor
     from slotool.predictors.labels import Labelled
-    from slotool.predictors.study import Study, Task
+    from slotool.predictors.training.study import Study, Task
     from slotool.profiling.journal import Journal
 
 TITLES = {
@@ -69,7 +69,7 @@ class PredictorComparison(Result):
 
     def shown(self) -> list[Part]:
         from slotool.predictors.labels import Setting
-        from slotool.predictors.study import RANDOM, whole_scores
+        from slotool.predictors.training.study import RANDOM, whole_scores
 
         whole = whole_scores(self.scores["scores"])
         random = [score for score in whole if score["protocol"] == RANDOM]
@@ -130,7 +130,7 @@ def compare_predictors(
     from slotool.predictors.base import SOLO
     from slotool.predictors.registry import names_of, registry
     from slotool.predictors.splits import PROTOCOLS
-    from slotool.predictors.study import plan_tasks
+    from slotool.predictors.training.study import plan_tasks
 
     asked = names_among(protocols, list(PROTOCOLS), "protocols")
     known = names_of(SOLO)
@@ -156,7 +156,7 @@ def compare_predictors(
 
 def _journal(out: Path, labelled: Labelled[OperatorGraph], depths: list[int], force: bool) -> Journal:
     """Where finished trials are kept until the study is written."""
-    from slotool.predictors.study import data_digest
+    from slotool.predictors.training.study import data_digest
     from slotool.profiling.journal import Journal
 
     configuration = {"study": data_digest(labelled), "depths": depths}
@@ -170,7 +170,7 @@ def _run(
     makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]],
     journal: Journal,
 ) -> Study:
-    from slotool.predictors.study import run_study, steps_left
+    from slotool.predictors.training.study import run_study, steps_left
 
     if journal.rows:
         reporter.note(f"resuming: {len(journal.rows)} of {len(tasks) * len(makers)} trainings are finished")
@@ -206,7 +206,7 @@ def _relative(title: str, scores: list[dict[str, Any]]) -> Table | None:
 
 
 def _curve(scores: list[dict[str, Any]]) -> Table:
-    from slotool.predictors.study import curve_scores
+    from slotool.predictors.training.study import curve_scores
 
     points = curve_scores(scores)
     names = list(dict.fromkeys(score["predictor"] for score in points))

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from slotool.graphs import OperatorGraph
-    from slotool.predictors.evaluation import Evaluation
     from slotool.predictors.labels import Setting
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.training.evaluation import Evaluation
 
 MAX_NAMED = 5
 
@@ -142,10 +142,10 @@ def evaluate_predictor(
     """
     from slotool.api.chosen_predictor import Chosen
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.predictors.colocation import PredictorArtifact
-    from slotool.predictors.evaluation import differences, evaluate_on, rows_to_pick
+    from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.predictors.labels import join_labels
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.training.evaluation import differences, evaluate_on, rows_to_pick
 
     written = None if out is None else Path(out)
     if written is not None:

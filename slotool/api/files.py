@@ -95,9 +95,9 @@ def _is_saveable(value: Any) -> bool:
 def _artifact(path: Path) -> Any:
     from slotool.artifacts import open_artifact
     from slotool.elastic import load_model
-    from slotool.predictors import study
-    from slotool.predictors.colocation import PredictorArtifact
-    from slotool.predictors.trained import KIND as PREDICTOR
+    from slotool.predictors.colocated.artifact import PredictorArtifact
+    from slotool.predictors.trained.artifact import KIND as PREDICTOR
+    from slotool.predictors.training import study
 
     opened = open_artifact(path)
     if opened.kind == PREDICTOR:
@@ -161,7 +161,7 @@ def _of_columns(path: Path, columns: set[str]) -> Any:
 
 def _tables() -> list[Any]:
     from slotool.predictors.scoring import PredictionsTable
-    from slotool.predictors.study import StudyTable
+    from slotool.predictors.training.study import StudyTable
     from slotool.simulation.query_log import QueryLog
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable

@@ -54,7 +54,7 @@ class MeasuredNetworks:
 
     def labelled(self) -> Labelled[OperatorGraph]:
         """The measured networks with their solo latencies. Raises ``ArgumentError`` for co-located ones."""
-        from slotool.predictors.colocated_labels import is_colocated
+        from slotool.predictors.colocated.labels import is_colocated
         from slotool.predictors.labels import join_labels
 
         table = self.table()

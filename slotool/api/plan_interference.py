@@ -38,7 +38,7 @@ def placement_of(
     """
     from slotool.machine import usable_cores
     from slotool.planning.interference import Interference, Placement
-    from slotool.predictors.colocation import PredictorArtifact
+    from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.tables import LatencyTable
 
     if machine_cores is not None and machine_cores < 1:

@@ -21,7 +21,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.graphs.capture import Limits
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
 
 
 @writes("out", "plot")

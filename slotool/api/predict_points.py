@@ -17,7 +17,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slotool.predictors.time_slices import CoRunnerEffect, Filled
+    from slotool.predictors.colocated.time_slices import CoRunnerEffect, Filled
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -99,7 +99,7 @@ def predict_points(
     """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic import load_model
-    from slotool.predictors.time_slices import fill
+    from slotool.predictors.colocated.time_slices import fill
     from slotool.tables import LatencyTable
 
     if any(count < 0 for count in co_runners):

@@ -18,7 +18,7 @@ from slotool.errors import ArgumentError, SlotoolError
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.graphs.capture import Limits
-    from slotool.predictors.trained import Predictions
+    from slotool.predictors.trained.artifact import Predictions
 
 
 @dataclass(frozen=True)

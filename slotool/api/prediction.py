@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from slotool.graphs import OperatorGraph
     from slotool.machine import Likeness
-    from slotool.predictors.colocation import SoloLatency
-    from slotool.predictors.explanation import Explanation
-    from slotool.predictors.trained import Predictions, TrainedPredictor
+    from slotool.predictors.colocated.artifact import SoloLatency
+    from slotool.predictors.trained.artifact import Predictions, TrainedPredictor
+    from slotool.predictors.trained.explanation import Explanation
 
 MAX_ROWS_SHOWN = 20
 MAX_WARNINGS = 3
@@ -80,7 +80,7 @@ class Prediction(Result):
 
     def explained(self, plot: Path | None) -> Prediction:
         """With where the time of each network goes, drawn into ``plot``."""
-        from slotool.predictors.explanation import Explanation
+        from slotool.predictors.trained.explanation import Explanation
 
         batch_size = self.trained.setting.batch_size
         answers = zip(self.graphs, self.predictions.latency_s.tolist(), strict=True)

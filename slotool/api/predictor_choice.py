@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slotool.predictors.labels import Labelled
     from slotool.predictors.search import Search
     from slotool.predictors.splits import RowSplit
-    from slotool.predictors.training import TrainingRun
+    from slotool.predictors.training.selection import TrainingRun
 
 ENGINES = ("local", "ray")
 # Numbers of hidden layers that the DNN tries; the paper's range.
@@ -64,10 +64,10 @@ def predictor_makers(
     """By name, what makes a new predictor; the DNN searches ``depths``. The DNN and the graph network, which torch
     trains, do so on ``device``. Raises ``ArgumentError`` for a depth below 1, and for a device other than ``cpu`` where
     neither is among them."""
-    from slotool.predictors.dnn import DnnPredictor
-    from slotool.predictors.graph_network import GraphNetworkPredictor
     from slotool.predictors.registry import predictor_class
     from slotool.predictors.search import one_by_one
+    from slotool.predictors.solo.dnn import DnnPredictor
+    from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 
     if not depths or min(depths) < 1:
         raise ArgumentError("depths", "a depth is a whole number of hidden layers, at least 1")
@@ -92,7 +92,7 @@ def trained_and_scored(
     seed: int,
 ) -> TrainingRun[Asked]:
     """``train_and_score``, saying how far it is."""
-    from slotool.predictors.training import train_and_score
+    from slotool.predictors.training.selection import train_and_score
 
     text = f"training on {len(split.train)} {'networks' if protocols is None else 'co-locations'}"
     # Of networks alone the last step holds out kinds of them for the interval of the one that is kept.

@@ -15,8 +15,8 @@ from slotool.machine import machine_id
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.predictors.labels import Setting
-    from slotool.predictors.sampling import Enough
-    from slotool.predictors.trained import Predictions
+    from slotool.predictors.trained.artifact import Predictions
+    from slotool.predictors.transfer.sampling import Enough
     from slotool.profiling.plan import Settings
     from slotool.profiling.subjects import Subject
 
@@ -71,8 +71,8 @@ def proposal(
     Raises ``ArgumentError`` when there are too few."""
     if len(settings.batch_sizes) > 1:
         raise ArgumentError("predictor", "adapts to one batch size")
-    from slotool.predictors.sampling import Enough, propose
-    from slotool.predictors.trained import TrainedPredictor
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.transfer.sampling import Enough, propose
 
     trained = TrainedPredictor.load(str(path))
     candidates = list(graphs)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from slotool.predictors.labels import Setting
-    from slotool.predictors.settings_training import SettingsRun
+    from slotool.predictors.training.many_settings import SettingsRun
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -108,8 +108,8 @@ def trained_on_settings(
     source: MeasuredNetworks, out: Path | None, seed: int, force: bool, reporter: Reporter
 ) -> SettingsTraining:
     """One predictor of all settings in ``source``, written to ``out``."""
-    from slotool.predictors.setting_labels import join_settings
-    from slotool.predictors.settings_training import FOLDS, train_settings
+    from slotool.predictors.settings.labels import join_settings
+    from slotool.predictors.training.many_settings import FOLDS, train_settings
 
     labelled = join_settings(source.table(), source.read_graphs(), source.rows)
     text = f"training on {len(labelled.items)} networks in {len(labelled.settings)} settings"

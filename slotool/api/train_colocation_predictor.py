@@ -18,7 +18,7 @@ from slotool.api.train_predictor import PredictorTraining
 
 if TYPE_CHECKING:
     from slotool.predictors.colocations import Colocation
-    from slotool.predictors.training import TrainingRun
+    from slotool.predictors.training.selection import TrainingRun
 
 RELATIVE = ("predictor", "MAPE", "MAE s", "of added s", "±5 %", "±10 %", "90 % covers")
 PROTOCOLS = {
@@ -110,12 +110,12 @@ def train_colocation_predictor(
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.base import COLOCATED
-    from slotool.predictors.colocated_labels import join_colocated
-    from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
-    from slotool.predictors.colocation import require_same_setting
+    from slotool.predictors.colocated.artifact import require_same_setting
+    from slotool.predictors.colocated.labels import join_colocated
+    from slotool.predictors.colocated.splits import colocated_splits, random_colocated_split
     from slotool.predictors.registry import names_of, registry
-    from slotool.predictors.trained import KIND, TrainedPredictor
-    from slotool.predictors.training import AUTO
+    from slotool.predictors.trained.artifact import KIND, TrainedPredictor
+    from slotool.predictors.training.selection import AUTO
 
     own = names_of(COLOCATED)
     names_among(model, (AUTO, *own), "model", plugins=registry)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from slotool.api.settings_training import SettingsTraining
-    from slotool.predictors.training import TrainingRun
+    from slotool.predictors.training.selection import TrainingRun
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -138,9 +138,9 @@ def train_predictor(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.base import SOLO
     from slotool.predictors.registry import BASELINES, names_of, registry
-    from slotool.predictors.setting import SettingsPredictor
+    from slotool.predictors.settings.predictor import SettingsPredictor
     from slotool.predictors.splits import paper_split
-    from slotool.predictors.training import AUTO
+    from slotool.predictors.training.selection import AUTO
 
     own, of_many = names_of(SOLO), SettingsPredictor.name
     asked = names_among(model, (AUTO, *own, of_many), "model", plugins=registry)

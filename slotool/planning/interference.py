@@ -20,7 +20,7 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.planning.pool_service import all_busy
 from slotool.planning.worker import WorkerType
-from slotool.predictors.colocation import PredictorArtifact
+from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.scheduling.batching import ControlGrid, Profile
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.tables import LatencyTable, OperatingPoint

@@ -16,21 +16,21 @@ from slotool.printable import printable
 # Each class, or where it lies: those made from other predictors look theirs up here. And its ``fitted_to``: none is
 # imported before it is asked for.
 PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
-    "linear": ("linear:LinearPredictor", (SOLO, COLOCATED)),
-    "three-term": ("three_term:ThreeTermPredictor", (SOLO,)),
-    "dnn": ("dnn:DnnPredictor", (SOLO, COLOCATED)),
-    "additive": ("additive:AdditivePredictor", (SOLO,)),
-    "costs": ("operator_costs:OperatorCostPredictor", (SOLO,)),
-    "graph": ("graph_network:GraphNetworkPredictor", (SOLO,)),
-    "ridge": ("ridge:RidgePredictor", (COLOCATED,)),
-    "sharing": ("sharing:SharingPredictor", (COLOCATED,)),
-    "adapted": ("adapted:AdaptedPredictor", (FROM_OTHERS,)),
-    "scaled": ("scaled:ScaledPredictor", (FROM_OTHERS,)),
-    "other-backend": ("other_backend:OtherBackendPredictor", (FROM_OTHERS,)),
-    "residual": ("residual:ResidualPredictor", (FROM_OTHERS,)),
-    "settings": ("setting:SettingsPredictor", (FROM_OTHERS,)),
-    "composition": ("composition:CompositionPredictor", (FROM_OTHERS,)),
-    "ensemble": ("ensemble:EnsemblePredictor", (FROM_OTHERS,)),
+    "linear": ("solo.linear:LinearPredictor", (SOLO, COLOCATED)),
+    "three-term": ("solo.three_term:ThreeTermPredictor", (SOLO,)),
+    "dnn": ("solo.dnn:DnnPredictor", (SOLO, COLOCATED)),
+    "additive": ("solo.additive:AdditivePredictor", (SOLO,)),
+    "costs": ("solo.operator_costs:OperatorCostPredictor", (SOLO,)),
+    "graph": ("solo.graph_network:GraphNetworkPredictor", (SOLO,)),
+    "ridge": ("colocated.ridge:RidgePredictor", (COLOCATED,)),
+    "sharing": ("colocated.sharing:SharingPredictor", (COLOCATED,)),
+    "adapted": ("transfer.adapted:AdaptedPredictor", (FROM_OTHERS,)),
+    "scaled": ("transfer.scaled:ScaledPredictor", (FROM_OTHERS,)),
+    "other-backend": ("transfer.other_backend:OtherBackendPredictor", (FROM_OTHERS,)),
+    "residual": ("transfer.residual:ResidualPredictor", (FROM_OTHERS,)),
+    "settings": ("settings.predictor:SettingsPredictor", (FROM_OTHERS,)),
+    "composition": ("transfer.composition:CompositionPredictor", (FROM_OTHERS,)),
+    "ensemble": ("transfer.ensemble:EnsemblePredictor", (FROM_OTHERS,)),
 }
 registry: Registry[type[Predictor[Any]]] = Registry("predictors", PREDICTORS, Predictor)
 # Always trained too: they cost nothing, and show what an elaborate predictor adds.

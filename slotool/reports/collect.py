@@ -11,8 +11,8 @@ from slotool import strict_json
 from slotool.artifacts import Artifact, open_artifact
 from slotool.artifacts.bundle import is_artifact
 from slotool.errors import InputError
-from slotool.predictors import study
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
+from slotool.predictors.training import study
 from slotool.regular_files import require_regular
 from slotool.rules.ruleset import RULES_SCHEMA, RuleSet
 from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan

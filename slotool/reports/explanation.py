@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from slotool.predictors.explanation import Explanation
+from slotool.predictors.trained.explanation import Explanation
 from slotool.reports.figure import FAINT, PALETTE
 from slotool.reports.plots import DOTS_PER_INCH, STYLE
 

@@ -18,8 +18,8 @@ from slotool.errors import AlreadyExistsError, ArgumentError
 from slotool.graphs.architectures import ARCHITECTURES
 from slotool.graphs.store import write_graphs
 from slotool.predictors.base import Examples
-from slotool.predictors.contenders import AS_IS, HeldOut, folds_of, hold_out, roofline_mape
-from slotool.predictors.three_term import ThreeTermPredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
+from slotool.predictors.transfer.contenders import AS_IS, HeldOut, folds_of, hold_out, roofline_mape
 from slotool.testing.predictors import random_networks
 
 MLPS = random_networks(8, seed=0)

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import capture_torch
 from slotool.graphs.capture.batch_axis import batch_size, share_of
-from slotool.predictors.domain import Domain
+from slotool.predictors.features.domain import Domain
 
 
 def counted(module: nn.Module, example: torch.Tensor) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import capture_torch
-from slotool.predictors.domain import Domain
+from slotool.predictors.features.domain import Domain
 
 
 class Calls(nn.Module):

@@ -20,7 +20,7 @@ from slotool.elastic import load_model
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.store import read_graphs
-from slotool.predictors.trained import COLOCATED, TrainedPredictor
+from slotool.predictors.trained.artifact import COLOCATED, TrainedPredictor
 from slotool.rules import RuleSet
 from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.tables import LatencyTable, OutcomeTable

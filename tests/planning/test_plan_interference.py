@@ -19,12 +19,12 @@ from slotool.elastic.family import Family, Version
 from slotool.errors import ArgumentError, InputError, SlotoolWarning
 from slotool.graphs import OperatorGraph
 from slotool.planning.interference import Interference
-from slotool.predictors.colocated_labels import join_colocated
-from slotool.predictors.colocated_splits import random_colocated_split
-from slotool.predictors.colocation import PredictorArtifact, SoloLatency
+from slotool.predictors.colocated.artifact import PredictorArtifact, SoloLatency
+from slotool.predictors.colocated.labels import join_colocated
+from slotool.predictors.colocated.ridge import RidgePredictor
+from slotool.predictors.colocated.splits import random_colocated_split
 from slotool.predictors.labels import Setting
-from slotool.predictors.ridge import RidgePredictor
-from slotool.predictors.training import train_and_score
+from slotool.predictors.training.selection import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks
 from slotool.workloads import ArrivalTable, Poisson

@@ -12,14 +12,14 @@ import pytest
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
-from slotool.predictors.additive import AdditivePredictor
-from slotool.predictors.calibration import Calibration, HeldOutKind, hold_out_kinds
-from slotool.predictors.domain import Distance, Domain
-from slotool.predictors.kinds import even_sample, held_out_kinds
+from slotool.predictors.features.domain import Distance, Domain
+from slotool.predictors.features.kinds import even_sample, held_out_kinds
 from slotool.predictors.labels import join_labels
+from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.splits import paper_split
-from slotool.predictors.trained import TrainedPredictor
-from slotool.predictors.training import train_and_score
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.trained.calibration import Calibration, HeldOutKind, hold_out_kinds
+from slotool.predictors.training.selection import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
 

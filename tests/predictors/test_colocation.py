@@ -15,18 +15,18 @@ from slotool.errors import ArtifactError, InputError, TableError
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.machine import machine_id
 from slotool.predictors.base import COLOCATED, Examples
-from slotool.predictors.colocated_labels import is_colocated, join_colocated
-from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
-from slotool.predictors.colocation import PredictorArtifact
+from slotool.predictors.colocated.artifact import PredictorArtifact
+from slotool.predictors.colocated.labels import is_colocated, join_colocated
+from slotool.predictors.colocated.ridge import RidgePredictor
+from slotool.predictors.colocated.sharing import SharingPredictor
+from slotool.predictors.colocated.splits import colocated_splits, random_colocated_split
 from slotool.predictors.colocations import Colocation
+from slotool.predictors.features.resource_features import fair_s
 from slotool.predictors.labels import Setting
-from slotool.predictors.linear import LinearPredictor
 from slotool.predictors.registry import names_of
-from slotool.predictors.resource_features import fair_s
-from slotool.predictors.ridge import RidgePredictor
-from slotool.predictors.sharing import SharingPredictor
-from slotool.predictors.trained import TrainedPredictor
-from slotool.predictors.training import train_and_score
+from slotool.predictors.solo.linear import LinearPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.training.selection import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import (
     random_networks,
@@ -222,8 +222,8 @@ def measured(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def both(measured: Path) -> Path:
     """An artifact that predicts solo and co-located latencies, made by the library."""
-    from slotool.predictors.additive import AdditivePredictor
     from slotool.predictors.labels import join_labels
+    from slotool.predictors.solo.additive import AdditivePredictor
     from slotool.predictors.splits import paper_split
 
     alone = join_labels(LatencyTable.load(measured / "alone.parquet"), read_graphs(measured / "all.jsonl"))
@@ -237,7 +237,9 @@ def both(measured: Path) -> Path:
 
 
 def test_train_colocation_predictor_prints_every_protocol(slotool, measured: Path, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("slotool.predictors.dnn.MAX_EPOCHS", 5)  # some thirty trainings, whose quality plays no part
+    monkeypatch.setattr(
+        "slotool.predictors.solo.dnn.MAX_EPOCHS", 5
+    )  # some thirty trainings, whose quality plays no part
     arguments = [measured / "colocated.parquet", "--graphs", measured / "graphs.jsonl", "--depths", "1"]
     finished = slotool("train-colocation-predictor", *arguments, "-o", tmp_path / "p")
     assert finished.exit_code == 0, finished.stderr

@@ -10,13 +10,13 @@ import pytest
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
-from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.labels import Labelled, join_labels
-from slotool.predictors.linear import LinearPredictor
 from slotool.predictors.scoring import PredictionsTable
+from slotool.predictors.solo.additive import AdditivePredictor
+from slotool.predictors.solo.linear import LinearPredictor
 from slotool.predictors.splits import paper_split
-from slotool.predictors.study import StudyTable, curve_scores, plan_tasks, run_study, steps_left, whole_scores
-from slotool.predictors.training import train_and_score
+from slotool.predictors.training.selection import train_and_score
+from slotool.predictors.training.study import StudyTable, curve_scores, plan_tasks, run_study, steps_left, whole_scores
 from slotool.profiling.journal import Journal
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s

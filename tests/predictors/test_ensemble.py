@@ -14,13 +14,13 @@ import pytest
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.graphs import OperatorGraph
 from slotool.graphs.operator_arrays import Batch
-from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Examples, Predictor
-from slotool.predictors.contenders import ENSEMBLE, fitted, hold_out
-from slotool.predictors.ensemble import EnsemblePredictor, blended
-from slotool.predictors.from_base import FromBase
-from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.solo.additive import AdditivePredictor
+from slotool.predictors.solo.graph_network import GraphNetworkPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.transfer.contenders import ENSEMBLE, fitted, hold_out
+from slotool.predictors.transfer.ensemble import EnsemblePredictor, blended
+from slotool.predictors.transfer.from_base import FromBase
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 GRAPHS = random_networks(60, seed=3)

@@ -13,10 +13,10 @@ from slotool.graphs.graph import GraphBuilder
 from slotool.graphs.memory import peak_activation_bytes
 from slotool.graphs.store import write_graphs
 from slotool.predictors.base import Examples
-from slotool.predictors.contenders import fitted, hold_out
-from slotool.predictors.explanation import CALL, Explanation
-from slotool.predictors.three_term import ThreeTermPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.trained.explanation import CALL, Explanation
+from slotool.predictors.transfer.contenders import fitted, hold_out
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 CNNS = [*RandomGraphs("cnn", 8, 0, CNN_SPACE, 10**9, 1)]

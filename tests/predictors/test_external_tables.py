@@ -12,7 +12,7 @@ import pytest
 
 from slotool.errors import TableError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.tables import LatencyTable
 from tests.predictors.external_cells import write_cells
 

@@ -15,11 +15,16 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.store import read_graphs, write_graphs
-from slotool.predictors.adaptation import adapt, adapt_and_score
-from slotool.predictors.adapted import AdaptedPredictor, interval_factor
-from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Examples
-from slotool.predictors.contenders import (
+from slotool.predictors.features.type_costs import TypeCosts, operator_type
+from slotool.predictors.labels import join_labels
+from slotool.predictors.registry import predictor_class
+from slotool.predictors.solo.additive import AdditivePredictor
+from slotool.predictors.splits import paper_split
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.transfer.adaptation import adapt, adapt_and_score
+from slotool.predictors.transfer.adapted import AdaptedPredictor, interval_factor
+from slotool.predictors.transfer.contenders import (
     ADAPTED,
     ADAPTED_THREE_TERM,
     AS_IS,
@@ -33,14 +38,9 @@ from slotool.predictors.contenders import (
     fitted,
     hold_out,
 )
-from slotool.predictors.few_label_posterior import covariance_before
-from slotool.predictors.labels import join_labels
-from slotool.predictors.odd_labels import doubtful_label, furthest, odd_labels
-from slotool.predictors.registry import predictor_class
-from slotool.predictors.sampling import propose
-from slotool.predictors.splits import paper_split
-from slotool.predictors.trained import TrainedPredictor
-from slotool.predictors.typecosts import TypeCosts, operator_type
+from slotool.predictors.transfer.few_label_posterior import covariance_before
+from slotool.predictors.transfer.odd_labels import doubtful_label, furthest, odd_labels
+from slotool.predictors.transfer.sampling import propose
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import PredictorConformance, random_networks, synthetic_latency_s
 

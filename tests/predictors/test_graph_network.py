@@ -11,10 +11,10 @@ import pytest
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
-from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Examples
-from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.solo.additive import AdditivePredictor
+from slotool.predictors.solo.graph_network import GraphNetworkPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 MLPS, CNNS = random_networks(240, seed=2), random_networks(60, seed=2, kind="cnn")

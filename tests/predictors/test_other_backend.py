@@ -12,15 +12,15 @@ from benchmarks.backend_prices import fitted, pairs
 from benchmarks.calibrate_shipped import DATASETS, MODELS, applications
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.predictors.adapted import AdaptedPredictor
-from slotool.predictors.backend_prices import BACKEND_LOG_PRICES, NO_PRICES
 from slotool.predictors.base import NO_EXAMPLES, Examples
-from slotool.predictors.composition import CompositionPredictor
-from slotool.predictors.from_base import FromBase
+from slotool.predictors.features.backend_prices import BACKEND_LOG_PRICES, NO_PRICES
 from slotool.predictors.labels import Setting
-from slotool.predictors.other_backend import BackendChange, OtherBackendPredictor, prices_in
-from slotool.predictors.three_term import ThreeTermPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.transfer.adapted import AdaptedPredictor
+from slotool.predictors.transfer.composition import CompositionPredictor
+from slotool.predictors.transfer.from_base import FromBase
+from slotool.predictors.transfer.other_backend import BackendChange, OtherBackendPredictor, prices_in
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 TORCH = Setting(machine="here", device="cpu", backend="torch", threads=2, batch_size=1)

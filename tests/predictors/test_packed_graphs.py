@@ -12,10 +12,11 @@ from torch import nn
 
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operator_arrays import OperatorArrays
-from slotool.predictors import graph_network, onednn, packed_graphs
 from slotool.predictors.base import Examples
-from slotool.predictors.graph_network import GraphNetwork, GraphNetworkPredictor, Scaling
-from slotool.predictors.packed_graphs import Packed, Picker
+from slotool.predictors.features import onednn, packed_graphs
+from slotool.predictors.features.packed_graphs import Packed, Picker
+from slotool.predictors.solo import graph_network
+from slotool.predictors.solo.graph_network import GraphNetwork, GraphNetworkPredictor, Scaling
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 

@@ -21,8 +21,8 @@ from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
 from slotool.machine import CPU_DETAILS, machine_id
-from slotool.predictors.three_term import ThreeTermPredictor
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 from slotool.timing.speed import facts_with_speed
 from tests.machines import UNKNOWN, UNKNOWN_FACTS, run_as, run_where_measured

@@ -58,8 +58,8 @@ def test_all_predictors_are_scored_on_one_held_out_set(
     slotool, measured: Path, predictor: Path, tmp_path, monkeypatch
 ) -> None:
     # How well they learn plays no part.
-    monkeypatch.setattr("slotool.predictors.dnn.MAX_EPOCHS", 5)
-    monkeypatch.setattr("slotool.predictors.graph_network.MAX_STEPS", 40)
+    monkeypatch.setattr("slotool.predictors.solo.dnn.MAX_EPOCHS", 5)
+    monkeypatch.setattr("slotool.predictors.solo.graph_network.MAX_STEPS", 40)
     inputs = ["--graphs", measured / "mlps.parquet", "--graphs", measured / "cnns.jsonl", "--depths", "2"]
     finished = slotool("train-predictor", measured / "latency.parquet", *inputs, "-o", tmp_path / "p", "--json")
     assert finished.exit_code == 0, finished.stderr

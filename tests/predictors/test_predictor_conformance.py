@@ -8,15 +8,15 @@ from sklearn.linear_model import LinearRegression
 
 from slotool.errors import GraphError, InputError
 from slotool.graphs.encodings import FlatEncoding
-from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import COLOCATED, Examples
-from slotool.predictors.dnn import DnnPredictor
-from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.linear import LinearPredictor
-from slotool.predictors.operator_costs import OperatorCostPredictor
+from slotool.predictors.colocated.ridge import RidgePredictor
+from slotool.predictors.colocated.sharing import SharingPredictor
 from slotool.predictors.registry import PREDICTORS, predictor_class
-from slotool.predictors.ridge import RidgePredictor
-from slotool.predictors.sharing import SharingPredictor
+from slotool.predictors.solo.additive import AdditivePredictor
+from slotool.predictors.solo.dnn import DnnPredictor
+from slotool.predictors.solo.graph_network import GraphNetworkPredictor
+from slotool.predictors.solo.linear import LinearPredictor
+from slotool.predictors.solo.operator_costs import OperatorCostPredictor
 from slotool.testing.predictors import (
     ColocatedPredictorConformance,
     PredictorConformance,

@@ -8,8 +8,8 @@ import pytest
 from slotool.errors import InputError
 from slotool.graphs.generators import CNN_SPACE, RandomGraphs
 from slotool.predictors.base import Examples
-from slotool.predictors.residual import ResidualPredictor
-from slotool.predictors.three_term import ThreeTermPredictor
+from slotool.predictors.solo.three_term import ThreeTermPredictor
+from slotool.predictors.transfer.residual import ResidualPredictor
 from slotool.testing.predictors import PredictorConformance, random_networks, synthetic_latency_s
 
 CNNS = [*RandomGraphs("cnn", 8, 0, CNN_SPACE, 10**9, 1)]

@@ -12,14 +12,14 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.errors import ArtifactError, InputError, TableError
 from slotool.graphs.store import read_graphs
 from slotool.machine import machine_facts, machine_id
-from slotool.predictors.evaluation import rows_to_pick
 from slotool.predictors.labels import join_labels
-from slotool.predictors.linear import LinearPredictor
-from slotool.predictors.residuals import Residuals
 from slotool.predictors.scoring import PredictionsTable, score
+from slotool.predictors.solo.linear import LinearPredictor
 from slotool.predictors.splits import paper_split
-from slotool.predictors.trained import TrainedPredictor
-from slotool.predictors.training import train_and_score
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.trained.residuals import Residuals
+from slotool.predictors.training.evaluation import rows_to_pick
+from slotool.predictors.training.selection import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
 

@@ -10,8 +10,8 @@ import pytest
 
 from slotool.errors import InputError, RunError
 from slotool.predictors.base import Examples
-from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.search import OnRay
+from slotool.predictors.solo.dnn import DnnPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 GRAPHS = random_networks(60, seed=4)

@@ -14,19 +14,19 @@ from slotool.api.settings_training import worse_than_baseline
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
-from slotool.predictors.adaptation import adapt_and_score
-from slotool.predictors.amounts import AMOUNTS, amounts, log_seconds, prices
 from slotool.predictors.base import Examples
-from slotool.predictors.contenders import AS_IS, SETTINGS, HeldOut
+from slotool.predictors.features.amounts import AMOUNTS, amounts, log_seconds, prices
+from slotool.predictors.features.network_features import CATEGORIES, FEATURES, network_features
 from slotool.predictors.labels import Labelled, Setting
-from slotool.predictors.network_features import CATEGORIES, FEATURES, network_features
-from slotool.predictors.new_setting import Function, fact_odds
-from slotool.predictors.price_prior import TERMS, terms_s
-from slotool.predictors.setting import SettingsPredictor, matching
-from slotool.predictors.setting_labels import SettingsLabelled, join_settings
-from slotool.predictors.settings import SettingsModel
-from slotool.predictors.settings_training import SettingsRun, of_setting, train_settings
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.settings.labels import SettingsLabelled, join_settings
+from slotool.predictors.settings.model import SettingsModel
+from slotool.predictors.settings.new_setting import Function, fact_odds
+from slotool.predictors.settings.predictor import SettingsPredictor, matching
+from slotool.predictors.settings.price_prior import TERMS, terms_s
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.training.many_settings import SettingsRun, of_setting, train_settings
+from slotool.predictors.transfer.adaptation import adapt_and_score
+from slotool.predictors.transfer.contenders import AS_IS, SETTINGS, HeldOut
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks
 

@@ -10,10 +10,10 @@ import pytest
 
 from slotool.artifacts import create_artifact
 from slotool.graphs.store import write_graphs
-from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.labels import join_labels
+from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.splits import paper_split
-from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.profiling.campaign import Campaign
 from slotool.profiling.plan import Settings, solo_items
 from slotool.profiling.rows import Row

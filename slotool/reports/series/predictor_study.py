@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotool.predictors.scoring import PredictionsTable
-from slotool.predictors.study import StudyTable, curve_scores, whole_scores
+from slotool.predictors.training.study import StudyTable, curve_scores, whole_scores
 from slotool.reports.axes import log_axis, share_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.series.predictions import predicted_against_measured

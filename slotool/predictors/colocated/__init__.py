@@ -1,0 +1,1 @@
+"""Predictors of co-located latencies, their labels and splits."""

@@ -1,0 +1,130 @@
+"""The artifact that predicts solo and co-located latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from slotool.artifacts import open_artifact
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.machine import machine_facts, machine_id
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.labels import SETTING_COLUMNS, Labelled, Setting, machines_in_words
+from slotool.predictors.trained.artifact import COLOCATED, KIND, SOLO, SOLO_LATENCIES, Predictions, TrainedPredictor
+from slotool.predictors.trained.earlier_format import holds
+
+
+@dataclass(frozen=True)
+class SoloLatency:
+    """Latency of a network alone; ``unsure`` is half its 90 % interval in log, 0 where measured, NaN where it has
+    none."""
+
+    latency_s: float
+    unsure: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        return self.unsure == 0
+
+
+@dataclass(frozen=True)
+class PredictorArtifact:
+    """What a predictor artifact holds: the predictors ``solo`` and ``colocated``, either of which may be absent, and
+    ``solo_s``, measured solo latencies by graph id, which ``colocated`` starts from."""
+
+    path: str
+    solo: TrainedPredictor[OperatorGraph] | None
+    colocated: TrainedPredictor[Colocation] | None
+    solo_s: Mapping[str, float]
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        """Raises ``ArtifactError`` as ``TrainedPredictor.load`` does."""
+        artifact = open_artifact(path, KIND)
+        has_colocated = holds(artifact, COLOCATED)
+        return cls(
+            path=path,
+            solo=TrainedPredictor.load(artifact) if holds(artifact, SOLO) or not has_colocated else None,
+            colocated=TrainedPredictor.load(artifact, COLOCATED) if has_colocated else None,
+            solo_s=artifact.json(SOLO_LATENCIES) if has_colocated else {},
+        )
+
+    @property
+    def setting(self) -> Setting:
+        """Of the labels; what an artifact holds is of one setting."""
+        known = self.solo or self.colocated
+        assert known is not None
+        return known.setting
+
+    def require_solo(self) -> TrainedPredictor[OperatorGraph]:
+        """Raises ``InputError`` when the artifact predicts co-located latencies only."""
+        if self.solo is None:
+            raise InputError(
+                f"{self.path} predicts co-located latencies only: name co-runners with --co-runners, "
+                "or train it again with --solo PREDICTOR"
+            )
+        return self.solo
+
+    def require_colocated(self) -> TrainedPredictor[Colocation]:
+        """Raises ``InputError`` when the artifact predicts solo latencies only."""
+        if self.colocated is None:
+            raise InputError(
+                f"{self.path} holds no predictor of co-located latencies: "
+                "train-colocation-predictor makes one from a co-located latency table"
+            )
+        return self.colocated
+
+    def solo_latencies(self, graphs: Sequence[OperatorGraph]) -> list[SoloLatency]:
+        """Measured where the labels had the network, else predicted. Raises ``InputError`` when neither is possible."""
+        unknown = [graph for graph in graphs if graph.id not in self.solo_s]
+        if unknown and self.solo is None:
+            name = unknown[0].name or unknown[0].id
+            raise InputError(
+                f"the solo latency of {name} is not known: it is none of the {len(self.solo_s)} networks measured, "
+                f"and {self.path} holds no predictor of solo latencies (train it with --solo PREDICTOR)"
+            )
+        answers = {id_: SoloLatency(latency_s) for id_, latency_s in self.solo_s.items()}
+        if unknown and self.solo is not None:
+            answers |= _by_id(self.solo, unknown)
+        return [answers[graph.id] for graph in graphs]
+
+    def predict_colocated(
+        self, subjects: Sequence[OperatorGraph], co_runners: Sequence[OperatorGraph]
+    ) -> tuple[list[SoloLatency], list[Colocation], Predictions]:
+        """Solo latency of each of ``subjects``, its co-location with all ``co_runners``, and its latency there.
+
+        A predicted solo latency widens the interval. Raises ``InputError`` as ``solo_latencies`` does.
+        """
+        trained = self.require_colocated()
+        answers = self.solo_latencies([*subjects, *co_runners])
+        solo_s = {graph.id: answer.latency_s for graph, answer in zip([*subjects, *co_runners], answers, strict=True)}
+        oversubscription = trained.setting.oversubscription(1 + len(co_runners))
+        colocations = [Colocation.of(subject, co_runners, solo_s, oversubscription) for subject in subjects]
+        answers = answers[: len(subjects)]
+        unsure = np.array([answer.unsure for answer in answers])
+        return answers, colocations, trained.predict(colocations, unsure)
+
+
+def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Labelled[Colocation]) -> None:
+    """Raises ``InputError`` when a solo predictor is of another machine, device … than co-located labels."""
+    for column in SETTING_COLUMNS:
+        own, theirs = getattr(alone.setting, column), getattr(labelled.setting, column)
+        if own != theirs:
+            facts = {machine_id(): machine_facts()} | ({str(own): alone.facts} if alone.facts else {})
+            differ = machines_in_words([own, theirs], facts) if column == "machine" else ""
+            raise InputError(
+                f"the solo predictor is for {column.replace('_', ' ')} {own}, the co-located table for {theirs}"
+                f"{differ}: they must be of one setting (adapt-predictor takes a predictor to another one)"
+            )
+
+
+def _by_id(alone: TrainedPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloLatency]:
+    found = alone.predict(graphs)
+    # NaN where there is no interval, and then there is none of what rests upon it.
+    unsure = np.maximum(0.5 * np.log(found.high_s / found.low_s), 1e-6)
+    columns = zip(graphs, found.latency_s.tolist(), unsure.tolist(), strict=True)
+    return {graph.id: SoloLatency(latency_s, half) for graph, latency_s, half in columns}

@@ -1,0 +1,219 @@
+"""Co-location as fair sharing of processors, corrected by a Gaussian process over resource features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from threadpoolctl import threadpool_limits
+
+from slotool.errors import InputError
+from slotool.predictors.base import COLOCATED, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.features.resource_features import RESOURCE_FEATURES, fair_s, resource_features
+
+# More rows than these tell no more of so few numbers, and a fit takes the cube of them.
+MAX_ROWS = 1500
+# Deviations, in log, of what is not learnt from labels but believed before: the level, and its change with the number
+# of members where that is not what sharing alone would make of it.
+LEVEL, GROWTH = 1.0, 0.3
+# Length scales in deviations of the features: of one network measured again, and of similar networks.
+NEAR, REACH = 0.15, 2.0
+SWEEPS = 2
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Deviations of log(degradation): linear in the subject's features; smooth in them; of nearly equal networks;
+    linear in them with a slope by the number of members; smooth in the co-runners' features; ``noise`` of a label
+    by number of members."""
+
+    linear: float = 0.1
+    smooth: float = 0.05
+    alike: float = 0.05
+    sized: float = 0.05
+    others: float = 0.01
+    noise: tuple[float, ...] = ()
+
+
+CHOICES: dict[str, tuple[float, ...]] = {
+    "linear": (0.02, 0.05, 0.1, 0.2),
+    "smooth": (0.01, 0.03, 0.06, 0.12),
+    "alike": (0.01, 0.03, 0.06, 0.12),
+    "sized": (0.01, 0.05, 0.1, 0.2),
+    "others": (0.003, 0.01, 0.03, 0.1),
+}
+NOISES = (0.005, 0.01, 0.02, 0.04, 0.1, 0.2, 0.3, 0.4, 0.6)
+
+
+class SharingPredictor(Predictor[Colocation]):
+    """latency = solo latency × oversubscription × e^g.
+
+    All members' threads share the same cores, so each member gets 1 ÷ ``oversubscription`` of its solo time; e^g,
+    mostly below 1, says how much of that it loses: a network that does not keep its cores busy when alone loses less. g
+    is a Gaussian process over the resource features of the subject and the mean of its co-runners': a level, a linear
+    and a smooth part by the subject, a part that differs with the number of members, and a smooth part by the
+    co-runners. The size of each part, and the noise of labels by number of members, maximise the likelihood of the
+    labels. Co-runners are pooled, so their order does not matter and there may be any number. Without co-runners the
+    prediction is the solo latency; with more members than any training label it is oversubscription alone.
+
+    The spread is the deviation of log latency, a label's noise included. Dev set and seed play no part, except that the
+    seed draws the rows where there are more than 1,500.
+    """
+
+    name = "sharing"
+    fitted_to = (COLOCATED,)
+
+    def fit(
+        self,
+        train: Examples[Colocation],
+        dev: Examples[Colocation] = NO_EXAMPLES,
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        train.require("training")
+        graphs, latency_s = train
+        rows = np.arange(len(graphs))
+        if len(rows) > MAX_ROWS:
+            rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False))
+        colocations = [graphs[int(i)] for i in rows]
+        sizes, log_ratio = _sizes(colocations), np.log(latency_s[rows] / fair_s(colocations))
+        # Matrices of a few hundred rows gain nothing from more threads and lose much on a busy machine.
+        with threadpool_limits(1):
+            self._learnt = _Posterior(resource_features(colocations), sizes, log_ratio)
+        if progress:
+            progress("sharing: Gaussian process")
+
+    def predict(self, graphs: Sequence[Colocation]) -> np.ndarray:
+        return self.predict_and_spread(graphs)[0]
+
+    def predict_and_spread(self, graphs: Sequence[Colocation]) -> tuple[np.ndarray, np.ndarray]:
+        if not graphs:
+            return np.empty(0), np.empty(0)
+        sizes = _sizes(graphs)
+        mean, variance = self._learnt.answer(resource_features(graphs), sizes)
+        latency_s = fair_s(graphs) * np.exp(np.where(sizes > 1, mean, 0.0))
+        return latency_s, np.sqrt(variance)
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        learnt = self._learnt
+        tensors = {"features": learnt.features, "sizes": learnt.sizes, "log_ratio": learnt.log_ratio}
+        return tensors, {
+            "names": list(RESOURCE_FEATURES),
+            "prior": {**vars(learnt.prior), "noise": list(learnt.prior.noise)},
+        }
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        if document["names"] != list(RESOURCE_FEATURES):
+            raise InputError("the sharing predictor was trained with other resource features than this slotool has")
+        prior = Prior(**{**document["prior"], "noise": tuple(document["prior"]["noise"])})
+        restored = cls()
+        restored._learnt = _Posterior(tensors["features"], tensors["sizes"], tensors["log_ratio"], prior)
+        return restored
+
+
+class _Posterior:
+    """What n labels say under one prior. ``features`` float64 [n, 2 × RESOURCE_FEATURES], ``sizes`` int64 [n] members,
+    ``log_ratio`` float64 [n] log(latency ÷ what fair sharing alone would make it)."""
+
+    def __init__(self, features: np.ndarray, sizes: np.ndarray, log_ratio: np.ndarray, prior: Prior | None = None):
+        self.features, self.sizes, self.log_ratio = features, sizes, log_ratio
+        self._mean, deviation = features.mean(axis=0), features.std(axis=0)
+        self._deviation = np.where(deviation > 1e-6, deviation, 1.0)
+        self._known_sizes = np.unique(sizes)
+        self._x = self._scaled(features)
+        self._middle = float(log_ratio.mean())
+        self.prior = self._likeliest() if prior is None else prior
+        self._factor, self._alpha, _ = self._solved(_parts(self._x, sizes, self._x, sizes), self.prior)
+
+    def answer(self, features: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the log ratio, a label's noise included, float64 [m] each."""
+        x = self._scaled(features)
+        across = _kernel(_parts(x, sizes, self._x, self.sizes), self.prior)
+        before = np.array([_kernel(_parts(x[[i]], sizes[[i]], x[[i]], sizes[[i]]), self.prior) for i in range(len(x))])
+        explained = solve_triangular(self._factor, across.T, lower=True)
+        variance = np.maximum(before.reshape(-1) - np.sum(explained**2, axis=0), 0.0)
+        return self._middle + across @ self._alpha, variance + self._noise(sizes, self.prior) ** 2
+
+    def _likeliest(self) -> Prior:
+        """The prior that makes the labels likeliest, found number by number."""
+        parts = _parts(self._x, self.sizes, self._x, self.sizes)
+        spreads = [float(np.std(self.log_ratio[self.sizes == size])) for size in self._known_sizes]
+        best = Prior(noise=tuple(max(0.5 * spread, NOISES[0]) for spread in spreads))
+        most = self._solved(parts, best)[2]
+        for _ in range(SWEEPS):
+            for name, at, value in _choices(len(best.noise)):
+                tried = _with(best, name, at, value)
+                evidence = self._solved(parts, tried)[2] if tried != best else most
+                if evidence > most:
+                    best, most = tried, evidence
+        return best
+
+    def _solved(self, parts: Mapping[str, np.ndarray], prior: Prior) -> tuple[np.ndarray, np.ndarray, float]:
+        """Cholesky factor, weights of the labels, and log evidence but for a constant."""
+        kernel = _kernel(parts, prior)
+        kernel[np.diag_indices(len(kernel))] += self._noise(self.sizes, prior) ** 2
+        factor = np.linalg.cholesky(kernel)
+        half = solve_triangular(factor, self.log_ratio - self._middle, lower=True)
+        evidence = float(-0.5 * half @ half - np.log(np.diag(factor)).sum())
+        return factor, solve_triangular(factor, half, lower=True, trans="T"), evidence
+
+    def _scaled(self, features: np.ndarray) -> np.ndarray:
+        return np.asarray((features - self._mean) / self._deviation)
+
+    def _noise(self, sizes: np.ndarray, prior: Prior) -> np.ndarray:
+        """Deviation of a label; with a number of members never seen, that of the next smaller one."""
+        at = np.clip(np.searchsorted(self._known_sizes, sizes, side="right") - 1, 0, len(self._known_sizes) - 1)
+        return np.asarray(prior.noise)[at]
+
+
+def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndarray) -> dict[str, np.ndarray]:
+    """Covariances of deviation 1, float64 [n, m], between co-locations of scaled demands x and y."""
+    own, others = slice(0, len(RESOURCE_FEATURES)), slice(len(RESOURCE_FEATURES), None)
+    apart = _distance(x[:, own], y[:, own])
+    linear = x[:, own] @ y[:, own].T / len(RESOURCE_FEATURES)
+    growth = np.outer(np.log(sizes / 2), np.log(other_sizes / 2)) / np.log(1.5) ** 2
+    return {
+        "linear": linear,
+        "smooth": np.exp(-apart / (2 * REACH**2)),
+        "alike": np.exp(-apart / (2 * NEAR**2)),
+        "grown": growth,
+        "sized": growth * linear,
+        "others": np.exp(-_distance(x[:, others], y[:, others]) / 2),
+    }
+
+
+def _kernel(parts: Mapping[str, np.ndarray], prior: Prior) -> np.ndarray:
+    found = LEVEL**2 + GROWTH**2 * parts["grown"]
+    for name in CHOICES:
+        found = found + getattr(prior, name) ** 2 * parts[name]
+    return np.asarray(found)
+
+
+def _choices(sizes: int) -> list[tuple[str, int, float]]:
+    """Every value of every number of a prior: its name, which of several it is, and the value."""
+    noise = [("noise", at, value) for at in range(sizes) for value in NOISES]
+    return noise + [(name, 0, value) for name, values in CHOICES.items() for value in values]
+
+
+def _with(prior: Prior, name: str, at: int, value: float) -> Prior:
+    if name == "noise":
+        return replace(prior, noise=(*prior.noise[:at], value, *prior.noise[at + 1 :]))
+    changed: dict[str, Any] = {name: value}
+    return replace(prior, **changed)
+
+
+def _sizes(colocations: Sequence[Colocation]) -> np.ndarray:
+    return np.array([len(colocation) for colocation in colocations])
+
+
+def _distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Mean squared difference of columns, float64 [n, m]."""
+    squares = np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1) - 2 * x @ y.T
+    distances: np.ndarray = np.maximum(squares, 0.0) / x.shape[1]
+    return distances

@@ -1,0 +1,152 @@
+"""A network as a few dozen numbers that say what it must do, whichever operators do it: what settings share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs.encodings import MEASURES
+from slotool.graphs.operator_arrays import OperatorArrays, once
+from slotool.predictors.features.type_costs import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_CALL
+
+# What an operator does: the first category one of whose words is in its name, in lower case, without its library.
+_BY_NAME = {
+    "batch norm": ("batchnorm", "batch_norm"),
+    "norm": ("norm",),
+    "softmax": ("softmax",),
+    "relu": ("relu", "clip", "clamp"),
+    "activation": ("gelu", "silu", "swish", "sigmoid", "tanh", "mish", "elu", "hard", "activation", "erf"),
+    "global pool": ("global", "adaptive", "mean", "sum", "reduce"),
+    "pool": ("pool", "max", "min"),
+    "resize": ("resize", "interpolate", "upsampl", "shuffle"),
+    "view": ("view", "reshape", "flatten", "getitem", "squeeze", "unbind", "split", "chunk", "identity", "dropout"),
+    "permute": ("permute", "transpose", "movedim", "moveaxis"),
+    "copy": (
+        *("roll", "cat", "pad", "slice", "select", "stack", "contiguous", "clone", "expand"),
+        *("gather", "index", "repeat", "crop", "fold", "im2col", "col2im"),
+    ),
+    "add": ("add", "sub"),
+    "elementwise": ("mul", "div", "scal", "pow", "exp", "where", "sqrt", "neg", "square"),
+}
+# Activations that are an attribute of an operator of their own.
+_RELUS = ("relu", "relu6")
+MATRIX = ("window", "pointwise", "grouped", "depthwise", "dense", "attention")
+CATEGORIES = (*MATRIX, *_BY_NAME, "other")
+TOTALS = (
+    *("flops", "padded_flops", "operators", "output_bytes", "weight_bytes", "moved_bytes", "roofline"),
+    *("depth", "matrix_depth", "largest_output", "channels"),
+)
+SHARES = ("aligned_flops", "narrow_flops", "small_flops", "compute_bound", "depthwise_kernel", "window_kernel")
+FEATURES = (
+    *(f"log {name}" for name in TOTALS),
+    *(f"{what} {name}" for name in CATEGORIES for what in ("log calls", "cost share", "log byte share")),
+    *SHARES,
+)
+# Tensor units compute halves in groups of so many; below so many channels or positions they stand idle.
+TENSOR_LANES, NARROW, SMALL = 8, 32, 100
+# FLOPs for each byte moved, above which an operator waits for arithmetic on most devices.
+BALANCE = 50.0
+KERNELS = ("depthwise", "window")
+# A matrix product of two activations does many more FLOPs than it puts out values; arithmetic on each value does not.
+MIN_FLOPS_PER_VALUE = 12.0
+_AT = {name: i for i, name in enumerate(MEASURES)}
+
+
+def category(operator: Operator) -> str:
+    """Which of ``CATEGORIES`` an operator belongs to: by its work where it multiplies matrices, else by its name."""
+    values = max(operator.output_bytes / 4, 1.0)
+    many = operator.flops > MIN_FLOPS_PER_VALUE * values
+    if (operator.weights and many) or ("kernel" in operator.attributes and operator.weights):
+        return _of_weights(operator)
+    if many and "pool" not in operator.op.lower():
+        return "attention"
+    name = operator.op.rpartition(".")[2].lower()
+    if name == "activation" and operator.attributes.get("activation") in _RELUS:
+        return "relu"
+    return next((own for own, words in _BY_NAME.items() if any(word in name for word in words)), "other")
+
+
+def roofline_s(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    """Seconds of each network by a neutral roofline, float64 > 0 [n]."""
+    return np.asarray(np.exp(network_features(graphs)[:, TOTALS.index("roofline")]))
+
+
+def network_features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    """float64 [n, ``FEATURES``]. Names of operators matter for their category only, so a network has nearly the same
+    numbers from whatever library it was captured."""
+    if not graphs:
+        return np.empty((0, len(FEATURES)))
+    return once(graphs, _features)
+
+
+def _of_weights(operator: Operator) -> str:
+    groups = operator.attributes.get("groups", 1)
+    if "Depthwise" in operator.op or (groups != 1 and groups == operator.attributes.get("filters")):
+        return "depthwise"
+    if "kernel" not in operator.attributes:
+        return "window" if "conv" in operator.op.lower() else "dense"
+    if groups != 1:
+        return "grouped"
+    return "pointwise" if operator.attributes["kernel"] in (1, (1,), (1, 1), [1], [1, 1]) else "window"
+
+
+def _features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    operators = OperatorArrays.of(graphs)
+    measures = operators.measures
+    flops, padded, weights, read, written = measures[:, :5].T
+    categories = operators.each([CATEGORIES.index(category(operator)) for operator in operators.distinct])
+    # A view moves nothing, whatever its shape.
+    moved = np.where(categories == CATEGORIES.index("view"), 0.0, weights + read + written)
+    calls = operators.each([operator.calls for operator in operators.distinct])
+    cost_s = SECONDS_PER_CALL * calls + np.maximum(flops / FLOPS_PER_SECOND, moved / BYTES_PER_SECOND)
+    summed = partial(_summed, operators)
+    all_flops, all_moved = (np.maximum(summed(some), 1.0) for some in (flops, moved))
+    all_cost = summed(cost_s)
+    begins = np.cumsum(operators.sizes) - operators.sizes
+    channels_in, channels_out, positions = (measures[:, _AT[k]] for k in ("channels_in", "channels_out", "positions"))
+    totals = (
+        *(all_flops, np.maximum(summed(padded), 1.0), operators.sizes, summed(written), summed(weights)),
+        *(all_moved, all_cost, *_depths(operators, categories < len(MATRIX))),
+        *(np.maximum.reduceat(written, begins), _medians(operators, channels_in)),
+    )
+    aligned = (channels_in % TENSOR_LANES == 0) & (channels_out % TENSOR_LANES == 0)
+    bound = flops > BALANCE * np.maximum(moved, 1.0)
+    columns = [np.log(np.maximum(total, 1e-12)) for total in totals]
+    for i in range(len(CATEGORIES)):
+        own = categories == i
+        columns += [np.log1p(summed(own)), summed(cost_s * own) / all_cost]
+        columns.append(np.log1p(100.0 * summed(moved * own) / all_moved))
+    columns += [summed(flops * some) / all_flops for some in (aligned, channels_in < NARROW, positions < SMALL)]
+    columns.append(summed(cost_s * bound) / all_cost)
+    logs = np.log(np.maximum(measures[:, _AT["kernel"]], 1e-300))
+    for kind in KERNELS:
+        own_s = cost_s * (categories == CATEGORIES.index(kind))
+        columns.append(summed(logs * own_s) / np.maximum(summed(own_s), 1e-300))
+    return np.column_stack(columns)
+
+
+def _summed(operators: OperatorArrays, numbers: np.ndarray) -> np.ndarray:
+    """float64 [n]: the sum over the operators of each network."""
+    return np.bincount(operators.owners, numbers, len(operators.sizes))
+
+
+def _medians(operators: OperatorArrays, numbers: np.ndarray) -> np.ndarray:
+    """float64 [n]: the median over the operators of each network."""
+    ordered = numbers[np.lexsort((numbers, operators.owners))]
+    begins = np.cumsum(operators.sizes) - operators.sizes
+    return np.asarray((ordered[begins + (operators.sizes - 1) // 2] + ordered[begins + operators.sizes // 2]) / 2)
+
+
+def _depths(operators: OperatorArrays, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each network the operators on the longest path, and 1 + the most ``counted`` ones on one path, int64 [n]."""
+    every, some = [1] * len(operators.rows), counted.astype(np.int64).tolist()
+    own = list(some)
+    # Targets ascend, and no operator stands before what it takes.
+    for source, target in zip(*(ends.tolist() for ends in operators.edges), strict=True):
+        every[target] = max(every[target], every[source] + 1)
+        some[target] = max(some[target], some[source] + own[target])
+    begins = np.cumsum(operators.sizes) - operators.sizes
+    return np.maximum.reduceat(every, begins), 1 + np.maximum.reduceat(some, begins)

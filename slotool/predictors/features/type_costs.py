@@ -1,0 +1,206 @@
+"""What networks must do by a neutral roofline, apart for each type of operator: what a correction can take hold of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs.encodings import MEASURES, operator_measures
+from slotool.graphs.operator_arrays import OperatorArrays, once
+from slotool.graphs.operators import BYTES_PER_VALUE
+from slotool.predictors.features.backend_prices import Prices
+
+# Rates of no machine in particular; a machine's own are found as corrections common to all types.
+FLOPS_PER_SECOND = 2.5e11
+BYTES_PER_SECOND = 1e10
+SECONDS_PER_CALL = 5e-6
+CALLS, FLOPS, BYTES = "calls", "flops", "bytes"
+TERMS = (CALLS, FLOPS, BYTES)
+# Log corrections of a type's term: a part common to the term, one common to the type, one of its own (deviations).
+COMMON_TO_TERM, COMMON_TO_TYPE, OWN = 1.0, 1.5, 1.0
+Column = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class OperatorRows:
+    """n operators of g graphs, those of a graph side by side: what costs and distances are computed from at once.
+
+    ``owners`` int64 [n]: the graph of each. ``types``: of operators and of functions that are an attribute of one;
+    ``kinds`` int64 [n]: which of them each is; ``functions`` int64 [n]: which it applies, -1 for none. ``flops``,
+    ``moved`` (bytes of weights, inputs and outputs), ``written`` (bytes), ``weights``, ``values`` (put out; 0 in
+    ``stored`` where they are no memory of their own) and ``calls`` (kernels one after the other): float64 [n].
+    """
+
+    graphs: int
+    owners: np.ndarray
+    types: tuple[str, ...]
+    kinds: np.ndarray
+    functions: np.ndarray
+    flops: np.ndarray
+    moved: np.ndarray
+    written: np.ndarray
+    weights: np.ndarray
+    values: np.ndarray
+    stored: np.ndarray
+    calls: np.ndarray
+
+    @classmethod
+    def of(cls, graphs: Sequence[OperatorGraph]) -> OperatorRows:
+        """Of a ``Batch`` the same ones each time."""
+        return once(graphs, cls._of)
+
+    @classmethod
+    def _of(cls, graphs: Sequence[OperatorGraph]) -> OperatorRows:
+        operators = OperatorArrays.of(graphs)
+        numbers: dict[str, int] = {}
+        kinds, functions = [], []
+        for operator in operators.distinct:
+            kinds.append(numbers.setdefault(operator_type(operator), len(numbers)))
+            name = operator.attributes.get("activation")
+            applies = name and operator.op != "Activation"
+            functions.append(numbers.setdefault(_function(name), len(numbers)) if applies else -1)
+        measures = dict(zip(MEASURES, operators.measures.T, strict=True))
+        return cls(
+            graphs=len(graphs),
+            owners=operators.owners,
+            types=tuple(numbers),
+            kinds=operators.each(kinds),
+            functions=operators.each(functions),
+            flops=measures["flops"],
+            moved=measures["weight_bytes"] + measures["input_bytes"] + measures["output_bytes"],
+            written=measures["output_bytes"],
+            weights=measures["weight_bytes"] / BYTES_PER_VALUE,
+            values=measures["channels_out"] * measures["positions"],
+            stored=measures["output_bytes"] / BYTES_PER_VALUE,
+            calls=operators.each([operator.calls for operator in operators.distinct]).astype(np.float64),
+        )
+
+    @cached_property
+    def terms_s(self) -> dict[str, np.ndarray]:
+        """Each of ``TERMS`` of each operator by the neutral roofline, without its function: float64 seconds ≥ 0 [n]."""
+        terms = (SECONDS_PER_CALL * self.calls, self.flops / FLOPS_PER_SECOND, self.moved / BYTES_PER_SECOND)
+        return dict(zip(TERMS, terms, strict=True))
+
+    @cached_property
+    def cost_s(self) -> np.ndarray:
+        """Their sum, float64 seconds > 0 [n]."""
+        return np.asarray(self.terms_s[CALLS] + self.terms_s[FLOPS] + self.terms_s[BYTES])
+
+    def summed(self, numbers: np.ndarray) -> np.ndarray:
+        """float64 [g]: the sum over the operators of each graph."""
+        return np.bincount(self.owners, numbers, self.graphs)
+
+    def by_type(self, seconds: np.ndarray) -> np.ndarray:
+        """float64 [g, types]: the sum over the operators of each graph and type."""
+        return self._by(self.kinds, self.owners, seconds)
+
+    def of_functions(self) -> np.ndarray:
+        """float64 seconds [g, types]: one that is an attribute of a layer passes over its output once more, or costs
+        what its function does."""
+        own = self.functions >= 0
+        return self._by(self.functions[own], self.owners[own], self.written[own] / BYTES_PER_SECOND)
+
+    def _by(self, kinds: np.ndarray, owners: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        width = len(self.types)
+        return np.bincount(owners * width + kinds, seconds, self.graphs * width).reshape(self.graphs, width)
+
+
+@dataclass(frozen=True)
+class TypeCosts:
+    """``seconds``: float64 [graphs, columns], each column a term (calls, FLOPs or bytes) of a type of operator."""
+
+    columns: tuple[Column, ...]
+    seconds: np.ndarray
+
+    @classmethod
+    def of(cls, graphs: Sequence[OperatorGraph]) -> TypeCosts:
+        """Columns that are zero for all these graphs are left out."""
+        return once(graphs, cls._of)
+
+    @classmethod
+    def _of(cls, graphs: Sequence[OperatorGraph]) -> TypeCosts:
+        rows = OperatorRows.of(graphs)
+        terms = {
+            BYTES: rows.by_type(rows.terms_s[BYTES]) + rows.of_functions(),
+            CALLS: rows.by_type(rows.terms_s[CALLS]),
+            FLOPS: rows.by_type(rows.terms_s[FLOPS]),
+        }
+        order = np.argsort(np.array(rows.types, dtype=object), kind="stable")
+        columns = [(term, rows.types[i]) for term in terms for i in order.tolist()]
+        seconds = np.hstack([own[:, order] for own in terms.values()])
+        kept = np.flatnonzero(seconds.any(axis=0)).tolist()
+        return cls(tuple(columns[i] for i in kept), np.ascontiguousarray(seconds[:, kept]))
+
+    @property
+    def total_s(self) -> np.ndarray:
+        """float64 seconds > 0 [graphs]."""
+        return np.asarray(self.seconds.sum(axis=1))
+
+    def by_term(self) -> np.ndarray:
+        """float64 seconds [graphs, 3]: calls, FLOPs and bytes of all types."""
+        terms = [[column[0] == term for column in self.columns] for term in TERMS]
+        return np.asarray(self.seconds @ np.array(terms, dtype=np.float64).T)
+
+    def priced_s(self, prices: Mapping[str, Prices]) -> np.ndarray:
+        """``seconds`` at prices of work by type of operator, in log; under "" those of types that have none."""
+        log_price = [prices.get(kind, prices[""])[TERMS.index(term)] for term, kind in self.columns]
+        return np.asarray(self.seconds * np.exp(np.array(log_price)))
+
+    def shared_by(self, prices: Mapping[str, Prices]) -> TypeCosts:
+        """Networks that cost as much in all as these, and spend it as they do at such prices; without prices these."""
+        if not prices:
+            return self
+        seconds = self.priced_s(prices)
+        return TypeCosts(self.columns, seconds * (self.total_s / seconds.sum(axis=1))[:, None])
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> TypeCosts:
+        """The costs of these graphs."""
+        return TypeCosts(self.columns, self.seconds[np.asarray(rows)])
+
+    def shares(self, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Shares [graphs, columns] of Σ cost × e^w, and log(Σ cost × e^w ÷ Σ cost) [graphs]."""
+        corrected = self.seconds * np.exp(w)
+        total = corrected.sum(axis=1)
+        return corrected / total[:, None], np.log(total / self.total_s)
+
+
+def covariance(first: Sequence[Column], second: Sequence[Column]) -> np.ndarray:
+    """Prior covariance [first, second] of the log corrections of columns."""
+    terms, types = (
+        np.equal.outer([column[i] for column in first], [column[i] for column in second]).reshape(
+            len(first), len(second)
+        )
+        for i in (0, 1)
+    )
+    found = COMMON_TO_TERM**2 * terms + COMMON_TO_TYPE**2 * types + OWN**2 * (terms & types)
+    return np.asarray(found, dtype=np.float64)
+
+
+def operator_type(operator: Operator) -> str:
+    """The type whose cost is corrected as one: a convolution of 1×1, of a window, and of groups are three."""
+    attributes = operator.attributes
+    if operator.op == "Activation":
+        return _function(attributes.get("activation", ""))
+    if "kernel" not in attributes or "filters" not in attributes:
+        return operator.op
+    if attributes.get("groups", 1) != 1:
+        return f"{operator.op} of groups"
+    sides = attributes["kernel"]
+    return f"{operator.op} 1×1" if sides in (1, (1, 1), [1, 1]) else operator.op
+
+
+def _function(name: object) -> str:
+    return f"{name or 'linear'}()"
+
+
+def batch_cost_s(graph: OperatorGraph, batch_size: int) -> np.ndarray:
+    """Of each operator on the neutral roofline for one batch, float64 seconds > 0 [operators]."""
+    measures = operator_measures(graph)
+    weights, moved = measures[:, 2], measures[:, 3] + measures[:, 4]
+    per_example = measures[:, 0] / FLOPS_PER_SECOND + moved / BYTES_PER_SECOND
+    calls = np.array([operator.calls for operator in graph.operators])
+    return np.asarray(SECONDS_PER_CALL * calls + weights / BYTES_PER_SECOND + batch_size * per_example)

@@ -1,0 +1,1 @@
+"""One predictor of many settings: device, backend, threads, batch size, precision."""

@@ -1,0 +1,287 @@
+"""Labels of many settings learnt at once: one encoder of networks, and a function of it for every setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.spatial.distance import cdist
+from threadpoolctl import threadpool_limits
+
+from slotool import strict_json
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Document, Tensors
+from slotool.predictors.features.amounts import AMOUNTS, RIDGE, RIDGE_BY_CATEGORY, amounts, log_seconds, prices
+from slotool.predictors.features.amounts import TOTALS as WORK
+from slotool.predictors.features.network_features import FEATURES, TOTALS, network_features
+from slotool.predictors.labels import Setting
+from slotool.predictors.settings.price_prior import TERMS, PricePrior, log_prices, terms_s
+from slotool.predictors.trained.floor import min_operator_seconds
+
+# More networks take the cube of their number to fit, the square to store.
+MAX_NETWORKS = 2000
+# Of the encoder, shared by all settings and chosen by the likelihood of all their labels: reach of a network in
+# features (deviations, by the square root of their number), share of the linear part, and noise of labels.
+REACHES, LINEAR, NOISES = (0.35, 0.5, 0.7, 1.0, 1.4), (0.01, 0.03, 0.1, 0.3), (0.001, 0.003, 0.01, 0.03, 0.1)
+SMOOTH = 0.5
+MAX_DEVIATIONS, JITTER = 5.0, 1e-8
+ROOFLINE, OPERATORS = TOTALS.index("roofline"), WORK.index("operators")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Where networks lie, and how alike the latencies of two are: ``kernel``, the same in all settings.
+
+    ``mean`` and ``deviation``: of the features of the training networks, float64 [``FEATURES``].
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    reach: float
+    linear: float
+    noise: float
+
+    def encoded(self, features: np.ndarray) -> np.ndarray:
+        """Features in deviations, float64 [n, ``FEATURES``]."""
+        scaled = (features - self.mean) / self.deviation
+        return np.asarray(np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS))
+
+    def kernel(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Covariance [n, m] of log(seconds ÷ roofline) of encoded networks, in units of a setting's ``variance``."""
+        width = first.shape[1]
+        near = np.exp(-cdist(first, second, "sqeuclidean") / (2 * self.reach**2 * width))
+        return np.asarray(SMOOTH * near + self.linear * first @ second.T / width)
+
+    def variances(self, encoded: np.ndarray) -> np.ndarray:
+        """Diagonal of ``kernel``, float64 [n]."""
+        return np.asarray(SMOOTH + self.linear * np.mean(encoded**2, axis=1))
+
+
+@dataclass(frozen=True)
+class SettingsModel:
+    """Prices of work, and Gaussian processes over networks, one for each of S settings, with one encoder.
+
+    log(seconds) is the mean of two answers. One is the log of Σ amount × price over all ``AMOUNTS``. The other is that
+    of the totals alone, plus a level and a smooth function of the encoded network: prices hold for families of networks
+    that nobody measured, where such a function knows nothing, and miss what is no sum of work, which it learns.
+
+    ``prices_s`` float64 [``AMOUNTS``, S], ``total_prices_s`` [``TOTALS``, S]; ``min_operator_s`` [S]: seconds per
+    operator of the labelled network that took fewest, 0 where unknown; ``log_prices`` [``TERMS``, S]: what a setting
+    like none of these is expected by, [``TERMS``, 0] where unknown. ``known`` float32 [n, ``FEATURES``] are
+    the encoded training networks; ``weights`` float64 [n, S] their weights in each function, 0 where a network has no
+    label in a setting (``labelled``, bool [n, S]); ``level`` and ``variance`` float64 [S].
+    """
+
+    settings: tuple[Setting, ...]
+    encoder: Encoder
+    known: np.ndarray
+    labelled: np.ndarray
+    weights: np.ndarray
+    level: np.ndarray
+    variance: np.ndarray
+    prices_s: np.ndarray
+    total_prices_s: np.ndarray
+    min_operator_s: np.ndarray
+    log_prices: np.ndarray
+
+    @classmethod
+    def fit(cls, features: np.ndarray, latency_s: np.ndarray, settings: Sequence[Setting]) -> Self:
+        """``features``: of ``network_features`` [n, ``FEATURES``]; ``latency_s``: float64 [n, S], NaN where there is
+        no label. Raises ``InputError`` when a setting has fewer than ten labels."""
+        labelled = np.isfinite(latency_s)
+        for setting, count in zip(settings, labelled.sum(axis=0).tolist(), strict=True):
+            if count < MIN_LABELS_OF_SETTING:
+                raise InputError(f"{setting}: {count} labels, but a setting is learnt from {MIN_LABELS_OF_SETTING}")
+        deviation = features.std(axis=0)
+        mean, deviation = features.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
+        log_s, work = np.log(np.where(labelled, latency_s, 1.0)), amounts(features)
+        pairs = [(work[own], log_s[own, s]) for s, own in enumerate(labelled.T)]
+        all_prices = np.column_stack([prices(own, labels, RIDGE_BY_CATEGORY) for own, labels in pairs])
+        of_totals = np.column_stack([prices(own[:, : len(WORK)], labels, RIDGE) for own, labels in pairs])
+        target = log_s - log_seconds(work[:, : len(WORK)], of_totals)
+        min_operator_s = np.array([min_operator_seconds(own[:, OPERATORS], np.exp(labels)) for own, labels in pairs])
+        terms = [terms_s(own, setting.batch_size) for (own, _), setting in zip(pairs, settings, strict=True)]
+        # Matrices so small gain nothing from more threads, and lose much where others run.
+        with threadpool_limits(1):
+            by_terms = np.column_stack([log_prices(own, labels) for own, (_, labels) in zip(terms, pairs, strict=True)])
+        level = np.array([target[own, s].mean() for s, own in enumerate(labelled.T)])
+        target = np.where(labelled, target - level, 0.0)
+        with threadpool_limits(2):
+            known = Encoder(mean, deviation, 1.0, 0.1, 0.01).encoded(features).astype(np.float32).astype(np.float64)
+            encoder = _likeliest(known, target, labelled, mean, deviation)
+            weights, variance, _ = _solved(encoder, encoder.kernel(known, known), target, labelled)
+        work_prices = (all_prices, of_totals, min_operator_s, by_terms)
+        return cls(tuple(settings), encoder, known, labelled, weights, level, variance, *work_prices)
+
+    def features(self, graphs: Sequence[OperatorGraph]) -> Encoded:
+        """What the model is asked about."""
+        return self.encode(network_features(graphs))
+
+    def encode(self, features: np.ndarray) -> Encoded:
+        return Encoded(self.encoder.encoded(features), features[:, ROOFLINE], amounts(features))
+
+    def answer(self, asked: Encoded) -> np.ndarray:
+        """log(seconds) in every setting, float64 [n, S]."""
+        return np.asarray(sum(self._answers(asked)) / 2)
+
+    def _answers(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        """log(seconds) by prices of all amounts, and by those of totals with a smooth function, float64 [n, S] each."""
+        smooth = self.level + self.encoder.kernel(asked.at, self.known) @ self.weights
+        of_totals = log_seconds(asked.work[:, : len(WORK)], self.total_prices_s)
+        return log_seconds(asked.work, self.prices_s), of_totals + smooth
+
+    def spread(self, asked: Encoded, setting: int) -> np.ndarray:
+        """Deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n]: what the function's own
+        deviation is, and by how much the two answers differ."""
+        rows = np.flatnonzero(self.labelled[:, setting])
+        across = solve_triangular(self._factor(setting), self.encoder.kernel(self.known[rows], asked.at), lower=True)
+        left = np.maximum(self.encoder.variances(asked.at) - np.sum(across**2, axis=0), 0.0)
+        by_prices, by_function = (own[:, setting] for own in self._answers(asked))
+        apart = (by_prices - by_function) / 2
+        return np.asarray(np.sqrt(self.variance[setting] * (left + self.encoder.noise) + apart**2))
+
+    def without(self, settings: Sequence[int]) -> SettingsModel:
+        """The same functions, but for those of these settings."""
+        keep = [s for s in range(len(self.settings)) if s not in settings]
+        kept = [self.settings[s] for s in keep]
+        columns = (self.labelled[:, keep], self.weights[:, keep], self.level[keep], self.variance[keep])
+        prices_s = (self.prices_s[:, keep], self.total_prices_s[:, keep])
+        # The prices of a model that was written without them are unknown whatever is kept.
+        by_terms = self.log_prices[:, keep] if self.log_prices.size else self.log_prices
+        work = (*prices_s, self.min_operator_s[keep], by_terms)
+        return SettingsModel(tuple(kept), self.encoder, self.known, *columns, *work)
+
+    @cached_property
+    def price_prior(self) -> PricePrior | None:
+        """Of a setting like none of these; None where their prices are unknown."""
+        return PricePrior.of(self.log_prices) if self.log_prices.size else None
+
+    def _factor(self, setting: int) -> np.ndarray:
+        own = self.labelled[:, setting]
+        key = own.tobytes()
+        if key not in self._factors:
+            kernel = self.encoder.kernel(self.known[own], self.known[own])
+            self._factors[key] = np.linalg.cholesky(kernel + (self.encoder.noise + JITTER) * np.eye(len(kernel)))
+        return self._factors[key]
+
+    @cached_property
+    def _factors(self) -> dict[bytes, np.ndarray]:
+        """Cholesky factors by the networks that a setting has labels of."""
+        return {}
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Tensors and a JSON document."""
+        tensors = {
+            "mean": self.encoder.mean,
+            "deviation": self.encoder.deviation,
+            "known": self.known.astype(np.float32),
+            "labelled": self.labelled.astype(np.uint8),
+            "weights": self.weights,
+            "level": self.level,
+            "variance": self.variance,
+            "prices_s": self.prices_s,
+            "total_prices_s": self.total_prices_s,
+            "min_operator_s": self.min_operator_s,
+            "log_prices": self.log_prices,
+        }
+        encoder = {name: getattr(self.encoder, name) for name in ("reach", "linear", "noise")}
+        settings = [setting.document() for setting in self.settings]
+        return tensors, {"features": list(FEATURES), "encoder": encoder, "settings": settings}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        """Raises ``InputError`` for a model of other features, or whose parts do not belong together."""
+        if document["features"] != list(FEATURES) or "prices_s" not in tensors:
+            raise InputError("the predictor was trained with other features of networks than this slotool has: retrain")
+        numbers = strict_json.convert(document["encoder"], dict[str, float])
+        settings = tuple(map(Setting.from_document, document["settings"]))
+        known, weights = tensors["known"].astype(np.float64), tensors["weights"]
+        shape = (len(known), len(settings))
+        work = tensors["prices_s"], tensors["total_prices_s"]
+        if [own.shape for own in work] != [(len(AMOUNTS), len(settings)), (len(WORK), len(settings))]:
+            raise InputError(f"the prices of work do not fit the {len(settings)} settings")
+        if known.shape[1:] != (len(FEATURES),) or weights.shape != shape or tensors["labelled"].shape != shape:
+            raise InputError(f"the weights of {len(known)} networks do not fit the {len(settings)} settings")
+        encoder = Encoder(tensors["mean"], tensors["deviation"], **numbers)
+        labelled = tensors["labelled"].astype(bool)
+        # Models that were written before it was kept have none.
+        min_operator_s = tensors.get("min_operator_s", np.zeros(len(settings)))
+        if min_operator_s.shape != (len(settings),):
+            raise InputError(f"the seconds of an operator do not fit the {len(settings)} settings")
+        by_terms = tensors.get("log_prices", np.zeros((len(TERMS), 0)))
+        if by_terms.size and by_terms.shape != (len(TERMS), len(settings)):
+            raise InputError(f"the prices of terms do not fit the {len(settings)} settings")
+        levels = (tensors["level"], tensors["variance"])
+        return cls(settings, encoder, known, labelled, weights, *levels, *work, min_operator_s, by_terms)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """n networks: ``at`` float64 [n, ``FEATURES``] as the encoder has them, ``roofline`` float64 [n] log(seconds),
+    ``work`` float64 [n, ``AMOUNTS``]."""
+
+    at: np.ndarray
+    roofline: np.ndarray
+    work: np.ndarray
+
+    def take(self, rows: np.ndarray | Sequence[int]) -> Encoded:
+        return Encoded(self.at[rows], self.roofline[rows], self.work[rows])
+
+
+MIN_LABELS_OF_SETTING = 10
+
+
+def _solved(
+    encoder: Encoder, kernel: np.ndarray, target: np.ndarray, labelled: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Weights [n, S], variance [S] of greatest likelihood, and the log likelihood of all labels."""
+    weights, variance, likelihood = np.zeros(target.shape), np.empty(target.shape[1]), 0.0
+    masks: Mapping[bytes, list[int]] = _by_mask(labelled)
+    for settings in masks.values():
+        own = labelled[:, settings[0]]
+        count = int(own.sum())
+        factor = np.linalg.cholesky(kernel[np.ix_(own, own)] + (encoder.noise + JITTER) * np.eye(count))
+        labels = target[own][:, settings]
+        solved = cho_solve((factor, True), labels)
+        weights[np.flatnonzero(own)[:, None], settings] = solved
+        found = np.maximum(np.mean(labels * solved, axis=0), 1e-9)
+        variance[settings] = found
+        determinant = float(np.log(np.diag(factor)).sum())
+        likelihood -= float(np.sum(0.5 * count * np.log(found) + determinant))
+    return weights, variance, likelihood
+
+
+def _by_mask(labelled: np.ndarray) -> dict[bytes, list[int]]:
+    """Settings with labels of the very same networks: their systems share one factor."""
+    found: dict[bytes, list[int]] = {}
+    for setting, own in enumerate(labelled.T):
+        found.setdefault(own.tobytes(), []).append(setting)
+    return found
+
+
+def _likeliest(
+    known: np.ndarray, target: np.ndarray, labelled: np.ndarray, mean: np.ndarray, deviation: np.ndarray
+) -> Encoder:
+    """The encoder under which the labels of all settings are likeliest, found along one number after the other."""
+    # Of more networks a sample says as much.
+    some = np.sort(np.random.default_rng(0).permutation(len(known))[:600])
+    own, labels, there = known[some], target[some], labelled[some]
+    best = Encoder(mean, deviation, 0.7, 0.1, 0.003)
+    tried: dict[tuple[float, float, float], float] = {}
+
+    def likelihood(numbers: tuple[float, float, float]) -> float:
+        if numbers not in tried:
+            encoder = Encoder(mean, deviation, *numbers)
+            tried[numbers] = _solved(encoder, encoder.kernel(own, own), labels, there)[2]
+        return tried[numbers]
+
+    numbers = (best.reach, best.linear, best.noise)
+    for at, values in (*enumerate((REACHES, LINEAR, NOISES)), *enumerate((REACHES, LINEAR, NOISES))):
+        options = [(*numbers[:at], value, *numbers[at + 1 :]) for value in values]
+        numbers = max(options, key=likelihood)  # type: ignore[assignment, arg-type]  # three numbers each
+    return Encoder(mean, deviation, *numbers)

@@ -1,0 +1,1 @@
+"""Predictors of solo latencies, one file each."""

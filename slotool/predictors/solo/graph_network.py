@@ -1,0 +1,364 @@
+"""A graph network over typed operators: each one's share of the latency, learnt from what it and its like must do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Event
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slotool import devices, strict_json
+from slotool.errors import InputError, RunError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.encodings import MEASURES
+from slotool.graphs.operator_arrays import OperatorArrays
+from slotool.llvm import without_late_triton
+from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.features import onednn
+from slotool.predictors.features.packed_graphs import Packed, Picker, alike, exchange
+from slotool.predictors.features.type_prices import costs_s, fitted_prices, roofline_terms, type_slots
+
+# Of the whole network, in addition to each operator's own measures.
+CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
+HIDDEN_UNITS = 64
+ROUNDS = 2
+MEMBERS = 2
+LEARNING_RATE = 4e-3
+WEIGHT_DECAY = 1e-2
+MAX_BATCH = 128
+STEPS_PER_EPOCH = 8
+MAX_EPOCHS = 150
+MAX_STEPS = 3600
+PATIENCE_TO_STOP = 50
+# A dozen dev labels say little about one epoch: the error that stops training is averaged over about this many.
+EPOCHS_SMOOTHED = 10
+# An operator costs at most e^5 times, at least e^-5 of what the roofline says.
+MAX_LOG_FACTOR = 5.0
+# In training so many networks are judged without their totals, as those whose totals lie beyond all shown will be.
+BLIND_SHARE = 0.25
+GRAPHS_AT_ONCE = 1000
+# In training gradients are summed over parts of a batch, of about so many operators, which stay in a core's cache.
+OPERATORS_AT_ONCE = 2000
+
+# A product with a layer's weight and bias.
+Linear = Callable[[Tensor, Any, Any], Tensor]
+
+
+class GraphNetworkPredictor(Predictor[OperatorGraph]):
+    """Latency = a constant + Σ over operators of a roofline cost × a factor that a graph network finds for it.
+
+    The roofline prices calls, padded FLOPs, weight bytes and moved bytes per operator type (non-negative least squares
+    on relative errors). The factor depends on the operator's type and sizes, on its neighbours over ``ROUNDS`` of
+    messages along edges in both directions, and on the network's totals, which say what fits a cache. Being a sum, it
+    extends to networks deeper than those shown: totals beyond those shown are left out when the factor is found, as
+    they are for a share of the networks in training, and an operator's own sizes beyond those shown count as the
+    nearest shown. An operator of a type never seen pays prices that fit all types alike, factor 1, a recurrent layer
+    those of dense layers.
+
+    ``members`` networks of different seeds are trained on |log(predicted ÷ label)|, each kept as it was at its lowest
+    dev error (smoothed over epochs), and averaged in log. Trains on ``device``, answers on the CPU. Raises
+    ``InputError`` for options below 1 or a device that cannot be used, ``RunError`` when training diverged.
+    """
+
+    name = "graph"
+
+    def __init__(self, members: int = MEMBERS, epochs: int = MAX_EPOCHS, *, device: str = devices.CPU):
+        if min(members, epochs) < 1:
+            raise InputError("the graph network needs at least 1 member and 1 epoch")
+        self.members, self.epochs, self._device = members, epochs, devices.required(device)
+
+    @property
+    def fit_steps(self) -> int:
+        return self.members
+
+    def fit(
+        self,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph],
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        train.require("training")
+        dev.require("dev")
+        self._scaling = Scaling.fit(*train)
+        fitting, choosing = (
+            (self._scaling.pack(OperatorArrays.of(part.items), merge=True), _log_labels(part)) for part in (train, dev)
+        )
+        self._networks = [_new_network(self._scaling, seed + member) for member in range(self.members)]
+        with _in_turn_or_at_once() as (pool, stopped):
+            trainings = [
+                pool.submit(_train, network, fitting, choosing, seed + member, self.epochs, stopped, self._device)
+                for member, network in enumerate(self._networks)
+            ]
+            for member, training in enumerate(trainings):
+                error = training.result()
+                if progress:
+                    progress(f"graph: network {member + 1} of {self.members}, dev error {error:.1%}")
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        if not graphs:
+            return np.empty(0)
+        logs, operators = [], OperatorArrays.of(graphs)
+        with _one_thread(), torch.inference_mode():
+            for at in range(0, len(graphs), GRAPHS_AT_ONCE):
+                packed = self._scaling.pack(operators.part(at, min(at + GRAPHS_AT_ONCE, len(graphs))))
+                logs.append(torch.stack([network(packed) for network in self._networks]).double().mean(dim=0))
+        predicted_s: np.ndarray = np.exp(torch.cat(logs).numpy())
+        return predicted_s
+
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
+        """The share that an operator has is the mean of those that the members give it."""
+        with _one_thread(), torch.inference_mode():
+            packed = self._scaling.pack(OperatorArrays.of([item]))
+            parts = [network.seconds(packed) for network in self._networks]
+            shares = torch.stack([cost_s / (constant_s + cost_s.sum()) for constant_s, cost_s in parts]).double()
+        return np.asarray(shares.mean(dim=0).numpy() * self.predict([item])[0])
+
+    def surrogate(self) -> Predictor[OperatorGraph]:
+        """The additive predictor: in seconds instead of minutes, and 1.0 to 1.6 times as far off on kinds held out."""
+        from slotool.predictors.solo.additive import AdditivePredictor
+
+        return AdditivePredictor()
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        tensors = self._scaling.tensors()
+        for i, network in enumerate(self._networks):
+            tensors |= {f"networks.{i}.{name}": value.numpy() for name, value in network.state_dict().items()}
+        document = {"types": list(self._scaling.types), "measures": list(MEASURES), "context": list(CONTEXT)}
+        return tensors, {**document, "members": self.members, "epochs": self.epochs}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        if document["measures"] != list(MEASURES) or document["context"] != list(CONTEXT):
+            raise InputError("the graph predictor was trained with other measures than this slotool has")
+        restored = cls(int(document["members"]), int(document["epochs"]))
+        restored._scaling = Scaling.from_tensors(tuple(strict_json.convert(document["types"], list[str])), tensors)
+        restored._networks = []
+        for i in range(restored.members):
+            prefix = f"networks.{i}."
+            network = GraphNetwork(restored._scaling.width)
+            own = {name.removeprefix(prefix): torch.tensor(v) for name, v in tensors.items() if name.startswith(prefix)}
+            try:
+                network.load_state_dict(own)
+            except RuntimeError:
+                raise InputError("the graph predictor's weights are those of another version of slotool") from None
+            restored._networks.append(network)
+        return restored
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What training fixed about how graphs become numbers: types, ranges of the logarithms, prices of the roofline."""
+
+    types: tuple[str, ...]
+    mean: np.ndarray
+    deviation: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    call_s: np.ndarray
+    prices: np.ndarray
+
+    @property
+    def width(self) -> int:
+        return len(self.types) + 1 + len(self.mean) + 1
+
+    @classmethod
+    def fit(cls, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> Self:
+        operators = OperatorArrays.of(graphs)
+        numbers = np.log1p(_with_context(operators))
+        deviation = numbers.std(axis=0)
+        types = tuple(sorted({operator.op for operator in operators.distinct}))
+        terms = roofline_terms(operators.measures)
+        constant_s, prices = fitted_prices(terms, type_slots(operators, types), operators.owners, latency_s)
+        return cls(
+            types=types,
+            mean=numbers.mean(axis=0),
+            deviation=np.where(deviation > 1e-6, deviation, 1.0),
+            low=numbers.min(axis=0),
+            high=numbers.max(axis=0),
+            call_s=constant_s,
+            prices=prices,
+        )
+
+    def pack(self, arrays: OperatorArrays, *, merge: bool = False) -> Packed:
+        """``merge``: operators of a graph that the network cannot tell apart are computed once, as repeated blocks
+        have them. The sums are then added up in another order."""
+        numbers = np.log1p(_with_context(arrays))
+        beyond = (numbers < self.low - 1e-6) | (numbers > self.high + 1e-6)
+        blind = beyond[:, -len(CONTEXT) :].any(axis=1)
+        numbers = (np.clip(numbers, self.low, self.high) - self.mean) / self.deviation
+        slots, owners, edges = type_slots(arrays, self.types), arrays.owners, arrays.edges
+        cost = costs_s(arrays, roofline_terms(arrays.measures), slots, self.types, self.prices)
+        first = classes = np.arange(len(slots))
+        if merge:
+            first, classes = alike(np.column_stack([owners, slots, numbers]), *edges, ROUNDS)
+            cost = np.bincount(classes, cost)
+        one_hot, ends = np.eye(len(self.types) + 1)[slots[first]], np.zeros((len(first), 1))
+        operators = torch.from_numpy(np.hstack([one_hot, numbers[first], ends]).astype(np.float32))
+        gather, scatter = exchange(*edges, first, classes)
+        return Packed(
+            operators=_without_context(operators, torch.from_numpy(blind[first])),
+            known=torch.from_numpy((slots[first] < len(self.types)).astype(np.float32)),
+            cost=torch.from_numpy(cost.astype(np.float32)),
+            graph=torch.from_numpy(owners[first]),
+            constant_s=torch.full((len(arrays.sizes),), float(self.call_s[0])),
+            gather=gather,
+            scatter=scatter,
+            counts=gather.sizes().clamp(min=1).float()[:, None],
+        )
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {f"scaling.{name}": value for name, value in vars(self).items() if name != "types"}
+
+    @classmethod
+    def from_tensors(cls, types: tuple[str, ...], tensors: Tensors) -> Self:
+        names = ("mean", "deviation", "low", "high", "call_s", "prices")
+        return cls(types, **{name: tensors[f"scaling.{name}"] for name in names})
+
+
+class GraphNetwork(nn.Module):
+    """log(seconds) [g] of packed graphs, from operators of ``width`` numbers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.input_proj = nn.Linear(width, HIDDEN_UNITS)
+        self.rounds = nn.ModuleList(nn.Linear(3 * HIDDEN_UNITS, HIDDEN_UNITS) for _ in range(ROUNDS))
+        self.hidden = nn.Linear(HIDDEN_UNITS, HIDDEN_UNITS)
+        self.readout = nn.Linear(HIDDEN_UNITS, 1)
+        self.constant = nn.Parameter(torch.zeros(()))
+
+    def forward(self, graphs: Packed, linear: Linear = nn.functional.linear) -> Tensor:
+        constant_s, cost_s = self.seconds(graphs, linear)
+        return torch.log(constant_s.index_add(0, graphs.graph, cost_s))
+
+    def seconds(self, graphs: Packed, linear: Linear = nn.functional.linear) -> tuple[Tensor, Tensor]:
+        """What calling each graph takes whatever it holds [g], and each operator [n]."""
+
+        def through(layer: nn.Module, x: Tensor) -> Tensor:
+            return linear(x, layer.weight, layer.bias)
+
+        state = nn.functional.silu(through(self.input_proj, graphs.operators))
+        for combine in self.rounds:
+            state = state + nn.functional.silu(through(combine, graphs.neighbourhoods(state)))
+        factor = self.readout(nn.functional.silu(through(self.hidden, state))).squeeze(1)
+        cost_s = graphs.cost * torch.exp(graphs.known * MAX_LOG_FACTOR * torch.tanh(factor / MAX_LOG_FACTOR))
+        constant_s = graphs.constant_s * torch.exp(self.constant)
+        return constant_s, cost_s
+
+
+def _log_labels(examples: Examples[OperatorGraph]) -> Tensor:
+    return torch.from_numpy(np.log(examples.latency_s)).float()
+
+
+def _with_context(operators: OperatorArrays) -> np.ndarray:
+    """float64 [operators, ``MEASURES`` and ``CONTEXT``]: of each operator of all graphs, and of its whole graph."""
+    sizes, measures = operators.sizes, operators.measures
+    starts = np.cumsum(sizes) - sizes
+    _, _, weights, read, written = measures[:, :5].T
+    totals = np.add.reduceat(np.column_stack([measures[:, :3], read + written]), starts)
+    largest = np.maximum.reduceat(np.column_stack([weights, written]), starts)
+    context = np.column_stack([sizes, totals, largest])
+    return np.hstack([measures, np.repeat(context, sizes, axis=0)])
+
+
+def _without_context(operators: Tensor, blind: Tensor) -> Tensor:
+    """``Packed.operators`` with the network's totals left out, and that said, for the operators of bool [n]."""
+    context = operators[:, -len(CONTEXT) - 1 : -1] * ~blind[:, None]
+    said = torch.maximum(operators[:, -1:], blind[:, None].to(operators.dtype))
+    return torch.cat([operators[:, : -len(CONTEXT) - 1], context, said], dim=1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums stay in one order whatever the machine's cores, and small matrices gain little from more threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _in_turn_or_at_once() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
+    """For as many trainings at once as torch may use threads, each by one: what runs beside it changes no number. The
+    event is set at the end, and when something is raised here meanwhile."""
+    threads, stopped = torch.get_num_threads(), Event()
+    with _one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            yield pool, stopped
+        finally:
+            stopped.set()
+
+
+def _new_network(scaling: Scaling, seed: int) -> GraphNetwork:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = GraphNetwork(scaling.width)
+    # It starts as the roofline it corrects.
+    nn.init.zeros_(network.readout.weight)
+    nn.init.zeros_(network.readout.bias)
+    with torch.no_grad():
+        # No training operator is of an unknown type, so nothing would ever teach these weights.
+        network.input_proj.weight[:, len(scaling.types)] = 0
+    return network
+
+
+@without_late_triton()
+def _train(
+    network: GraphNetwork,
+    train: tuple[Packed, Tensor],
+    dev: tuple[Packed, Tensor],
+    seed: int,
+    epochs: int,
+    stopped: Event,
+    on: str,
+) -> float:
+    """Leaves the network as it was at its lowest mean |log(predicted ÷ label)| on the dev set, on the CPU; returns that
+    error. Once ``stopped`` it ends with the next epoch."""
+    device = devices.torch_device(on)
+    (packed, labels), (dev_packed, dev_labels) = ((graphs.to(device), y.to(device)) for graphs, y in (train, dev))
+    network.to(device)
+    pick = Picker(packed)
+    batch = min(MAX_BATCH, max(1, len(labels) // STEPS_PER_EPOCH))
+    at_once = max(1, OPERATORS_AT_ONCE * len(labels) // len(packed.graph))
+    steps = -(-len(labels) // batch)
+    epochs = max(1, min(epochs, MAX_STEPS // steps))
+    optimiser = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    slower = torch.optim.lr_scheduler.OneCycleLR(optimiser, LEARNING_RATE, total_steps=epochs * steps, pct_start=0.1)
+    shuffle = torch.Generator().manual_seed(seed)
+    smoothed, best, best_at, kept = math.nan, math.inf, 0, network.state_dict()
+    for epoch in range(epochs):
+        for rows in torch.randperm(len(labels), generator=shuffle).to(device).split(batch):
+            optimiser.zero_grad(set_to_none=True)
+            blind = torch.rand(len(rows), generator=shuffle).to(device) < BLIND_SHARE
+            for few, left_out in zip(rows.split(at_once), blind.split(at_once), strict=True):
+                shown = pick(few)
+                shown = replace(shown, operators=_without_context(shown.operators, left_out[shown.graph]))
+                ((network(shown, onednn.linear) - labels[few]).abs().sum() / len(rows)).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            slower.step()
+        with torch.inference_mode():
+            error = float((network(dev_packed, onednn.linear) - dev_labels).abs().mean())
+        smoothed = smoothed + (error - smoothed) / EPOCHS_SMOOTHED if epoch else error
+        if smoothed < best:
+            best, best_at = smoothed, epoch
+            kept = {name: value.clone() for name, value in network.state_dict().items()}
+        elif epoch - best_at >= PATIENCE_TO_STOP:
+            break
+        if stopped.is_set():
+            break
+    if not math.isfinite(best):
+        raise RunError("the graph network learnt nothing: its training diverged")
+    network.load_state_dict(kept)
+    network.cpu()
+    return best

@@ -1,0 +1,52 @@
+"""The paper's baseline: linear regression on the flattened encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Progress, Tensors
+from slotool.predictors.features.flat import FlatFeatures, FlatRegressor
+
+# Directions in which the standardised columns vary less than this share of the most count as not varying: the one-hot
+# columns of a node sum to one, so columns always depend on each other and a plain solution would be noise there.
+RANK_TOLERANCE = 1e-6
+
+
+class LinearPredictor(FlatRegressor[Asked]):
+    """Ordinary least squares on plain weight counts, the solution of least norm (scikit-learn's, without its import).
+
+    Answers are floored at the least training label; the seed plays no part.
+    Source: inference-latency-prediction, 4.1 and 4.2.
+    """
+
+    name = "linear"
+    fitted_to = (SOLO, COLOCATED)
+
+    def _learn(
+        self,
+        features_of: Callable[[str], FlatFeatures],
+        train: Examples[Asked],
+        dev: Examples[Asked],
+        seed: int,
+        progress: Progress,
+    ) -> FlatFeatures:
+        features = features_of("counts")
+        # Every feature has mean 0 in training, so the intercept is the mean label.
+        self._intercept_s = float(np.mean(train.latency_s))
+        x, y = features.matrix(train.items), train.latency_s - self._intercept_s
+        self._coefficients = np.linalg.lstsq(x, y, rcond=RANK_TOLERANCE)[0]
+        progress("linear: least squares")
+        return features
+
+    def _answer(self, x: np.ndarray) -> np.ndarray:
+        predicted_s: np.ndarray = x @ self._coefficients + self._intercept_s
+        return predicted_s
+
+    def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        return {"coefficients": self._coefficients}, {"intercept_s": self._intercept_s}
+
+    def _restore(self, tensors: Tensors, document: Document) -> None:
+        self._coefficients, self._intercept_s = tensors["coefficients"], float(document["intercept_s"])

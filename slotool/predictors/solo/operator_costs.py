@@ -1,0 +1,208 @@
+"""Prices of operators by kind and shape, fitted to whole networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from slotool import strict_json
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.features.operator_terms import FEATURES, TERMS, OperatorTerms, is_product
+
+# Before any label: seconds of a call, FLOPs and bytes in a second, and what a network costs beyond its operators.
+CALL_S, FLOPS_PER_SECOND, BYTES_PER_SECOND, NETWORK_S = 3e-6, 5e10, 1e10, 2e-5
+# Deviations of logarithms: of the prices of products and of all else, of a kind's from these, and of what one deviation
+# of a feature changes. Chosen by kinds of random architectures held out.
+COMMON, OWN, BY_FEATURE = 2.0, 1.5, 0.15
+# Errors in log beyond this count by their size, not its square.
+DELTA = 0.1
+ITERATIONS, FEW_ITERATIONS, HISTORY = 150, 40, 30
+# Where features bend: quantiles of what a kind showed.
+BENDS = (1 / 3, 2 / 3)
+MIN_DEVIATION = 0.5
+MAX_LOG_PRICE, MAX_LOG_SHAPE = 6.0, 4.0
+
+
+class OperatorCostPredictor(Predictor[OperatorGraph]):
+    """latency = a constant + Σ over operators of Σ over ``TERMS`` of amount × e^(price of its kind + shape).
+
+    ``shape`` is linear in the ``FEATURES`` of the operator, with two bends each, and changes the price of a FLOP, a
+    byte moved and a byte of weights, not that of a call. All prices are fitted together to |log(predicted ÷ label)| (a
+    square for small errors) with Gaussian priors: of a kind around those of all products, or of all else. So a kind
+    that was hardly seen pays what others pay, one never seen pays exactly that, and features beyond those shown count
+    as the nearest shown. The optimum is found by L-BFGS; dev set and seed play no part.
+    """
+
+    name = "costs"
+
+    def __init__(self, iterations: int = ITERATIONS):
+        self._iterations = iterations
+
+    def fit(
+        self,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        train.require("training")
+        terms = OperatorTerms.of(train.items)
+        self._shapes = Shapes.fit(terms)
+        self._prices = _fitted(self._shapes, terms, np.log(train.latency_s), self._iterations)
+        if progress:
+            error = np.mean(np.abs(self.predict(train.items) / train.latency_s - 1))
+            progress(f"{self.name}: {len(self._shapes.kinds)} kinds of operators, training error {error:.1%}")
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        if not graphs:
+            return np.empty(0)
+        terms = OperatorTerms.of(graphs)
+        seconds = np.bincount(terms.owners, self._seconds(terms)[terms.rows] * terms.counts, len(graphs))
+        return np.asarray(seconds + NETWORK_S * np.exp(self._prices["network"][0]))
+
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray:
+        terms = OperatorTerms.of([item], merge=False)
+        return np.bincount(terms.operators, self._seconds(terms)[terms.rows], len(item.operators))
+
+    def surrogate(self) -> Predictor[OperatorGraph]:
+        """One that stops early: in a quarter of the time."""
+        return type(self)(FEW_ITERATIONS)
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        tensors = {**self._shapes.tensors(), **{f"prices.{name}": own for name, own in self._prices.items()}}
+        document = {"kinds": list(self._shapes.kinds), "terms": list(TERMS), "features": list(FEATURES)}
+        return tensors, document
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        if document["terms"] != list(TERMS) or document["features"] != list(FEATURES):
+            raise InputError("the costs predictor was trained with other terms than this slotool has")
+        restored = cls()
+        restored._shapes = Shapes.from_tensors(tuple(strict_json.convert(document["kinds"], list[str])), tensors)
+        restored._prices = {name: tensors[f"prices.{name}"] for name in ("common", "own", "shape", "network")}
+        rows, width = len(restored._shapes.kinds) + 2, len(FEATURES) * (1 + len(BENDS))
+        expected = {"common": (2, len(TERMS)), "own": (rows, len(TERMS)), "shape": (rows, width, len(TERMS) - 1)}
+        if any(restored._prices[name].shape != shape for name, shape in expected.items()):
+            raise InputError(f"the prices of the costs predictor do not fit its {rows - 2} kinds of operators")
+        return restored
+
+    def _seconds(self, terms: OperatorTerms) -> np.ndarray:
+        """Of each that is unlike others, float64 [d]."""
+        at, products = self._shapes.rows(terms)
+        shape = np.einsum("nf,nft->nt", self._shapes.of(terms, at), self._prices["shape"][at])
+        price = np.clip(self._prices["common"][products] + self._prices["own"][at], -MAX_LOG_PRICE, MAX_LOG_PRICE)
+        price[:, 1:] += np.clip(shape, -MAX_LOG_SHAPE, MAX_LOG_SHAPE)
+        return np.asarray(np.sum(_neutral_s(terms) * np.exp(price), axis=1))
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The features of each of ``kinds`` as numbers of like size: float64 [kinds + 2, features]: least, most, deviation
+    and mean (in deviations, from the least); ``bends`` [2, kinds + 2, features]. The last two rows are those of
+    products and of other operators of no known kind, whose shape plays no part."""
+
+    kinds: tuple[str, ...]
+    low: np.ndarray
+    high: np.ndarray
+    deviation: np.ndarray
+    middle: np.ndarray
+    bends: np.ndarray
+
+    @classmethod
+    def fit(cls, terms: OperatorTerms) -> Self:
+        kinds = tuple(sorted(set(terms.kinds.tolist())))
+        zeros = np.zeros((len(kinds) + 2, len(FEATURES)))
+        low, high, middle, deviation = zeros.copy(), zeros.copy(), zeros.copy(), np.ones_like(zeros)
+        bends = np.stack([zeros] * len(BENDS))
+        for row, kind in enumerate(kinds):
+            own = terms.features[terms.rows[terms.kinds[terms.rows] == kind]]
+            low[row], high[row] = own.min(axis=0), own.max(axis=0)
+            deviation[row] = np.maximum(own.std(axis=0), MIN_DEVIATION)
+            middle[row] = (own.mean(axis=0) - low[row]) / deviation[row]
+            bends[:, row] = (np.quantile(own, BENDS, axis=0) - low[row]) / deviation[row]
+        return cls(kinds, low, high, deviation, middle, bends)
+
+    def rows(self, terms: OperatorTerms) -> tuple[np.ndarray, np.ndarray]:
+        """The row of each operator, and 0 for a product, 1 for any other, int64 [n] each."""
+        at = {kind: row for row, kind in enumerate(self.kinds)}
+        kinds = terms.kinds.tolist()
+        products = np.array([int(not is_product(kind)) for kind in kinds], dtype=np.int64)
+        rows = [at.get(kind, len(at) + other) for kind, other in zip(kinds, products.tolist(), strict=True)]
+        return np.array(rows, dtype=np.int64), products
+
+    def of(self, terms: OperatorTerms, at: np.ndarray) -> np.ndarray:
+        """float64 [n, features × (1 + bends)], 0 at the mean of a kind."""
+        inside = np.clip(terms.features, self.low[at], self.high[at])
+        z = (inside - self.low[at]) / self.deviation[at]
+        columns = [z - self.middle[at]]
+        for bend in self.bends:
+            columns.append(np.maximum(z - bend[at], 0) - np.maximum(self.middle - bend, 0)[at])
+        return np.hstack(columns)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {f"shapes.{name}": value for name, value in vars(self).items() if name != "kinds"}
+
+    @classmethod
+    def from_tensors(cls, kinds: tuple[str, ...], tensors: Tensors) -> Self:
+        names = ("low", "high", "deviation", "middle", "bends")
+        found = cls(kinds, **{name: tensors[f"shapes.{name}"] for name in names})
+        if any(getattr(found, name).shape[-2:] != (len(kinds) + 2, len(FEATURES)) for name in names):
+            raise InputError(f"the shapes of the costs predictor do not fit its {len(kinds)} kinds of operators")
+        return found
+
+
+def _neutral_s(terms: OperatorTerms) -> np.ndarray:
+    """float64 seconds [d, ``TERMS``] before any price is known."""
+    rates = np.array([CALL_S, 1 / FLOPS_PER_SECOND, 1 / BYTES_PER_SECOND, 1 / BYTES_PER_SECOND])
+    return np.asarray(terms.terms * rates)
+
+
+def _fitted(shapes: Shapes, terms: OperatorTerms, log_s: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
+    """The prices of greatest posterior likelihood."""
+    import torch
+
+    at, products = (torch.from_numpy(own) for own in shapes.rows(terms))
+    features = torch.from_numpy(shapes.of(terms, at.numpy()))
+    neutral = torch.from_numpy(_neutral_s(terms))
+    owners, counts, labels = (torch.from_numpy(own) for own in (terms.owners, terms.counts, log_s))
+    # Networks repeat each other's operators: each is priced once.
+    same = torch.from_numpy(terms.rows)
+    rows = len(shapes.kinds) + 2
+    sizes = {"common": (2, len(TERMS)), "own": (rows, len(TERMS)), "network": (1,)}
+    sizes["shape"] = (rows, features.shape[1], len(TERMS) - 1)
+    deviations = {"common": COMMON, "own": OWN, "shape": BY_FEATURE, "network": 1.0}
+    prices = {name: torch.zeros(size, dtype=torch.float64, requires_grad=True) for name, size in sizes.items()}
+
+    def unlikely() -> torch.Tensor:
+        shape = torch.einsum("nf,nft->nt", features, prices["shape"][at]).clamp(-MAX_LOG_SHAPE, MAX_LOG_SHAPE)
+        price = (prices["common"][products] + prices["own"][at]).clamp(-MAX_LOG_PRICE, MAX_LOG_PRICE)
+        price = price + torch.nn.functional.pad(shape, (1, 0))
+        constant = NETWORK_S * torch.exp(prices["network"]).expand(len(labels))
+        seconds = (neutral * torch.exp(price)).sum(dim=1)
+        error = torch.log(constant.index_add(0, owners, seconds[same] * counts)) - labels
+        loss = (torch.sqrt(1 + (error / DELTA) ** 2) - 1).sum()
+        for name, own in prices.items():
+            loss = loss + (own**2).sum() / (2 * deviations[name] ** 2)
+        return loss
+
+    optimum = torch.optim.LBFGS(
+        list(prices.values()), max_iter=iterations, history_size=HISTORY, line_search_fn="strong_wolfe"
+    )
+    optimum.step(_with_gradient(optimum, unlikely))
+    return {name: own.detach().numpy().copy() for name, own in prices.items()}
+
+
+def _with_gradient(optimum: Any, loss_of: Callable[[], Any]) -> Callable[[], float]:
+    def closure() -> float:
+        optimum.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        return float(loss.detach())
+
+    return closure

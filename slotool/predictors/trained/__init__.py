@@ -1,0 +1,1 @@
+"""Trained predictors as artifacts: bounds, domain, intervals, explanations."""

@@ -1,0 +1,1 @@
+"""Training, selection and evaluation of predictors."""

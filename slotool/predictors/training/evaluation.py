@@ -1,0 +1,89 @@
+"""A trained predictor scored on networks that were measured elsewhere or later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.labels import SETTING_COLUMNS, Labelled, Setting, facts_in, machines_in_words
+from slotool.predictors.scoring import PredictionsTable, Score
+from slotool.predictors.settings.labels import PRECISION
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.tables import LatencyTable
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """``predictions``: measured and predicted, one row per network; ``outside``: for each, in what it is unlike the
+    training networks, or None; ``names``: what people call it, or its id.
+    """
+
+    predictions: PredictionsTable
+    outside: list[str | None]
+    names: list[str]
+
+    def scores(self) -> dict[str, Score]:
+        """By group: ``all``, each kind where there are several, and networks like and unlike those trained on where
+        there are both.
+        """
+        rows, inside = self.predictions.rows, np.array([reason is None for reason in self.outside])
+        kinds = sorted(rows["kind"].unique())
+        groups = {kind: (rows["kind"] == kind).to_numpy() for kind in kinds} if len(kinds) > 1 else {}
+        if inside.any() and not inside.all():
+            groups |= {"like the training networks": inside, "unlike the training networks": ~inside}
+        groups["all"] = np.ones(len(rows), dtype=bool)
+        return {name: PredictionsTable(rows[chosen]).scores() for name, chosen in groups.items()}
+
+    def furthest_off(self, most: int) -> list[dict[str, Any]]:
+        """The networks of largest relative error."""
+        measured, predicted = (self.predictions.rows[c].to_numpy() for c in ("measured_s", "predicted_s"))
+        error = predicted / measured - 1
+        return [
+            {
+                "network": self.names[i],
+                "measured_s": float(measured[i]),
+                "predicted_s": float(predicted[i]),
+                "relative_error": float(error[i]),
+                "outside": self.outside[i],
+            }
+            for i in np.argsort(-np.abs(error), kind="stable")[:most]
+        ]
+
+
+def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: Labelled[OperatorGraph]) -> Evaluation:
+    """Predict every labelled network. Raises ``GraphError`` for one that the predictor cannot take."""
+    table = trained.held_out(labelled, np.arange(len(labelled)))
+    outside = trained.predict(labelled.items).outside
+    provenance = {"predictor": trained.predictor.name, "setting": labelled.setting.document()}
+    names = [graph.name or graph.id for graph in labelled.items]
+    return Evaluation(PredictionsTable(table.rows, provenance), outside, names)
+
+
+def rows_to_pick(table: LatencyTable, setting: Setting) -> dict[str, Any]:
+    """What to pick of a table that mixes settings, so that what remains is of the predictor's own.
+
+    Raises ``InputError`` when the table mixes a column in which the predictor's value is not.
+    """
+    rows, picked = table.rows[table.rows["status"] == "ok"], {}
+    for column in (*SETTING_COLUMNS, *([PRECISION] if PRECISION in rows and rows[PRECISION].notna().all() else [])):
+        values, own = sorted(rows[column].unique().tolist()), getattr(setting, column)
+        if len(values) > 1:
+            if own not in values:
+                shown = ", ".join(map(str, values))
+                differ = machines_in_words([own, *values], facts_in(table)) if column == "machine" else ""
+                raise InputError(f"the latency table mixes {column} {shown}, and none is the predictor's {own}{differ}")
+            picked[column] = own
+    return picked
+
+
+def differences(learnt: Setting, measured: Setting) -> list[str]:
+    """In which columns a predictor's setting is not that of the labels, in words."""
+    return [
+        f"{column.replace('_', ' ')} {getattr(measured, column)} instead of {getattr(learnt, column)}"
+        for column in SETTING_COLUMNS
+        if getattr(learnt, column) != getattr(measured, column)
+    ]

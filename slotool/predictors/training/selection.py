@@ -1,0 +1,150 @@
+"""One training run: several predictors on one split, scored on the same held-out rows, one of them kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic
+
+import pandas as pd
+
+from slotool.artifacts import Artifact, create_artifact
+from slotool.errors import GraphError
+from slotool.predictors.base import Asked, Predictor
+from slotool.predictors.labels import Labelled
+from slotool.predictors.scoring import PredictionsTable, Score
+from slotool.predictors.splits import RowSplit
+from slotool.predictors.trained.artifact import (
+    COLOCATED,
+    COLOCATED_PREDICTIONS,
+    COLOCATED_SCORES,
+    KIND,
+    PREDICTIONS,
+    SCORES,
+    SOLO,
+    SOLO_LATENCIES,
+    TrainedPredictor,
+)
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class TrainingRun(Generic[Asked]):
+    """``trained`` and ``held_out`` (the test set) by predictor name; ``chosen`` is the name of the one to keep.
+
+    ``protocols``: of co-locations, scores by protocol (``colocated_splits``) and predictor, None where it cannot take
+    such co-locations."""
+
+    labelled: Labelled[Asked]
+    split: RowSplit
+    trained: Mapping[str, TrainedPredictor[Asked]]
+    held_out: Mapping[str, PredictionsTable]
+    chosen: str
+    protocols: Mapping[str, Mapping[str, Score | None]] = field(default_factory=dict)
+
+    def scores(self) -> dict[str, Any]:
+        """JSON document: what was split how, and each predictor's scores on the test set, also by kind."""
+        labelled = self.labelled
+        return {
+            "chosen": self.chosen,
+            "setting": labelled.setting.document(),
+            "rows": {part: len(getattr(self.split, part)) for part in ("train", "dev", "test")},
+            "predictors": {
+                name: {
+                    "dev_mae_s": self.trained[name].dev_mae_s,
+                    **table.scores(),
+                    "by_kind": table.scores_by_kind(),
+                }
+                for name, table in self.held_out.items()
+            },
+            **(
+                {
+                    "networks": len(labelled.solo_s),
+                    "rows_without_graph": labelled.labels_without_graph,
+                    "protocols": {name: dict(scores) for name, scores in self.protocols.items()},
+                }
+                if labelled.solo_s
+                else {
+                    "graphs_without_label": labelled.graphs_without_label,
+                    "labels_without_graph": labelled.labels_without_graph,
+                }
+            ),
+        }
+
+    def save(
+        self, path: Path, solo: Artifact | None = None, *, config: Mapping[str, Any], seed: int, force: bool = False
+    ) -> None:
+        """Write the chosen predictor, all scores and the chosen one's held-out predictions as one artifact.
+
+        Of co-locations also the solo latencies of all networks, and the solo predictor of the artifact ``solo``.
+        """
+        provenance = {"predictor": self.chosen, "setting": self.labelled.setting.document()}
+        table = PredictionsTable(self.held_out[self.chosen].rows, provenance)
+        alone: TrainedPredictor[Any] | None = None if solo is None else TrainedPredictor.load(solo)
+        colocated = bool(self.labelled.solo_s)
+        with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
+            self.trained[self.chosen].write(writer, COLOCATED if colocated else SOLO)
+            writer.write_json(COLOCATED_SCORES if colocated else SCORES, self.scores())
+            writer.write_table(COLOCATED_PREDICTIONS if colocated else PREDICTIONS, table)
+            if colocated:
+                writer.write_json(SOLO_LATENCIES, dict(self.labelled.solo_s))
+            if alone is not None and solo is not None:
+                alone.write(writer)
+                if SCORES in solo.manifest["files"]:
+                    writer.write_json(SCORES, solo.json(SCORES))
+
+
+def train_and_score(
+    candidates: Sequence[Predictor[Asked]],
+    labelled: Labelled[Asked],
+    split: RowSplit,
+    protocols: Mapping[str, Sequence[RowSplit]] | None = None,
+    *,
+    model: str | Sequence[str] = AUTO,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> TrainingRun[Asked]:
+    """Train all ``candidates``, so the baselines are always scored too, and again for each split of ``protocols``.
+
+    ``model``: name of the one to keep, several, or ``auto`` for all: of these the one of lowest MAE on the dev rows
+    that no candidate has seen. It alone, where it is of networks alone, is calibrated on kinds of networks held out;
+    the others have no interval for networks unlike those they learnt from. The test set decides nothing.
+    """
+    trained = {
+        predictor.name: TrainedPredictor.train(predictor, labelled, split, seed=seed, progress=progress)
+        for predictor in candidates
+    }
+    eligible = list(trained) if model == AUTO else [model] if isinstance(model, str) else model
+    best = min(eligible, key=lambda name: trained[name].dev_mae_s)
+    kept = trained[best]
+    if kept.domain is not None:
+        if progress:
+            progress(f"{best}: holding out kinds of networks for its interval")
+        trained[best] = kept.calibrated(kept.predictor.surrogate, labelled, split, seed=seed)
+    held_out = {name: each.held_out(labelled, split.test) for name, each in trained.items()}
+    found: dict[str, dict[str, Score | None]] = {}
+    for protocol, splits in (protocols or {}).items():
+        for name, each in trained.items():
+            found.setdefault(protocol, {})[name] = _protocol_score(each.predictor, labelled, splits, seed)
+            if progress:
+                progress(f"{protocol}: {name}")
+    return TrainingRun(labelled, split, trained, held_out, best, found)
+
+
+def _protocol_score(
+    predictor: Predictor[Asked], labelled: Labelled[Asked], splits: Sequence[RowSplit], seed: int
+) -> Score | None:
+    """Of all test rows together, but those that the predictor cannot take: ``refused`` counts them. None when it can
+    take none. What a search found is not searched for again."""
+    tables, refused = [], 0
+    for split in splits:
+        trained = TrainedPredictor.train(predictor.surrogate(), labelled, split, seed=seed)
+        try:
+            tables.append(trained.held_out(labelled, split.test).rows)
+        except GraphError:
+            refused += len(split.test)
+    if not tables:
+        return None
+    return {**PredictionsTable(pd.concat(tables, ignore_index=True)).scores(), "refused": refused}

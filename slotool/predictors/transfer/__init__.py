@@ -1,0 +1,1 @@
+"""Transfer of a trained predictor to a new setting by few labels."""

@@ -1,0 +1,127 @@
+"""Active sampling: which networks to measure next so that a predictor adapted to them is soon sure of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Examples, Predictor
+from slotool.predictors.features.type_costs import TypeCosts
+from slotool.predictors.labels import Setting
+from slotool.predictors.settings.predictor import SettingsPredictor
+from slotool.predictors.trained.artifact import TrainedPredictor
+from slotool.predictors.transfer.adapted import MIN_LABELS, AdaptedPredictor, interval_factor
+from slotool.predictors.transfer.few_label_posterior import covariance_before
+from slotool.predictors.transfer.other_backend import change_of, prices_in
+from slotool.profiling.rows import Row
+
+# Networks whose sureness is looked at; more would say little more and take the square of their number.
+MAX_WATCHED = 1000
+# A measurement costs this long at least, however fast the network: opening it, starting, repeating.
+SECONDS_PER_MEASUREMENT = 1.0
+CALLS_PER_MEASUREMENT = 22
+
+
+def propose(
+    predictor: Predictor[OperatorGraph],
+    candidates: Sequence[OperatorGraph],
+    n: int,
+    seed: int = 0,
+    *,
+    by_time: bool = False,
+) -> list[int]:
+    """Which ``n`` of the candidates to measure, best first, as their numbers.
+
+    Each one is that whose label would take most variance of log latency from all candidates together, given those
+    before it (A-optimal greedily, of the Gaussian process of ``AdaptedPredictor``); ``by_time`` divides by what its
+    measurement is predicted to take. Of an adapted predictor the process knows its labels; of another nothing is known
+    of the new setting. The seed draws the candidates that are watched when there are more than ``MAX_WATCHED``.
+
+    Raises ``InputError`` when n is below 1 or above the number of candidates.
+    """
+    if not 1 <= n <= len(candidates):
+        raise InputError(f"{n} networks to choose, but there are {len(candidates)}")
+    rng = np.random.default_rng(seed)
+    watched = np.arange(len(candidates))
+    if len(candidates) > MAX_WATCHED:
+        watched = np.sort(rng.choice(watched, max(MAX_WATCHED, n), replace=False))
+    graphs = [candidates[int(i)] for i in watched]
+    covariance, noise = _covariance(predictor, graphs)
+    price = measuring_seconds(predictor.predict(graphs)) if by_time else np.ones(len(graphs))
+    return [int(watched[i]) for i in greedy(covariance, noise, price, n)]
+
+
+def measuring_seconds(latency_s: np.ndarray) -> np.ndarray:
+    """Roughly what measuring networks of these latencies takes, float64 seconds [n]."""
+    return SECONDS_PER_MEASUREMENT + CALLS_PER_MEASUREMENT * latency_s
+
+
+def greedy(covariance: np.ndarray, noise: float, price: np.ndarray, n: int) -> list[int]:
+    """Rows of the n labels that take most variance from all rows together, each given those before it, by ``price``."""
+    left = covariance.copy()
+    chosen: list[int] = []
+    for _ in range(n):
+        gain = (left**2).sum(axis=0) / (np.diag(left) + noise) / price
+        gain[chosen] = -1.0
+        best = int(np.argmax(gain))
+        chosen.append(best)
+        column = left[:, best].copy()
+        left -= np.outer(column, column) / (column[best] + noise)
+    return chosen
+
+
+def _covariance(predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, float]:
+    """Covariance of log latency of these networks, and the noise of a label (a variance)."""
+    if isinstance(predictor, SettingsPredictor):
+        return predictor.covariance(graphs)
+    if isinstance(predictor, AdaptedPredictor) and predictor.base is not None:
+        return predictor.posterior.covariance(predictor.costs(graphs), np.log(predictor.base.predict(graphs)))
+    return covariance_before(TypeCosts.of(graphs), np.log(predictor.predict(graphs)))
+
+
+class Enough:
+    """Tells a campaign when what it measured suffices: ``samples`` labels are there, or the predictions of the other
+    candidates are sure to ``until``, whichever comes first.
+
+    Sure: the half-width, upwards, of the 90 % interval of the median candidate without a label; 0.1 is 10 %. It is the
+    adapted predictor's own (posterior spread), refitted after each label in milliseconds; ``adaptation.adapt`` holds
+    labels out instead, which takes seconds, and gives a wider one.
+    ``half_width`` is that of the last refit, None before the third label. Called with all finished rows.
+    """
+
+    def __init__(
+        self,
+        base: TrainedPredictor[OperatorGraph],
+        candidates: Sequence[OperatorGraph],
+        samples: int | None = None,
+        until: float | None = None,
+        setting: Setting | None = None,
+    ):
+        self._base, self._setting = base, base.setting if setting is None else setting
+        self._by_id = {graph.id: graph for graph in candidates}
+        self._samples, self._until = samples, until
+        self._seen = -1
+        self.half_width: float | None = None
+
+    def __call__(self, rows: Collection[Row]) -> bool:
+        labels = {str(row["subject"]): row for row in rows if row["status"] == "ok" and row["subject"] in self._by_id}
+        if self._samples is not None and len(labels) >= self._samples:
+            return True
+        if self._until is None:
+            return False
+        if len(labels) != self._seen and len(labels) >= MIN_LABELS:
+            self._seen, self.half_width = len(labels), self._refit(labels)
+        return self.half_width is not None and self.half_width <= self._until
+
+    def _refit(self, labels: Mapping[str, Row]) -> float:
+        graphs = [self._by_id[name] for name in labels]
+        rest = [graph for name, graph in self._by_id.items() if name not in labels]
+        predictor = AdaptedPredictor(self._base.predictor, prices_in(self._setting))
+        medians_s = np.array([float(np.median(row["samples_s"])) for row in labels.values()])
+        times = change_of(self._base, self._setting).times(graphs)
+        predictor.fit(Examples(graphs, medians_s / times))
+        _, spread = predictor.predict_and_spread(rest or graphs)
+        return float(interval_factor(predictor) ** np.median(spread)) - 1.0
