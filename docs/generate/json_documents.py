@@ -685,8 +685,8 @@ cancels         flag?           with rules and artifact: whether a version that 
 strictest       flag            whether the plan is for the strictest tier that holds
 seed            integer         of drawn arrivals and latencies
 verify_s        number?         seconds of traffic sent to the served plan
-fleets[].worker text            worker type; of a mixed fleet two, joined by +
-fleets[].threads integer?       threads of each worker; null where two types differ
+fleets[].worker text            worker type
+fleets[].threads integer        threads of each worker
 fleets[].policy text            scheduling policy, or what requests ask for of the rules
 fleets[].replicas integer       workers
 fleets[].cost   number          price of all workers
@@ -706,7 +706,8 @@ fleets[].other_tier number      share of requests answered by a stricter tier, a
 fleets[].tiers  list            with rules: tolerance, share, objective, tier, rule, routing, bound, certified of each
 fleets[].misses list            what of the promise is not shown to hold
 fleets[].fewer  object?         the same figures with fewer workers, which do not hold it
-fleets[].pools  list            worker, threads, policy, replicas, share, max_batch and max_queue of each pool
+fleets[].max_batch integer      most requests in a call
+fleets[].max_queue integer      requests that may wait
 explanation     text            why not one worker fewer
 verified[].what text            planned, with the front end (as probed), or served
 verified[].requests integer     requests of the stretch replayed
@@ -716,7 +717,7 @@ verified[].p99_s number?        latency of all requests, seconds
 kept            flag?           whether what was served kept the promise; null: not decided, or not verified
 verdict         text            by how much; empty where not verified
 scaling         object?         limits of workers that come with the load; null: all are always there
-reasons         object?         with --explain: fewer, alternatives, as_cheap, margins (docs/how-to/plan), and sentences
+reasons         object?         with --explain: fewer (verdict, misses, bounds, lateness) and sentences
 out             text?           service file written
 plots           list            plots written
 """,
@@ -757,7 +758,7 @@ verdict         text            by how much; empty where not verified
 out             text?           service file written; of models apart that of the first
 others          list            those of the other models apart
 scaling         object?         limits of workers that come with the load; null: all are always there
-reasons         object?         with --explain: fewer, alternatives, margins, by model (docs/how-to/plan), and sentences
+reasons         object?         with --explain: fewer, by model as in plan, and sentences
 plots           list            plots written
 """,
     "gen-switching-plan": """

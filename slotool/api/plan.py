@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
-from slotool.api.plan_models import NO_FRONT_END, NO_MIXED, NO_RULES
+from slotool.api.plan_models import NO_FRONT_END, NO_RULES
 from slotool.api.plan_single import single_plan
 from slotool.api.plan_tiers import Tolerance
 from slotool.api.planned import Plan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slotool.workloads import ArrivalTable
 
 # Of arguments that have no effect with models: why, where that is not of rules.
-_WHY_NOT = {"mixed": NO_MIXED, "front_end_ms": NO_FRONT_END}
+_WHY_NOT = {"front_end_ms": NO_FRONT_END}
 # Tried where nobody names any.
 POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
 
@@ -48,7 +48,6 @@ def plan(
     tolerance: Tolerance = None,
     objective: str | None = None,
     prices: Mapping[str, float] | None = None,
-    mixed: bool = False,
     reserve_ms: float = 2.0,
     max_workers: int = 1_000,
     quantile: float = 0.95,
@@ -97,8 +96,6 @@ def plan(
             that ``max_workers`` hold, and there is a fleet for each.
         objective: What requests save, ``"response-time"`` or ``"cost"``; None: whichever takes the cheaper fleet.
         prices: Price of a worker by type, in any unit; None, and for types left out: its threads.
-        mixed: Also try fleets of two types, pools of one service with a fixed share of the requests each; needs
-            several types.
         reserve_ms: Kept of each deadline for the network and the front end.
         max_workers: Of a fleet; of ``models``, of all their workers, be they shared or apart.
         quantile: Quantile of the latencies that policies plan with.
@@ -109,8 +106,7 @@ def plan(
         machine_cores: Cores of each machine, which workers fill one after the other; None: as many as this one has.
         front_end_ms: CPU time that the server itself spends on a request, besides its workers', as ``verify_s`` finds
             it: where workers take every core of the machine, calls take longer by its part of their time.
-        explain: Also find why not fewer workers, other types or policies of less cost, and what would have to change
-            (``Plan.reasons``): some dozens of further simulations.
+        explain: Also explain what one worker fewer misses of the promise, by how much and when (``Plan.reasons``).
         artifact: What is to be served; ``out`` needs it.
         out: Write a service file for ``slotool serve --config`` here.
         plots: Folder for plots (PNG) of attainment and accuracy by cost.
@@ -127,7 +123,7 @@ def plan(
         could be in time; ``judge()`` raises an error when none holds, or when what was served to verify it did not.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have, or ``mixed`` has but one type of workers.
+        ArgumentError: An argument has a value that it cannot have.
         InputError: The traffic is too short to show the promise, no such policy, or the latency table lacks a version
             of the rules or has no call of one example of it.
         TableError: A table cannot be read.
@@ -153,8 +149,7 @@ def plan(
     }  # fmt: skip
     if models is not None:
         unplanned = {
-            "rules": rules, "tolerance": tolerance, "objective": objective, "mixed": mixed or None,
-            "front_end_ms": front_end_ms or None,
+            "rules": rules, "tolerance": tolerance, "objective": objective, "front_end_ms": front_end_ms or None,
         }  # fmt: skip
         return _of_models(models, of_model, of_each=of_each, unplanned=unplanned, **of_all)
     return single_plan(
@@ -164,7 +159,6 @@ def plan(
         rules=rules,
         tolerance=tolerance,
         objective=objective,
-        mixed=mixed,
         front_end_ms=front_end_ms,
     )
 

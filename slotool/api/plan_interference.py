@@ -129,43 +129,39 @@ def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:
     from slotool.planning.interference import Placement
     from slotool.planning.service_text import is_gpu
 
-    for pool in fleet.pools:
-        if is_gpu(pool.worker):
-            continue
-        placement = search.placement or Placement(usable_cores(), {})
-        together = placement.per_machine(pool.worker, pool.replicas)
-        known = placement.interference.get(pool.worker.name)
-        takes_all = search.placement is not None and together * pool.worker.threads >= placement.cores
-        if takes_all and not placement.front_end_us:
-            yield (
-                f"the workers take all {placement.cores} cores of a machine, and the front end of their server takes a "
-                "part of these: plan with --front-end-ms, which --verify measures, or leave it a core",
-                False,
-            )
-        if together == 1:
-            continue
-        if known is None:
-            yield (
-                f"{together} workers share a machine, and are planned with the latency of one alone; --interference "
-                "says what they do to each other",
-                False,
-            )
-        elif together - 1 > known.max_co_runners:
-            yield (
-                f"{together} workers share a machine, and interference is known next to {known.max_co_runners} at "
-                "most: next to more it counts in proportion",
-                True,
-            )
+    pool = fleet.pool
+    if is_gpu(pool.worker):
+        return
+    placement = search.placement or Placement(usable_cores(), {})
+    together = placement.per_machine(pool.worker, pool.replicas)
+    known = placement.interference.get(pool.worker.name)
+    takes_all = search.placement is not None and together * pool.worker.threads >= placement.cores
+    if takes_all and not placement.front_end_us:
+        yield (
+            f"the workers take all {placement.cores} cores of a machine, and the front end of their server takes a "
+            "part of these: plan with --front-end-ms, which --verify measures, or leave it a core",
+            False,
+        )
+    if together == 1:
+        return
+    if known is None:
+        yield (
+            f"{together} workers share a machine, and are planned with the latency of one alone; --interference "
+            "says what they do to each other",
+            False,
+        )
+    elif together - 1 > known.max_co_runners:
+        yield (
+            f"{together} workers share a machine, and interference is known next to {known.max_co_runners} at "
+            "most: next to more it counts in proportion",
+            True,
+        )
 
 
 def with_raised_tables(search: FleetSearch, fleet: Fleet, out: Path) -> Fleet:
     """``fleet`` with latency tables beside ``out`` where its workers share machines: a server then plans with what the
     plan did."""
-    pools = [
-        with_raised_table(search, pool, out.with_name(f"{out.stem}-latency{number or ''}.parquet"))
-        for number, pool in enumerate(fleet.pools)
-    ]
-    return replace(fleet, pools=tuple(pools))
+    return replace(fleet, pool=with_raised_table(search, fleet.pool, out.with_name(f"{out.stem}-latency.parquet")))
 
 
 def with_raised_table(search: FleetSearch, pool: Pool, path: Path) -> Pool:

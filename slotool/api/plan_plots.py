@@ -24,11 +24,11 @@ MAX_POLICIES = 2
 def draw(
     search: FleetSearch, found: Sequence[Found], policies: Sequence[str], folder: Path, reporter: Reporter
 ) -> list[Path]:
-    """Fleets around the best of one kind of workers, and those of two kinds that hold; and the promise."""
+    """Draw fleets around the best one, and the promise."""
     from slotool.reports.plots import save_plots
     from slotool.reports.series.fleets import fleet_figures
 
-    name, rows = found[0].tried.pools[0].worker.profile.subject, _rows(search, found, policies, reporter)
+    name, rows = found[0].tried.pool.worker.profile.subject, _rows(search, found, policies, reporter)
     return save_plots(fleet_figures(name, rows, found[0].tried.cost, _promised(search.promise)), folder)
 
 
@@ -69,9 +69,7 @@ def draw_shared(
                 rows[name].append({"policy": chosen.pools[name].policy, "cost": fleet.cost, **asdict(verdict)})
             steps.advance()
         for name, pool in chosen.pools.items():
-            own = [
-                found.tried.pools[0] for found in apart[name] if found.tried.pools[0].worker.name == pool.worker.name
-            ]
+            own = [found.tried.pool for found in apart[name] if found.tried.pool.worker.name == pool.worker.name]
             for other in [each for each in own if each.policy != pool.policy][:MAX_POLICIES]:
                 for replicas in sizes_around(chosen.replicas):
                     fleet = search.served({**chosen.pools, name: other}, replicas, 1)
@@ -89,20 +87,16 @@ def _rows(
 ) -> list[dict[str, Any]]:
     from slotool.planning.fleet_search import around
 
-    around_it = next(each.tried for each in found if len(each.tried.pools) == 1)
-    pool = around_it.pools[0]
+    chosen = found[0].tried
+    pool = chosen.pool
     others = [name for name in search.policies(pool.worker, policies) if not name.startswith("fixed")]
     tried = list(dict.fromkeys([pool.policy, *others]))
     rows = []
     with reporter.progress("fleets around the plan") as steps:
-        for fleet in around(search, around_it, tried):
+        for fleet in around(search, chosen, tried):
             figures = asdict(fleet.verdict)
-            rows.append({"policy": fleet.pools[0].policy, "cost": fleet.cost, **figures})
+            rows.append({"policy": fleet.pool.policy, "cost": fleet.cost, **figures})
             steps.advance()
-    for each in sorted(
-        (each for each in found if len(each.tried.pools) > 1 and each.holds), key=lambda f: f.tried.cost
-    ):
-        rows.append({"policy": "two kinds of workers", "cost": each.tried.cost, **asdict(each.tried.verdict)})
     return rows
 
 

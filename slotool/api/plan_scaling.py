@@ -17,7 +17,7 @@ def scaling_limits(search: FleetSearch, fleet: Fleet) -> ScalingLimits | None:
     """For a service file of this machine's worker processes; None where all workers are to be there always."""
     from slotool.planning.scaling import limits_of
 
-    if len(fleet.pools) > 1 or not _may_come(fleet.pools[0], search.requests):
+    if not _may_come(fleet.pool, search.requests):
         return None
     return limits_of(search, fleet, search.whole)
 

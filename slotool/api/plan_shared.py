@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import devices_of, name_of
-from slotool.api.plan_explained import reasons_of, what_would_hold
+from slotool.api.plan_explained import why_not, why_not_shared
 from slotool.api.plan_inputs import require_any_here, require_points, why_not_here
 from slotool.api.plan_interference import named_interference, note_sharing
 from slotool.api.plan_models import PlannedModel, models_by_name, require_files
 from slotool.api.plan_plots import draw_apart, draw_shared
 from slotool.api.plan_shared_demands import demands_of, why_none
-from slotool.api.plan_shared_explained import shared_reasons_of, why_not_shared
 from slotool.api.planned_shared import SharedPlan, apart_row, shared_row, why_shared
 from slotool.api.progress import Reporter
 from slotool.errors import ArgumentError, InputError
@@ -73,7 +72,7 @@ def shared_plan(
     plan = SharedPlan(rows, facts, why_shared(found, apart, search))
     best = found[0] if plan.holds and rows[0]["kind"] == "shared" else None
     if explain:
-        plan = replace(plan, reasons=_reasons(search, best, found, apart, reporter))
+        plan = replace(plan, reasons=_reasons(search, best, found, apart))
     if not plan.holds:
         return plan
     _note_sharing(search, best, apart, reporter)
@@ -115,19 +114,17 @@ def _reasons(
     best: SharedFound | None,
     found: Sequence[SharedFound],
     apart: Mapping[str, Sequence[Found]],
-    reporter: Reporter,
 ) -> dict[str, Any]:
     """Why the plan is ``best``, a fleet that the models share; or without one, why they do not share, and why the
     fleets of the models are as they are; or of those that none keeps the promise of, what would."""
     if best is not None and not search.is_of_one:
-        return shared_reasons_of(search, found, apart, reporter)
-    why = why_not_shared(search, found[0], reporter) if found and not search.is_of_one else {"sentences": []}
+        return why_not_shared(search, best.fewer)
+    why = why_not_shared(search, found[0].tried) if found and not search.is_of_one else {"fewer": None, "sentences": []}
     failing = [name for name, own in apart.items() if not own[0].holds]
     is_too_much = not failing and sum(own[0].tried.replicas for own in apart.values()) > search.max_workers
     models = {}
     for name in failing or ([] if is_too_much else apart):
-        explained = what_would_hold if failing else reasons_of
-        models[name] = explained(search.alone[name], apart[name], reporter)
+        models[name] = why_not(search.alone[name], apart[name][0].tried if failing else apart[name][0].fewer)
     shared = "shared: " if len(apart) > 1 else ""
     sentences = [f"{shared}{said}" for said in why["sentences"]]
     sentences += [f"{name}: {said}" for name, own in models.items() for said in own["sentences"]]

@@ -46,17 +46,18 @@ def write_services(
         limits = shared_scaling_limits(search, best.tried)
         scaling = None if limits is None else scaling_of(limits)
         texts[out] = _shared_text(out, entries, search, best.tried, raised_pools(out, search, best.tried), limits)
-        remarks.append(cluster_remark(best.tried.alike))
+        remarks.append(cluster_remark(best.tried.alike.pool))
     else:
         own_limits = {}
         for number, (name, found) in enumerate(apart.items()):
             own, fleet, files = search.alone[name], found[0].tried, _files(entries[name])
             path = out.with_name(f"{out.stem}-{file_part(name, number)}{out.suffix}")
-            queues = [own.max_queue(pool) for pool in fleet.pools]
             own_limits[name] = scaling_limits(own, fleet)
             fleet = with_raised_tables(own, fleet, path)
-            texts[path] = service_text(fleet, own.promise, out.parent, files, {}, queues, own_limits[name])
-            remarks.append(cluster_remark(fleet))
+            texts[path] = service_text(
+                fleet, own.promise, out.parent, files, {}, own.max_queue(fleet.pool), own_limits[name]
+            )
+            remarks.append(cluster_remark(fleet.pool))
         scaling = _scaling_apart(own_limits)
     for remark in filter(None, remarks):
         reporter.warn(remark)
@@ -134,7 +135,7 @@ def verified_together(
     try:
         return _verified(service, entries, search, fleet, verify_s, reporter)
     except InputError as error:
-        if runs_here(*fleet.alike.pools):
+        if runs_here(fleet.alike.pool):
             raise
         return [], (None, f"not verified: the plan needs more cores than this machine has; {error}")
 
@@ -254,7 +255,7 @@ def _front_end(
     found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
     found = replace(found, cpu_us=cpu_us, client_us=client_us)
     found = with_warm_up(found, alone.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
-    return verification.with_bursts(alone, [pool], [found], bursts)[0]
+    return verification.with_bursts(alone, pool, found, bursts)
 
 
 def _probe(name: str, entry: PlannedModel, pool: Pool, url: str, reporter: Reporter) -> RequestLog:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath, as_list, devices_of, loaded, name_of
-from slotool.api.plan_explained import reasons_of, what_would_hold
+from slotool.api.plan_explained import why_not
 from slotool.api.plan_inputs import DURATION_S, of_shares, require_any_here, require_points, why_not_here
 from slotool.api.plan_interference import named_interference, note_sharing, placement_of, with_raised_tables
 from slotool.api.plan_plots import draw
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.planning.fleet import Fleet, Found
     from slotool.planning.fleet_search import FleetSearch
-    from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
     from slotool.planning.scaling import ScalingLimits
     from slotool.planning.worker import WorkerType
@@ -51,7 +50,6 @@ def single_plan(
     tolerance: Tolerance,
     objective: str | None,
     prices: Mapping[str, float],
-    mixed: bool,
     reserve_ms: float,
     max_workers: int,
     quantile: float,
@@ -91,8 +89,6 @@ def single_plan(
         require_points(Path(str(artifact)), workers)
     if verify_s is not None:
         require_any_here(workers, reporter)
-    if mixed and len(workers) == 1:
-        raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
     arrival_s = _arrivals(arrivals, rate, seed)
     make = partial(_search, arrival_s, promise, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
     cancels = None if artifact is None or rule_set is None else _ends_at_once(artifact)
@@ -124,19 +120,18 @@ def single_plan(
         "seed": seed,
         "verify_s": verify_s,
     }
-    found = _found(search, workers, names, mixed, reporter)
+    found = _found(search, workers, names, reporter)
     if not found:
         cause = search.why_nothing_fits(workers)
         why = {"sentences": [f"nothing to explain: no fleet holds, because {cause}"]} if explain else None
         return Plan([], facts, f"no fleet keeps the promise: {cause}", reasons=why)
     best = found[0]
     fleets = [fleet_row(each, promise, search) for each in found]
-    explanation = explained(best, promise, found, mixed)
+    explanation = explained(best, promise, found)
+    why = why_not(search, best.fewer if best.holds else best.tried) if explain else None
     if not best.holds:
-        why = what_would_hold(search, found, reporter) if explain else None
         return Plan(fleets, facts, explanation, reasons=why)
     note_sharing({"": (search, best.tried)}, reporter)
-    why = reasons_of(search, found, reporter) if explain else None
     drawn = [] if plots is None else draw(search, found, names, plots, reporter)
     files = {"outcomes": outcomes, "rules": rules}
     limits = None if out is None else _write_service(out, best.tried, search, artifact, files, reporter)
@@ -157,8 +152,8 @@ def _verified(
     asked."""
     if verify_s is None or out is None:
         return [], None, ""
-    if missing := [pool.worker.device for pool in fleet.pools if why_not_here(pool.worker)]:
-        return [], None, f"not verified: the plan needs {missing[0]}, which is not here"
+    if why_not_here(fleet.pool.worker):
+        return [], None, f"not verified: the plan needs {fleet.pool.worker.device}, which is not here"
     verified, (kept, verdict) = verified_plan(out, search, fleet, verify_s, data, reporter)
     return verified, kept, verdict
 
@@ -181,13 +176,13 @@ def _search(
     objective: str | None,
     cancels: bool,
     **settings: Any,
-) -> MixedFleetSearch:
+) -> FleetSearch:
     """Of fleets under policies or, with ``rules``, of those that answer by them."""
-    from slotool.planning.mixed import MixedFleetSearch
+    from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.tiers import TierFleetSearch
 
     if rules is None or outcomes is None:
-        return MixedFleetSearch(arrival_s, promise, outcomes=outcomes, **settings)
+        return FleetSearch(arrival_s, promise, outcomes=outcomes, **settings)
     asked = mixes(rules, tolerance, objective)
     return TierFleetSearch(
         arrival_s, promise, rules, outcomes, asked, strictest=tolerance is None, cancels=cancels, **settings
@@ -202,11 +197,9 @@ def _ends_at_once(artifact: FilePath) -> bool:
     return type(model).set_cancellation_check is not ElasticModel.set_cancellation_check
 
 
-def _found(
-    search: MixedFleetSearch, workers: Sequence[WorkerType], names: Sequence[str], mixed: bool, reporter: Reporter
-) -> list[Found]:
-    """The smallest fleet of each type and policy, and cheaper ones of two types if ``mixed``; the best first. None
-    where no policy can answer in time, or is accurate enough, on any type."""
+def _found(search: FleetSearch, workers: Sequence[WorkerType], names: Sequence[str], reporter: Reporter) -> list[Found]:
+    """Return the smallest fleet of each type and policy, the best first; none where no policy can answer in time, or is
+    accurate enough, on any type."""
     from slotool.planning.fleet_search import confirm
 
     asked = [(worker, policy) for worker in workers for policy in search.policies(worker, names)]
@@ -222,13 +215,7 @@ def _found(
             found.append(search.cheapest(worker, policy))
             steps.advance()
     with reporter.progress("fleets confirmed") as steps:
-        found = confirm(search, found, steps.advance)
-    if not mixed:
-        return found
-    with reporter.progress("fleets of two kinds") as steps:
-        cheaper = search.mixed(found, steps.advance)
-    with reporter.progress("fleets confirmed") as steps:
-        return confirm(search, [*found, *cheaper], steps.advance)
+        return confirm(search, found, steps.advance)
 
 
 def _require_files(artifact: Any, latency: Any, outcomes: Any, rules: Any) -> None:
@@ -303,11 +290,11 @@ def _write_service(
         "artifact": Path(str(artifact)),
         **{key: Path(str(path)) for key, path in files.items() if path is not None},
     }
-    if remark := cluster_remark(fleet):
+    if remark := cluster_remark(fleet.pool):
         reporter.warn(remark)
     limits = scaling_limits(search, fleet)
     fleet = with_raised_tables(search, fleet, out)
-    terms, max_queues = search.terms(fleet.pools[0]), [search.max_queue(pool) for pool in fleet.pools]
+    terms, max_queue = search.terms(fleet.pool), search.max_queue(fleet.pool)
     with whole_file(out) as file:
-        file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queues, limits))
+        file.write_text(service_text(fleet, search.promise, out.parent, named, terms, max_queue, limits))
     return limits

@@ -44,7 +44,7 @@ def verified_plan(
     try:
         return _verified(service, search, fleet, verify_s, data, reporter)
     except InputError as error:
-        if runs_here(*fleet.pools):
+        if runs_here(fleet.pool):
             raise
         return [], (None, f"not verified: the plan needs more cores than this machine has; {error}")
 
@@ -60,7 +60,7 @@ def _verified(
     """Figures of the busiest stretch of the traffic: as planned, as planned had the front end been known, and as this
     machine serves it; and whether that keeps the promise.
 
-    What calls take beyond the table is probed of a server of each pool; one server of all gets bursts and traffic.
+    One server gets bursts, probes of what calls take beyond the table, and the traffic.
     """
     from slotool.api.loadtest import loadtest
     from slotool.planning import front_end, verification
@@ -68,48 +68,34 @@ def _verified(
     from slotool.planning.traffic import Traffic
 
     traffic = Traffic.whole(search.busiest_s(verify_s))
-    promised = search.served(fleet.pools, VERIFIED, traffic).verdict
+    pool = fleet.pool
+    promised = search.served(pool, VERIFIED, traffic).verdict
     deadline_ms = search.promise.deadline_us / 1e3
     cores = usable_cores()
-    takes_all = sum(pool.replicas * pool.worker.threads for pool in fleet.pools) >= cores
+    takes_all = pool.replicas * pool.worker.threads >= cores
     split = examples_sent(search.outcomes, data)
     sent = partial(loadtest, data=data, split=split, deadline_ms=deadline_ms, progress=reporter)
-    # Several pools have the same terms.
-    asked = partial(sent, **search.terms(fleet.pools[0]))
+    asked = partial(sent, **search.terms(pool))
     bursts_at = _at(front_end.burst_times_s(deadline_ms / 1e3))
-    served = ["--config", str(service), "--port", "0"]
-    if len(fleet.pools) == 1:
-        # All workers that were planned, also where they are to come with the load: the stretch begins at its peak.
-        served += ["--replicas", str(fleet.pools[0].replicas)]
-    front_ends: list[FrontEnd] = []
-    for pool in fleet.pools if len(fleet.pools) > 1 else ():
-        fastest = _fastest(pool, [*served, "--pool", pool.worker.name], sent)
-        with RunningServer([*served, "--pool", pool.worker.name]) as server:
-            asked(server.url, arrivals=bursts_at)
-            front_ends.append(_probed(pool, search, server.url, sent, fastest))
-    fastest = None if front_ends else _fastest(fleet.pools[0], served, sent)
+    # All workers that were planned, also where they are to come with the load: the stretch begins at its peak.
+    served = ["--config", str(service), "--port", "0", "--replicas", str(pool.replicas)]
+    fastest = _fastest(pool, served, sent)
     with RunningServer(served) as server:
         spent = front_end.CpuTime(server.process_id)
         bursts = asked(server.url, arrivals=bursts_at).log
         cpu_us, client_us = spent.each_us(len(bursts.rows))
-        for pool in () if front_ends else fleet.pools:
-            front_ends.append(_probed(pool, search, server.url, sent, fastest))
-        front_ends = [replace(each, cpu_us=cpu_us, client_us=client_us) for each in front_ends]
-        front_ends = verification.with_bursts(search, fleet.pools, front_ends, bursts)
-        for pool, found in zip(fleet.pools, front_ends, strict=True):
-            reporter.note(f"the front end{f' of {pool.worker.name}' if len(front_ends) > 1 else ''} takes {found}")
+        probed = replace(_probed(pool, search, server.url, sent, fastest), cpu_us=cpu_us, client_us=client_us)
+        probed = verification.with_bursts(search, pool, probed, bursts)
+        reporter.note(f"the front end takes {probed}")
         if takes_all:
-            spent_us = front_ends[0].cpu_us, front_ends[0].client_us
-            reporter.note(cores_shared(spent_us, traffic.rate_per_s, cores))
+            reporter.note(cores_shared((cpu_us, client_us), traffic.rate_per_s, cores))
         logs = [asked(server.url, arrivals=_at(traffic.arrival_s)).log]
-    # Pools of two kinds are simulated apart: when all workers are busy is not known of them.
-    whole = cores if takes_all and len(fleet.pools) == 1 else None
-    with_front_end = partial(verification.planned, cores=whole)
+    with_front_end = verification.planned(search, pool, VERIFIED, traffic, probed, cores if takes_all else None)
     planned = {"attainment": promised.attainment, "accuracy": promised.accuracy, "p99_s": promised.p99_us / 1e6}
     verdict = verification.verdict(search.promise, planned, logs)
     figures = [
         {"what": "planned", "requests": len(traffic.arrival_s), **planned},
-        {"what": FRONT_END, **with_front_end(search, fleet.pools, VERIFIED, traffic, front_ends)},
+        {"what": FRONT_END, **with_front_end},
         {"what": "served", **verification.served(logs)},
     ]
     return figures, (verdict.kept, verdict.sentence)

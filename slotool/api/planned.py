@@ -112,9 +112,9 @@ def fleet_row(found: Found, promise: Promise, search: FleetSearch) -> dict[str, 
         verdict = found.fewer.verdict
         fewer = {"replicas": found.fewer.replicas, **asdict(verdict), "misses": verdict.misses(promise)}
     return {
-        "worker": " + ".join(pool.worker.name for pool in fleet.pools),
-        "threads": fleet.pools[0].worker.threads if len(fleet.pools) == 1 else None,
-        "policy": " + ".join(pool.policy for pool in fleet.pools),
+        "worker": fleet.pool.worker.name,
+        "threads": fleet.pool.worker.threads,
+        "policy": fleet.pool.policy,
         "replicas": fleet.replicas,
         "cost": fleet.cost,
         "holds": found.holds,
@@ -123,43 +123,25 @@ def fleet_row(found: Found, promise: Promise, search: FleetSearch) -> dict[str, 
         "misses": fleet.verdict.misses(promise),
         "tiers": search.promised(fleet),
         "fewer": fewer,
-        "pools": [
-            {
-                "worker": pool.worker.name,
-                "threads": pool.worker.threads,
-                "policy": pool.policy,
-                "replicas": pool.replicas,
-                "share": pool.share,
-                "max_batch": pool.max_batch,
-                "max_queue": search.max_queue(pool),
-            }
-            for pool in fleet.pools
-        ],
+        "max_batch": fleet.pool.max_batch,
+        "max_queue": search.max_queue(fleet.pool),
     }
 
 
 def _limits(row: Mapping[str, Any]) -> str:
-    """What a service of each pool of workers is to be started with."""
+    """Return what a service of the fleet is to be started with."""
     how = "by each request's own tier" if row["tiers"] else "at their fastest point"
-    return "; ".join(
-        (f"{pool['worker']} ({pool['share']:.1%} of the requests): " if len(row["pools"]) > 1 else "")
-        + f"{_batches(pool)}a queue of up to {pool['max_queue']:,} requests, as many as "
-        f"the workers can answer within a deadline {how}, and no more than a server reads in that time"
-        for pool in row["pools"]
+    batches = f"batches of up to {row['max_batch']:,}" if row["max_batch"] > 1 else "no batches"
+    return (
+        f"{batches}, a queue of up to {row['max_queue']:,} requests, as many as the workers can answer within a "
+        f"deadline {how}, and no more than a server reads in that time"
     )
 
 
-def _batches(pool: Mapping[str, Any]) -> str:
-    return f"batches of up to {pool['max_batch']:,}, " if pool["max_batch"] > 1 else "no batches, "
-
-
-def explained(best: Found, promise: Promise, found: Sequence[Found], mixed: bool = False) -> str:
-    """Why not one worker fewer and, of the strictest tier that holds, why not a stricter one. ``mixed``: fleets of two
-    types were tried too."""
+def explained(best: Found, promise: Promise, found: Sequence[Found]) -> str:
+    """Why not one worker fewer and, of the strictest tier that holds, why not a stricter one."""
     stricter = [each for each in found if best.holds and not each.holds and each.rank < best.rank]
     said = _explained(best, promise, found)
-    if mixed and best.holds and len(best.tried.pools) == 1:
-        said += "; no fleet of two types that holds is cheaper"
     if not stricter:
         return said
     closest = max(stricter, key=lambda each: (each.rank, -each.tried.verdict.shortfall(promise)))

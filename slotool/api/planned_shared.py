@@ -143,7 +143,7 @@ def shared_row(found: SharedFound, search: SharedFleetSearch) -> dict[str, Any]:
 def apart_row(apart: Mapping[str, Sequence[Found]], search: SharedFleetSearch) -> dict[str, Any]:
     """What is said of a fleet for each model."""
     fleets = {name: found[0].tried for name, found in apart.items()}
-    workers = {fleet.pools[0].worker.name: fleet.pools[0].worker.threads for fleet in fleets.values()}
+    workers = {fleet.pool.worker.name: fleet.pool.worker.threads for fleet in fleets.values()}
     replicas = sum(fleet.replicas for fleet in fleets.values())
     busy = sum(fleet.replicas * fleet.verdict.utilisation for fleet in fleets.values())
     return {
@@ -158,10 +158,10 @@ def apart_row(apart: Mapping[str, Sequence[Found]], search: SharedFleetSearch) -
         "models": [
             {
                 "model": name,
-                "worker": fleet.pools[0].worker.name,
+                "worker": fleet.pool.worker.name,
                 "replicas": fleet.replicas,
-                "policy": fleet.pools[0].policy,
-                "max_batch": fleet.pools[0].max_batch,
+                "policy": fleet.pool.policy,
+                "max_batch": fleet.pool.max_batch,
                 "holds": apart[name][0].holds,
                 **asdict(fleet.verdict),
                 "misses": fleet.verdict.misses(search.promises[name]),
@@ -221,9 +221,9 @@ def _fleet(found: SharedFound, search: SharedFleetSearch) -> str:
 
 def _together(fleets: Sequence[Fleet]) -> str:
     """``2 + 1 workers of 1 thread``, or each with its type where they differ."""
-    types = {fleet.pools[0].worker.name for fleet in fleets}
+    types = {fleet.pool.worker.name for fleet in fleets}
     if len(types) > 1:
-        return " + ".join(f"{fleet.replicas:,} of {fleet.pools[0].worker.name}" for fleet in fleets) + " workers"
+        return " + ".join(f"{fleet.replicas:,} of {fleet.pool.worker.name}" for fleet in fleets) + " workers"
     replicas = " + ".join(f"{fleet.replicas:,}" for fleet in fleets)
     return f"{replicas} worker{'' if replicas == '1' else 's'} of {min(types)}"
 

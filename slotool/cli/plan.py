@@ -60,7 +60,6 @@ def plan(
         list[str] | None,
         _fleet("--price", help="Of a worker: '2 threads=0.08'.", show_default="its threads"),
     ] = None,
-    mixed: Annotated[bool, _fleet("--mixed", help="Also try fleets of two types behind one port.")] = False,
     reserve_ms: Annotated[
         float, _fleet("--reserve-ms", min=0.0, help="Of each deadline, for network and front end.")
     ] = 2.0,
@@ -77,7 +76,7 @@ def plan(
     front_end_ms: Annotated[
         float, _fleet("--front-end-ms", min=0.0, help="CPU time a request takes the server itself.")
     ] = 0.0,
-    explain: Annotated[bool, _result("--explain", help="Say why not fewer or other workers, and what limits.")] = False,
+    explain: Annotated[bool, _result("--explain", help="Say what one worker fewer misses, and when.")] = False,
     artifact: Annotated[Path | None, _result("--artifact", help="What --out is to serve.", show_default=False)] = None,
     out: Annotated[Path | None, _result("--out", "-o", help="Write a service file here.", show_default=False)] = None,
     plots: Annotated[
@@ -135,7 +134,6 @@ def plan(
         tolerance=parse_tolerance(tolerance),
         objective=objective,
         prices=_prices(price or []),
-        mixed=mixed,
         reserve_ms=reserve_ms,
         max_workers=max_workers,
         quantile=quantile,

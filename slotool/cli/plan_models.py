@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from slotool.api.plan_models import NO_FRONT_END, NO_MIXED, NO_RULES
+from slotool.api.plan_models import NO_FRONT_END, NO_RULES
 from slotool.cli.commands import config_file, refuse_without_effect, stated_in
 
 # Of a model, what may be a file.
@@ -21,7 +21,6 @@ def refuse_with_models() -> None:
         ("latency", "artifact", "outcomes", "subject"), "with [[models]], each of which states its own"
     )
     refuse_without_effect(("rules", "tolerance", "objective"), f"with [[models]]: {NO_RULES}")
-    refuse_without_effect(("mixed",), f"with [[models]]: {NO_MIXED}")
     refuse_without_effect(("front_end_ms",), f"with [[models]]: {NO_FRONT_END}")
 
 

@@ -1,4 +1,4 @@
-"""A fleet: pools of workers, what the simulation says of it, and what a search found of its kind."""
+"""A fleet: workers of one type, what the simulation says of it, and what a search found of its kind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from slotool.planning.worker import WorkerType
 
 @dataclass(frozen=True)
 class Pool:
-    """``replicas`` workers of one type behind one queue, under one policy; ``share`` of the requests come to it."""
+    """``replicas`` workers of one type behind one queue, under one policy."""
 
     worker: WorkerType
     policy: str
     replicas: int
-    share: float = 1.0
 
     @property
     def cost(self) -> float:
@@ -23,7 +22,7 @@ class Pool:
 
     @property
     def max_batch(self) -> int:
-        """The most requests in a call."""
+        """Largest number of requests in a call."""
         return int(self.worker.profile.grid.sizes[-1])
 
     def __str__(self) -> str:
@@ -33,28 +32,26 @@ class Pool:
 
 @dataclass(frozen=True)
 class Fleet:
-    """One pool of workers, or several that share the requests, and what the simulation says of them."""
+    """A pool of workers that serves one model, and what the simulation says of it."""
 
-    pools: tuple[Pool, ...]
+    pool: Pool
     verdict: Verdict
 
     @property
     def cost(self) -> float:
-        return sum(pool.cost for pool in self.pools)
+        return self.pool.cost
 
     @property
     def replicas(self) -> int:
-        return sum(pool.replicas for pool in self.pools)
+        return self.pool.replicas
 
     def __str__(self) -> str:
-        if len(self.pools) == 1:
-            return str(self.pools[0])
-        return " and ".join(f"{pool} for {pool.share:.1%} of the requests" for pool in self.pools)
+        return str(self.pool)
 
 
 @dataclass(frozen=True)
 class Found:
-    """``tried``: the smallest fleet of its types and policies that ``holds`` the promise; where none does, the largest
+    """``tried``: the smallest fleet of its type and policy that ``holds`` the promise; where none does, the largest
     one tried. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on
     more of long traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs. ``most``: where no
     point has the promised accuracy, how near the nearest comes; ``limited``: more workers would come no closer.

@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.pool_service import BatchingService, Service
-from slotool.planning.promise import Judge, Part, Promise, Verdict
+from slotool.planning.promise import Judge, Promise, Verdict
 from slotool.planning.sizes import bisected, smallest
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import FixedBatching, make_policy
-from slotool.scheduling.shares import dealt_out
-from slotool.simulation import Scenario
+from slotool.simulation import Scenario, SimulationResult
 from slotool.simulation.overhead import Overhead
 from slotool.tables import OutcomeTable
 
@@ -109,20 +107,6 @@ class FleetSearch:
         """What is left of a deadline for waiting and computing."""
         return self._deadline_us
 
-    def with_deadline(self, deadline_us: float, policies_as_promised: bool = False) -> Self:
-        """The same search under another deadline. ``policies_as_promised``: with policies made for this one's."""
-        other = copy(self)
-        other.promise = replace(self.promise, deadline_us=deadline_us)
-        other._deadline_us = self._deadline_us - self.promise.deadline_us + deadline_us
-        if not policies_as_promised:
-            other._made = {}
-        return other
-
-    def plans_by_deadline(self, pools: Sequence[Pool]) -> bool:
-        """Whether policies of ``pools`` are made for one deadline, and so are others under another."""
-        placed = [(self.placed(pool.worker, pool.replicas), pool.policy) for pool in pools]
-        return any(self._service(*each).plans_by_deadline for each in placed)
-
     @cached_property
     def _searched(self) -> Traffic:
         return Traffic.sampled(self._arrival_s, MAX_SEARCHED, self._deadline_us / 1e6)
@@ -140,13 +124,9 @@ class FleetSearch:
         """``worker`` as one of so many, which may share its machine."""
         return worker if self.placement is None else self.placement.placed(worker, replicas)
 
-    def longer(self, pools: Sequence[Pool], rate_per_s: float) -> float:
-        """How many times as long calls take while all workers are busy, at this rate of requests; see ``Placement``.
-
-        Pools of two kinds count as on machines of their own."""
-        if self.placement is None or len(pools) > 1:
-            return 1.0
-        return self.placement.longer(pools[0].worker, pools[0].replicas, rate_per_s)
+    def longer(self, pool: Pool, rate_per_s: float) -> float:
+        """Return how many times as long calls take while all workers are busy, at this rate of requests."""
+        return 1.0 if self.placement is None else self.placement.longer(pool.worker, pool.replicas, rate_per_s)
 
     def fits(self, pool: Pool) -> bool:
         """Whether a call may begin that is over within a deadline."""
@@ -212,7 +192,7 @@ class FleetSearch:
     def confirmed(self, found: Found) -> Found:
         """The same on more of the traffic, with latencies drawn anew; also of what does not hold, whose figures then
         are those of that size whatever else was tried."""
-        (pool,) = found.tried.pools
+        pool = found.tried.pool
         run = partial(self._alike, pool.worker, pool.policy, 1, self._confirming)
         again = run(pool.replicas)
         if not found.holds and (found.most is not None or not self._holds(again)):
@@ -228,7 +208,7 @@ class FleetSearch:
         if self.placement is None:
             return Found(grown.fewer, holds=False, limited=grown.limited)
         fewer, nearest = first, grown.fewer
-        for replicas in self.placement.sizes(first.pools[0].worker, first.replicas, self.max_workers):
+        for replicas in self.placement.sizes(first.pool.worker, first.replicas, self.max_workers):
             tried = run(replicas)
             if self._enough(tried):
                 found = bisected(run, fewer, tried, self._enough)
@@ -244,7 +224,7 @@ class FleetSearch:
 
     def _distance(self, fleet: Fleet) -> tuple[bool, float]:
         """Of what does not hold, from the promise: what is simulated of calls that do not fit says nothing."""
-        return not all(map(self.fits, fleet.pools)), fleet.verdict.shortfall(self.promise)
+        return not self.fits(fleet.pool), fleet.verdict.shortfall(self.promise)
 
     def at(self, worker: WorkerType, policy: str, replicas: int, arrival_s: np.ndarray | None = None) -> Fleet:
         """A fleet of this size, under what confirms, or under other arrivals."""
@@ -259,41 +239,26 @@ class FleetSearch:
         busiest: np.ndarray = times_s[first : ends[first]] - times_s[first]
         return busiest
 
-    def served(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> Fleet:
-        """These pools under ``traffic``. ``draw``: of the latencies."""
-        return Fleet(tuple(pools), self.judged(self.parts(pools, draw, traffic), traffic))
+    def served(self, pool: Pool, draw: int, traffic: Traffic) -> Fleet:
+        """Simulate ``pool`` under ``traffic``. ``draw``: of the latencies."""
+        return Fleet(pool, self.judged(self.run(pool, draw, traffic), traffic))
 
-    def judged(self, parts: Sequence[Part], traffic: Traffic) -> Verdict:
-        """What these parts of ``traffic`` show of the promise."""
-        return self._judge(parts, traffic.counted)
+    def judged(self, result: SimulationResult, traffic: Traffic) -> Verdict:
+        """Return what the simulation of ``traffic`` shows of the promise."""
+        return self._judge(result, traffic.counted)
 
-    def parts(
-        self, pools: Sequence[Pool], draw: int, traffic: Traffic, overheads: Sequence[Overhead] = ()
-    ) -> list[Part]:
-        """What the simulation makes of the requests of each pool.
-
-        ``overheads``: per pool, in place of what the plan keeps of each deadline.
-        """
-        parts = []
-        kept_us = self.promise.deadline_us - self._deadline_us
-        overheads = overheads or [Overhead(kept_us, all_busy=self.longer(pools, traffic.rate_per_s))] * len(pools)
-        shares = self.shared_out(pools, traffic)
-        for pool, at, overhead in zip(pools, shares, overheads, strict=True):
-            service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
-            deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
-            scenario = Scenario.of(traffic.arrival_s[at], deadline_us / 1e6, pool.replicas)
-            parts.append(Part(service.run(scenario, self.seed + draw, overhead), at, pool.replicas))
-        return parts
-
-    def shared_out(self, pools: Sequence[Pool], traffic: Traffic) -> list[np.ndarray]:
-        """Per pool the places in ``traffic`` of its requests, int64: each gets its share in turn, as in ``serve``."""
-        if len(pools) == 1:
-            return [np.arange(len(traffic.arrival_s))]
-        of = dealt_out([pool.share for pool in pools], len(traffic.arrival_s))
-        return [np.flatnonzero(of == number) for number in range(len(pools))]
+    def run(self, pool: Pool, draw: int, traffic: Traffic, overhead: Overhead | None = None) -> SimulationResult:
+        """Simulate ``pool``. ``overhead``: in place of what the plan keeps of each deadline."""
+        if overhead is None:
+            kept_us = self.promise.deadline_us - self._deadline_us
+            overhead = Overhead(kept_us, all_busy=self.longer(pool, traffic.rate_per_s))
+        service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
+        deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
+        scenario = Scenario.of(traffic.arrival_s, deadline_us / 1e6, pool.replicas)
+        return service.run(scenario, self.seed + draw, overhead)
 
     def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
-        return self.served([Pool(worker, policy, replicas)], draw, traffic)
+        return self.served(Pool(worker, policy, replicas), draw, traffic)
 
     def _service(self, worker: WorkerType, policy: str) -> Service:
         key = worker.name, policy
@@ -315,7 +280,7 @@ class FleetSearch:
         return BatchingService(make_policy(policy, grid, deadline_us), worker.profile, worker.beside)
 
     def _holds(self, fleet: Fleet) -> bool:
-        return all(map(self.fits, fleet.pools)) and not fleet.verdict.misses(self.promise)
+        return self.fits(fleet.pool) and not fleet.verdict.misses(self.promise)
 
     def _enough(self, fleet: Fleet) -> bool:
         """Whether more workers would not help: what a search grows a fleet to."""
@@ -362,10 +327,10 @@ def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
 
 
 def around(search: FleetSearch, chosen: Fleet, policies: Sequence[str]) -> Iterator[Fleet]:
-    """Fleets of the type of the chosen one's first pool, from half its size to twice it, under each policy."""
+    """Fleets of the type of the chosen one, from half its size to twice it, under each policy."""
     for policy in policies:
         for replicas in sizes_around(chosen.replicas):
-            yield search.at(chosen.pools[0].worker, policy, replicas)
+            yield search.at(chosen.pool.worker, policy, replicas)
 
 
 def sizes_around(replicas: int) -> list[int]:

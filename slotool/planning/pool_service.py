@@ -29,10 +29,7 @@ def all_busy(cpu_us: float, rate_per_s: float, cores: int) -> float:
 
 class Service(Protocol):
     """What one kind of workers makes of requests under one policy. ``fastest_us``: below it no deadline lets a call
-    begin; ``points``: all it could answer with; ``plans_by_deadline``: as of ``BatchingPolicy``."""
-
-    @property
-    def plans_by_deadline(self) -> bool: ...
+    begin; ``points``: all it could answer with."""
 
     @property
     def fastest_us(self) -> float: ...
@@ -53,7 +50,6 @@ class BatchingService:
         self._times = ServiceTimes.colocated(
             [ServiceTimes.sampled(policy.grid, each) for each in beside or (profile.samples_us,)]
         )
-        self.plans_by_deadline = policy.plans_by_deadline
         self.fastest_us = policy.grid.fastest_us
         self.points: Points = policy.grid
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,15 +122,6 @@ class Reach:
         return f"nothing reaches an accuracy of {promise.accuracy:g}; the best, {name}, has {self.accuracy:.4f}{bound}"
 
 
-@dataclass(frozen=True)
-class Part:
-    """Requests that one pool of workers served: ``at``: int64 [m], their places in the traffic."""
-
-    result: SimulationResult
-    at: np.ndarray
-    workers: int
-
-
 class Judge:
     """Says what simulations show of a promise. ``outcomes``: examples that the accuracies were estimated on, whose
     own sampling error then counts, with that of the attainment; None: the accuracies count as known."""
@@ -152,37 +142,28 @@ class Judge:
                 f"{promise.confidence:g}, even without a miss; {least:,} can"
             )
 
-    def __call__(self, parts: Sequence[Part], counted: np.ndarray) -> Verdict:
-        """The verdict over the requests that ``counted``, bool [n], names."""
-        in_time, right, took_us = np.zeros(len(counted), dtype=bool), np.zeros(len(counted)), np.empty(len(counted))
-        mixes: list[tuple[Points, np.ndarray]] = []
-        for part in parts:
-            result, grid = part.result, part.result.grid
-            met = result.status == IN_TIME
-            in_time[part.at], took_us[part.at] = met, result.done_us - result.scenario.arrival_us
-            right[part.at[met]] = result.right[met]
-            answered = result.row[met & counted[part.at]]
-            mixes.append((grid, np.bincount(answered, minlength=len(grid.points)).astype(np.float64)))
-        total = max(1.0, sum(float(mix.sum()) for _, mix in mixes))
-        mixes = [(grid, mix / total) for grid, mix in mixes]
-        calls = sum(part.result.calls for part in parts)
+    def __call__(self, result: SimulationResult, counted: np.ndarray) -> Verdict:
+        """Return the verdict over the requests that ``counted``, bool [n], names."""
+        points, in_time = result.grid, result.status == IN_TIME
+        right = np.where(in_time, result.right, 0.0)
+        took_us = result.done_us - result.scenario.arrival_us
         took_us = np.where(np.isnan(took_us), np.inf, took_us)[counted]
-        accuracy = float(right[counted].sum()) / total
-        if self._outcomes is None:  # without the rounding of a sum, so that one that is promised as known holds
-            accuracy = float(sum(mix @ grid.accuracy for grid, mix in mixes))
-        busy = sum(part.workers * part.result.summary()["utilisation"] for part in parts if len(part.at))
-        served = sum(int((part.result.batch > 0).sum()) for part in parts)
+        answered = np.bincount(result.row[in_time & counted], minlength=len(points.points)).astype(np.float64)
+        total = max(1.0, float(answered.sum()))
+        mix = answered / total
+        # Of known accuracies without the rounding of a long sum, so that one that is promised as known holds.
+        accuracy = float(mix @ points.accuracy) if self._outcomes is None else float(right[counted].sum()) / total
         return Verdict(
             float(in_time[counted].mean()),
             attainment_at_least(in_time[counted], self.significance),
             accuracy,
-            self._accuracy_at_least(mixes, accuracy),
+            self._accuracy_at_least(points, mix, accuracy),
             float(right[counted].mean()),
             float(np.quantile(took_us, 0.99, method="higher")),
-            busy / sum(part.workers for part in parts),
-            served / max(1, calls),
-            calls,
-            *_tiers(parts),
+            result.summary()["utilisation"],
+            int((result.batch > 0).sum()) / max(1, result.calls),
+            result.calls,
+            *_tiers(result),
         )
 
     def most_accurate(self, points: Points) -> Reach:
@@ -190,17 +171,17 @@ class Judge:
         reaches = []
         for at, (point, accuracy) in enumerate(zip(points.points, points.accuracy.tolist(), strict=True)):
             only = (np.arange(len(points.points)) == at).astype(np.float64)
-            reaches.append(Reach(point, accuracy, self._accuracy_at_least([(points, only)], accuracy)))
+            reaches.append(Reach(point, accuracy, self._accuracy_at_least(points, only, accuracy)))
         return max(reaches, key=lambda each: each.shown)
 
-    def _accuracy_at_least(self, mixes: Sequence[tuple[Points, np.ndarray]], accuracy: float) -> float | None:
+    def _accuracy_at_least(self, points: Points, mix: np.ndarray, accuracy: float) -> float | None:
         """Lower bound of the mean accuracy of the mix of points, from the examples; the answers in time may be worse
         than the mix, and then count. None where accuracies count as known."""
         if self._outcomes is None:
             return None
-        if not any(mix.any() for _, mix in mixes):
+        if not mix.any():
             return 0.0
-        each = np.sum([self._correct(grid, self._outcomes) @ mix for grid, mix in mixes], axis=0)
+        each = self._correct(points, self._outcomes) @ mix
         return mean_at_least(each, self.significance, min(float(each.mean()), accuracy))
 
     def _correct(self, grid: Points, outcomes: OutcomeTable) -> np.ndarray:
@@ -210,16 +191,13 @@ class Judge:
         return self._known[grid.points]
 
 
-def _tiers(parts: Sequence[Part]) -> tuple[dict[str, float], float]:
-    """``version_calls`` and ``other_tier`` of a verdict."""
-    calls: Counter[str] = Counter()
-    requests = other = 0
-    for part in parts:
-        if isinstance(part.result, TierResult):
-            calls.update(dict(zip(part.result.versions, part.result.version_calls.tolist(), strict=True)))
-            requests += len(part.at)
-            other += part.result.other_tier
-    return {version: count / max(1, requests) for version, count in calls.items()}, other / max(1, requests)
+def _tiers(result: SimulationResult) -> tuple[dict[str, float], float]:
+    """Return ``version_calls`` and ``other_tier`` of a verdict."""
+    if not isinstance(result, TierResult):
+        return {}, 0.0
+    requests = max(1, len(result.status))
+    calls = zip(result.versions, result.version_calls.tolist(), strict=True)
+    return {version: count / requests for version, count in calls}, result.other_tier / requests
 
 
 def attainment_at_least(in_time: np.ndarray, significance: float) -> float:

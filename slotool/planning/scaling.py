@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.planning.fleet import Fleet
 from slotool.planning.fleet_search import FleetSearch
-from slotool.planning.promise import Part, Verdict
+from slotool.planning.promise import Verdict
 from slotool.planning.shared import SharedFleet, SharedFleetSearch
 from slotool.planning.traffic import Traffic
 from slotool.scheduling.autoscaler import Autoscaler
@@ -70,14 +70,13 @@ def limits_of(search: FleetSearch, fleet: Fleet, traffic: Traffic) -> ScalingLim
     later. Each request gets what became of it in a simulation of as many workers all the time as there were when it
     came; after an increase, for a deadline, as many as there were before, whose queue was left.
     """
-    (pool,) = fleet.pools
+    pool = fleet.pool
 
     def simulated(replicas: int) -> dict[str, SimulationResult]:
-        (part,) = search.parts([replace(pool, replicas=replicas)], 1, traffic)
-        return {"": part.result}
+        return {"": search.run(replace(pool, replicas=replicas), 1, traffic)}
 
     def judged(results: Mapping[str, SimulationResult]) -> dict[str, Verdict] | None:
-        verdict = search.judged([_whole(results[""], pool.replicas)], traffic)
+        verdict = search.judged(results[""], traffic)
         return None if verdict.misses(search.promise) else {"": verdict}
 
     deadline_s = {"": search.promise.deadline_us / 1e6}
@@ -91,13 +90,10 @@ def limits_together(
 
     def simulated(replicas: int) -> dict[str, SimulationResult]:
         pools = {name: replace(pool, replicas=replicas) for name, pool in fleet.pools.items()}
-        return {name: part.result for name, part in search.parts(pools, 1, traffic).items()}
+        return search.results(pools, 1, {name: own.arrival_s for name, own in traffic.items()})
 
     def judged(results: Mapping[str, SimulationResult]) -> dict[str, Verdict] | None:
-        verdicts = {
-            name: search.alone[name].judged([_whole(result, fleet.replicas)], traffic[name])
-            for name, result in results.items()
-        }
+        verdicts = {name: search.alone[name].judged(result, traffic[name]) for name, result in results.items()}
         return None if any(own.misses(search.promises[name]) for name, own in verdicts.items()) else verdicts
 
     deadline_s = {name: promise.deadline_us / 1e6 for name, promise in search.promises.items()}
@@ -132,10 +128,6 @@ def _limits(fleet: _Alike) -> ScalingLimits | None:
             rate = autoscaler.per_worker_per_s
             found.append(ScalingLimits(int(workers.min()), fleet.replicas, rate, float(workers.mean()), verdicts))
     return min(found, key=lambda limits: limits.mean_workers, default=None)
-
-
-def _whole(result: SimulationResult, workers: int) -> Part:
-    return Part(result, np.arange(len(result.status)), workers)
 
 
 def _rates_per_s(arrival_s: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,21 @@ def service_text(
     folder: Path,
     files: Mapping[str, Path],
     terms: Mapping[str, Any],
-    max_queues: Sequence[int],
+    max_queue: int,
     limits: ScalingLimits | None = None,
 ) -> str:
-    """TOML with paths relative to ``folder``, where the file is to lie.
+    """Return TOML with paths relative to ``folder``, where the file is to lie.
 
     ``files``: of the model, by key, without latencies. ``terms``: what requests are to ask for, where it is they who
-    choose; no policy is named then. ``max_queues``: per pool what the workers can answer at their fastest point, or by
-    the requests' own tiers, within a deadline, and at most what a server reads in that time. ``limits``: of workers
-    that come with the load.
+    choose; no policy is named then. ``max_queue``: what the workers can answer at their fastest point, or by the
+    requests' own tiers, within a deadline, and at most what a server reads in that time. ``limits``: of workers that
+    come with the load.
     """
     deadline_ms = promise.deadline_us / 1e3
     lines = [
         f"# {fleet}: {promise.attainment:g} of the requests within {deadline_ms:g} ms, at confidence "
         f"{promise.confidence:g}.",
-        *engine_lines(fleet),
+        *engine_lines(fleet.pool),
         f"default-deadline-ms = {deadline_ms!r}",
     ]
     if terms:
@@ -43,14 +43,8 @@ def service_text(
         lines.append(f"# Requests are to ask for {asked}.")
     else:
         lines.append(f"deadline-ms = {deadline_ms!r}")
-    if len(fleet.pools) == 1:
-        lines += _pool(fleet.pools[0], terms, max_queues[0], limits)
-        files = {**files, "latency": source_of(fleet.pools[0])}
-    else:
-        for pool, max_queue in zip(fleet.pools, max_queues, strict=True):
-            lines += ["", "[[pools]]", f"name = {quoted(pool.worker.name)}", f"share = {pool.share!r}"]
-            lines += [f"latency = {quoted(relative(source_of(pool), folder))}"]
-            lines += _pool(pool, terms, max_queue, None)
+    lines += _pool(fleet.pool, terms, max_queue, limits)
+    files = {**files, "latency": source_of(fleet.pool)}
     lines += ["", "[[models]]", *(f"{key} = {quoted(relative(path, folder))}" for key, path in files.items()), ""]
     return "\n".join(lines)
 
@@ -60,21 +54,21 @@ def source_of(pool: Pool) -> Path:
     return Path(str(pool.worker.source))
 
 
-def engine_lines(fleet: Fleet) -> list[str]:
+def engine_lines(pool: Pool) -> list[str]:
     """Processes of this machine where it has the cores, or where GPUs are needed; else a cluster."""
-    remark = cluster_remark(fleet)
+    remark = cluster_remark(pool)
     if not remark:
         return [f"engine = {quoted('local')}"]
     return [f"engine = {quoted('ray')}", f"# {remark}"]
 
 
-def cluster_remark(fleet: Fleet) -> str:
-    """What to say where a fleet takes more cores than this machine has; empty where it does not, or takes GPUs."""
-    if runs_here(*fleet.pools) or any(is_gpu(pool.worker) for pool in fleet.pools):
+def cluster_remark(pool: Pool) -> str:
+    """Return a remark where workers take more cores than this machine has; empty where they do not, or take GPUs."""
+    if runs_here(pool) or is_gpu(pool.worker):
         return ""
-    needed = sum(pool.replicas * pool.worker.threads for pool in fleet.pools)
     return (
-        f'The workers take {needed} cores, this machine has {usable_cores()}: engine "ray" runs them on a ray cluster.'
+        f"The workers take {pool.replicas * pool.worker.threads} cores, this machine has {usable_cores()}: "
+        'engine "ray" runs them on a ray cluster.'
     )
 
 
@@ -99,9 +93,9 @@ def worker_lines(pool: Pool, limits: ScalingLimits | None = None) -> list[str]:
     ]
 
 
-def runs_here(*pools: Pool) -> bool:
-    """Whether this machine has a core for each thread of their workers."""
-    return sum(pool.replicas * pool.worker.threads for pool in pools) <= usable_cores()
+def runs_here(pool: Pool) -> bool:
+    """True if this machine has a core for each thread of the workers."""
+    return pool.replicas * pool.worker.threads <= usable_cores()
 
 
 def _replicas(pool: Pool, limits: ScalingLimits | None) -> list[str]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Self
 
 import numpy as np
 
@@ -20,7 +18,7 @@ from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.fleet_search import MAX_CONFIRMED, MAX_SEARCHED, FleetSearch, confirm
 from slotool.planning.interference import Placement
-from slotool.planning.promise import Part, Promise, Verdict
+from slotool.planning.promise import Promise, Verdict
 from slotool.planning.sizes import bisected, smallest
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
@@ -67,7 +65,7 @@ class SharedFleet:
     @property
     def of_models(self) -> dict[str, Fleet]:
         """The workers as a fleet of each of the models, for what is said of workers alone."""
-        return {name: Fleet((pool,), self.verdicts[name]) for name, pool in self.pools.items()}
+        return {name: Fleet(pool, self.verdicts[name]) for name, pool in self.pools.items()}
 
     @property
     def alike(self) -> Fleet:
@@ -187,7 +185,7 @@ class SharedFleetSearch:
         first = max(each[0].tried.replicas for each in choices)
         best: SharedFound | None = None
         for ranks in combinations:
-            pools = {name: each[rank].tried.pools[0] for name, each, rank in zip(apart, choices, ranks, strict=True)}
+            pools = {name: each[rank].tried.pool for name, each, rank in zip(apart, choices, ranks, strict=True)}
             limit = most if best is None or not best.holds else best.tried.replicas - 1
             if limit < 1:
                 break
@@ -212,7 +210,7 @@ class SharedFleetSearch:
     def _of_one(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> SharedFound | None:
         """The model's own fleet of this type; None without one."""
         ((name, found),) = apart.items()
-        own = next((each for each in found if each.tried.pools[0].worker.name == worker_type), None)
+        own = next((each for each in found if each.tried.pool.worker.name == worker_type), None)
         if own is None:
             return None
         own = own if own.confirmed else self.alone[name].confirmed(own)
@@ -221,7 +219,7 @@ class SharedFleetSearch:
         return SharedFound(tried, own.holds, fewer)
 
     def _shared(self, name: str, fleet: Fleet) -> SharedFleet:
-        (pool,) = fleet.pools
+        pool = fleet.pool
         return SharedFleet(pool.worker, pool.replicas, {name: pool}, {name: fleet.verdict})
 
     def confirmed(self, found: SharedFound, apart: Mapping[str, Sequence[Found]]) -> SharedFound:
@@ -245,7 +243,7 @@ class SharedFleetSearch:
         """The best policies of a model on this type by itself, and the one that leaves most of the workers' time to
         other models: where the best buy accuracy with all the time that there is, models of later deadlines get none.
         """
-        own = [each for each in found if each.tried.pools[0].worker.name == worker_type]
+        own = [each for each in found if each.tried.pool.worker.name == worker_type]
         holding = [each for each in own if each.holds]
         if not holding:
             return own[:1]
@@ -294,22 +292,6 @@ class SharedFleetSearch:
         """Of what does not hold, from the promises: what is simulated of calls that do not fit says nothing."""
         return not self.fits(fleet.pools), fleet.shortfall(self.promises)
 
-    def with_deadline(self, name: str, deadline_us: float, policies_as_promised: bool = False) -> Self:
-        """The same search, on the same sample of the traffic, with another deadline for one model; see
-        ``FleetSearch``."""
-        other = copy(self)
-        other.searched, other.confirming = self.searched, self.confirming
-        other.alone = {**self.alone, name: self.alone[name].with_deadline(deadline_us, policies_as_promised)}
-        other.promises = {**self.promises, name: other.alone[name].promise}
-        return other
-
-    def without(self, name: str) -> Self:
-        """The same search, on the same sample of the traffic, of the other models."""
-        other = copy(self)
-        other.searched, other.confirming = self.searched, self.confirming
-        other.alone = {own: search for own, search in self.alone.items() if own != name}
-        return other
-
     def served(
         self, pools: Mapping[str, Pool], replicas: int, draw: int, traffic: Mapping[str, Traffic] | None = None
     ) -> SharedFleet:
@@ -317,16 +299,9 @@ class SharedFleetSearch:
         searches, or what confirms where they are drawn anew."""
         traffic = traffic or (self.confirming if draw else self.searched)
         pools = {name: replace(pools[name], replicas=replicas) for name in self.alone if name in pools}
-        parts = self.parts(pools, draw, traffic)
-        verdicts = {name: self.alone[name].judged([part], traffic[name]) for name, part in parts.items()}
-        return SharedFleet(next(iter(pools.values())).worker, replicas, pools, verdicts)
-
-    def parts(self, pools: Mapping[str, Pool], draw: int, traffic: Mapping[str, Traffic]) -> dict[str, Part]:
-        """What the simulation makes of the requests of each model."""
         results = self.results(pools, draw, {name: traffic[name].arrival_s for name in pools})
-        return {
-            name: Part(result, np.arange(len(result.status)), pools[name].replicas) for name, result in results.items()
-        }
+        verdicts = {name: self.alone[name].judged(result, traffic[name]) for name, result in results.items()}
+        return SharedFleet(next(iter(pools.values())).worker, replicas, pools, verdicts)
 
     def results(
         self, pools: Mapping[str, Pool], draw: int, arrival_s: Mapping[str, np.ndarray],

@@ -26,11 +26,11 @@ def shared_service_text(
     ``pools``: its policy, and its latencies on these workers; also of a model that the plan expects no requests of.
     ``max_queue``: requests that may wait, of all models; ``limits``: of workers that come with the load.
     """
-    (pool,) = alike.pools
+    pool = alike.pool
     longest_ms = max(promise.deadline_us for promise in promises.values()) / 1e3
     lines = [
         f"# {pool.replicas:,} worker{'s' if pool.replicas > 1 else ''} of {pool.worker.name} for {len(files)} models.",
-        *engine_lines(alike),
+        *engine_lines(pool),
         f"default-deadline-ms = {longest_ms!r}",
         *worker_lines(pool, limits),
         "# Of more waiting requests, of all models, the last could not be answered in time even at the fastest point, "

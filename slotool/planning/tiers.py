@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
-from slotool.planning.mixed import MixedFleetSearch
+from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
@@ -145,8 +145,6 @@ class TierService:
     """Requests of a mix of tiers, each of an example that is drawn from the outcome table. ``tiers``: which of the
     ``service`` each tolerance of the mix is."""
 
-    plans_by_deadline = False
-
     def __init__(self, service: TieredService, mix: TierMix, tiers: Sequence[int], examples: int):
         self._service, self._mix, self._tiers, self._examples = service, mix, np.array(tiers), examples
         self.fastest_us = max(service.fastest_us(tier) for tier in tiers)
@@ -166,7 +164,7 @@ class TierService:
         return self._service.simulate(scenario, asked, seed=seed, overhead=overhead)
 
 
-class TierFleetSearch(MixedFleetSearch):
+class TierFleetSearch(FleetSearch):
     """As ``FleetSearch``; what it calls policies are mixes of tiers, by their text.
 
     ``strictest``: the plan is for the strictest tier of ``mixes`` that some fleet holds, and not the cheapest fleet.
@@ -210,11 +208,6 @@ class TierFleetSearch(MixedFleetSearch):
                 )
         return list(found.values())
 
-    def with_deadline(self, deadline_us: float, policies_as_promised: bool = False) -> Self:
-        other = super().with_deadline(deadline_us, policies_as_promised)
-        other._tried = {}
-        return other
-
     def fits(self, pool: Pool) -> bool:
         worker = self.placed(pool.worker, pool.replicas)
         return self._service(worker, pool.policy).fastest_us <= self._deadline_us
@@ -228,7 +221,7 @@ class TierFleetSearch(MixedFleetSearch):
         return {"tolerance": tolerance, "objective": mix.objective}
 
     def promised(self, fleet: Fleet) -> list[dict[str, Any]]:
-        return _promised(self.mixes[fleet.pools[0].policy], self._rules)  # all pools serve the same mix
+        return _promised(self.mixes[fleet.pool.policy], self._rules)
 
     def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
         fastest_us = min(self._service(worker, name).fastest_us for worker in workers for name in self.mixes)
@@ -241,30 +234,20 @@ class TierFleetSearch(MixedFleetSearch):
         found = super().cheapest(worker, policy)
         return replace(found, rank=self.mixes[policy].tolerances[0]) if self._strictest else found
 
-    def _alternative(self, pool: Pool) -> object:
-        return pool.worker.name, pool.policy
-
-    def _may_share(self, large: Pool, small: Pool) -> bool:
-        """A request gets the same tier from either."""
-        return large.policy == small.policy
-
-    def _rate_per_s(self, pool: Pool) -> float:
-        return self._best_rate_per_s(pool)
-
     def _best_rate_per_s(self, pool: Pool) -> float:
         """By the ensembles of the requests' own tiers."""
         return 1e6 / self._service(pool.worker, pool.policy).worker_us
 
     def _enough(self, fleet: Fleet) -> bool:
         """More workers than keep the deadline do not make answers more accurate: every request gets its own tier."""
-        return all(map(self.fits, fleet.pools)) and "attainment" not in fleet.verdict.misses(self.promise)
+        return self.fits(fleet.pool) and "attainment" not in fleet.verdict.misses(self.promise)
 
     def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
         placed = self.placed(worker, replicas)
         key = placed.name, self._service(placed, policy).offered, draw, id(traffic), replicas
         if key not in self._tried:
             self._tried[key] = traffic, super()._alike(worker, policy, draw, traffic, replicas)
-        return replace(self._tried[key][1], pools=(Pool(worker, policy, replicas),))
+        return replace(self._tried[key][1], pool=Pool(worker, policy, replicas))
 
     def _service(self, worker: WorkerType, policy: str) -> TierService:
         service = super()._service(worker, policy)

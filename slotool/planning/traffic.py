@@ -66,20 +66,3 @@ class Traffic:
             own = of[at] == number
             found[name] = cls(sample_s[own], counted[own], whole[name].rate_per_s, times_s[at][own])
         return found
-
-    def faster(self, times: float) -> Traffic:
-        """The same requests, so many times as close to each other."""
-        return Traffic(self.arrival_s / times, self.counted, times * self.rate_per_s, self.recorded_s)
-
-    def as_many(self, times: float, seed: int = 0) -> Traffic:
-        """So many times as many requests over the same time: some of these, drawn, or all of them and beside each
-        others, which come less than the mean distance of two requests later."""
-        random = np.random.default_rng((seed, len(self.arrival_s)))
-        kept, whole = random.random(len(self.arrival_s)) < times % 1, int(times)
-        at = np.repeat(np.arange(len(kept)), whole + kept)
-        copies = np.arange(len(at)) - np.searchsorted(at, at) > 0
-        later_s = np.where(copies, random.random(len(at)) / self.rate_per_s, 0.0)
-        arrival_s = self.arrival_s[at] + later_s
-        order = np.argsort(arrival_s, kind="stable")
-        at = at[order]
-        return Traffic(arrival_s[order], self.counted[at], times * self.rate_per_s, self.recorded_s[at])

@@ -13,7 +13,7 @@ from slotool.planning.fleet import Pool
 from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import BURST, FrontEnd
 from slotool.planning.pool_service import all_busy
-from slotool.planning.promise import Part, Promise, attainment_at_most
+from slotool.planning.promise import Promise, attainment_at_most
 from slotool.planning.traffic import Traffic
 from slotool.workloads.requests import RequestLog
 
@@ -25,49 +25,43 @@ LARGE_IN_TIME = 0.95
 
 def planned(
     search: FleetSearch,
-    pools: Sequence[Pool],
+    pool: Pool,
     draw: int,
     traffic: Traffic,
-    front_ends: Sequence[FrontEnd],
+    front_end: FrontEnd,
     cores: int | None = None,
 ) -> dict[str, Any]:
-    """Figures of these pools under ``traffic``; see ``figures``. ``front_ends``: as of ``answered``; ``cores``: of a
-    machine on which workers take each, and front end and client a part of it; None where a core is left for these."""
-    longer = (
-        1.0 if cores is None else all_busy(front_ends[0].cpu_us + front_ends[0].client_us, traffic.rate_per_s, cores)
-    )
-    took_us, right = answered(search, pools, draw, traffic.arrival_s, front_ends, longer)
+    """Return figures of ``pool`` under ``traffic``; see ``figures``. ``cores``: of a machine on which workers take
+    each, and front end and client a part of it; None where a core is left for these."""
+    longer = 1.0 if cores is None else all_busy(front_end.cpu_us + front_end.client_us, traffic.rate_per_s, cores)
+    took_us, right = answered(search, pool, draw, traffic.arrival_s, front_end, longer)
     return figures(took_us <= search.promise.deadline_us, right, took_us)
 
 
 def answered(
     search: FleetSearch,
-    pools: Sequence[Pool],
+    pool: Pool,
     draw: int,
     arrival_s: np.ndarray,
-    front_ends: Sequence[FrontEnd],
+    front_end: FrontEnd,
     longer: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """By request, float64 [n]: how long its answer takes, infinite for none, and how accurate it is.
+    """Return by request, float64 [n], how long its answer takes, infinite for none, and how accurate it is.
 
-    ``front_ends``: per pool, as probed by itself. One server reads all requests, so that ``each_us`` is that of all.
-    ``longer``: that many times as long calls take while all workers are busy.
+    ``longer``: how many times as long calls take while all workers are busy.
     """
-    read_us = front_ends[0].read_us(1e6 * arrival_s)
-    overheads = [each.overhead_within(search.promise.deadline_us, longer) for each in front_ends]
-    parts = search.parts(pools, draw, Traffic.whole(read_us / 1e6), overheads)
+    read_us = front_end.read_us(1e6 * arrival_s)
+    overhead = front_end.overhead_within(search.promise.deadline_us, longer)
+    result = search.run(pool, draw, Traffic.whole(read_us / 1e6), overhead)
     random = np.random.default_rng((search.seed, draw, len(arrival_s)))
-    took_us, right = read_us - 1e6 * arrival_s, np.zeros(len(arrival_s))
-    for part, front_end in zip(parts, front_ends, strict=True):
-        took_us[part.at] += _took_us(part) + random.choice(front_end.outside_us, len(part.at))
-        right[part.at] = part.result.right
-    return took_us, right
+    took_us = result.done_us - result.scenario.arrival_us
+    outside_us = random.choice(front_end.outside_us, len(arrival_s))
+    took_us = np.where(np.isnan(took_us), np.inf, read_us - 1e6 * arrival_s + took_us + outside_us)
+    return took_us, result.right
 
 
-def with_bursts(
-    search: FleetSearch, pools: Sequence[Pool], front_ends: Sequence[FrontEnd], bursts: RequestLog
-) -> list[FrontEnd]:
-    """The front ends whose simulated ``bursts`` take as long, on average, as those that were served.
+def with_bursts(search: FleetSearch, pool: Pool, front_end: FrontEnd, bursts: RequestLog) -> FrontEnd:
+    """Return the front end whose simulated ``bursts`` take as long, on average, as those that were served.
 
     What has no answer within the deadline counts as the deadline. By how much longer large bursts take than small ones
     a request is told from the first of a burst; where large ones outlast the deadline, all requests count alike. Found
@@ -78,16 +72,16 @@ def with_bursts(
     served = _Bursts.of(bursts, deadline_us)
 
     def simulated(each_us: float, first_us: float = 0.0) -> _Bursts:
-        tried = [replace(each, each_us=each_us, first_us=first_us) for each in front_ends]
-        return served.had_they_taken(answered(search, pools, 0, served.due_s, tried)[0])
+        tried = replace(front_end, each_us=each_us, first_us=first_us)
+        return served.had_they_taken(answered(search, pool, 0, served.due_s, tried)[0])
 
-    max_us = min(deadline_us / BURST, front_ends[0].cpu_us + front_ends[0].client_us or math.inf)
+    max_us = min(deadline_us / BURST, front_end.cpu_us + front_end.client_us or math.inf)
     if served.large_tell:
         each_us = _bisected(lambda each_us: simulated(each_us).apart_us > served.apart_us, max_us)
         first_us = _bisected(lambda first_us: simulated(each_us, first_us).small_us > served.small_us, BURST * max_us)
     else:
         each_us, first_us = _bisected(lambda each_us: simulated(each_us).small_us > served.small_us, max_us), 0.0
-    return [replace(each, each_us=each_us, first_us=first_us) for each in front_ends]
+    return replace(front_end, each_us=each_us, first_us=first_us)
 
 
 @dataclass(frozen=True)
@@ -135,11 +129,6 @@ def _bisected(is_too_long: Callable[[float], bool], max_us: float) -> float:
         middle_us = 0.5 * (low_us + high_us)
         low_us, high_us = (low_us, middle_us) if is_too_long(middle_us) else (middle_us, high_us)
     return low_us
-
-
-def _took_us(part: Part) -> np.ndarray:
-    took_us = part.result.done_us - part.result.scenario.arrival_us
-    return np.where(np.isnan(took_us), np.inf, took_us)
 
 
 def served(logs: Sequence[RequestLog]) -> dict[str, Any]:

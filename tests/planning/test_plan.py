@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,9 @@ from scipy.stats import binomtest
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning, TableError
 from slotool.machine import usable_cores
-from slotool.planning.fleet import Pool
 from slotool.planning.fleet_search import MAX_READ_PER_S, FleetSearch
 from slotool.planning.promise import Promise, attainment_at_least, attainment_at_most, mean_at_least
-from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
-from slotool.reports.figure import Figure
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import LatencyTable, OutcomeTable
@@ -96,70 +92,12 @@ def _kinds_and_files(folder: Path, price: float) -> tuple[list[Path], dict[str, 
     return files, prices, kinds
 
 
-@pytest.mark.parametrize(("rate", "price", "least"), [(900.0, 1.7, 0.84), (1_500.0, 1.7, 0.87), (900.0, 3.0, 0.84)])
-def test_a_mixed_fleet_costs_at_most_a_twentieth_more_than_the_cheapest_of_all(
-    tmp_path: Path, rate: float, price: float, least: float
-) -> None:
-    """All fleets of at most 8 + 8 workers, shares in steps of a twentieth, that hold whichever latencies are drawn."""
-    files, prices, (slow, fast) = _kinds_and_files(tmp_path, price)
-    times_s = Bursty(0.3 * rate, 0.7 * rate, 4.0).times(1_500 / rate, seed=13)
-    found = api.plan(
-        files, arrivals=ArrivalTable(pd.DataFrame({"arrival_s": times_s})), deadline_ms=40, min_accuracy=least,
-        policies="slackfit", prices=prices, max_workers=40, mixed=True, progress=None,
-    )  # fmt: skip
-    search = FleetSearch(times_s, Promise(40e3, 0.99, least), reserve_us=2e3)
-    everything = Traffic.whole(times_s)
-
-    def holds(*pools: Pool) -> bool:
-        return not any(search.served(pools, draw, everything).verdict.misses(search.promise) for draw in (0, 1))
-
-    costs = [
-        pool.cost
-        for kind in (slow, fast)
-        for pool in (Pool(kind, "slackfit", replicas) for replicas in range(1, 17))
-        if holds(pool)
-    ]
-    for few in range(1, 9):
-        for many in range(1, 9):
-            if fast.price * few + slow.price * many < min(costs) and any(
-                holds(Pool(fast, "slackfit", few, share), Pool(slow, "slackfit", many, 1 - share))
-                for share in np.linspace(0.05, 0.95, 19)
-            ):
-                costs.append(fast.price * few + slow.price * many)
-    assert found.holds
-    assert ("no fleet of two types that holds is cheaper" in found.explanation) == (len(found.rows[0]["pools"]) == 1)
-    assert found.rows[0]["cost"] <= 1.05 * min(costs)
-    assert sum(pool["share"] for pool in found.rows[0]["pools"]) == pytest.approx(1.0)
-
-
-def test_the_service_file_of_a_mixed_fleet_lists_its_pools(slotool: Slotool, tmp_path: Path) -> None:
-    files, prices, _ = _kinds_and_files(tmp_path, 1.7)
-    (tmp_path / "artifact").mkdir()
-    options = [option for name, price in prices.items() for option in ("--price", f"{name}={price}")]
-    command = (
-        "plan", *files, "--rate", 900, "--deadline-ms", 40, "--min-accuracy", 0.84, "--policies", "slackfit",
-        "--mixed", *options, "--artifact", tmp_path / "artifact", "-o", tmp_path / "service.toml",
-    )  # fmt: skip
-    done = slotool(*command, "--json")
-    assert done.exit_code == 0, done.stderr
-    row = done.document["fleets"][0]
-    assert row["threads"] is None
-    assert row["cost"] < min(each["cost"] for each in done.document["fleets"] if len(each["pools"]) == 1)
-    written = tomllib.loads(Path(done.document["out"]).read_text())
-    for key in ("replicas", "share", "policy"):
-        assert [pool[key] for pool in written["pools"]] == [pool[key] for pool in row["pools"]]
-    assert [pool["max-queue"] for pool in written["pools"]] == [pool["max_queue"] for pool in row["pools"]]
-    latencies = [Path(pool["latency"]).stem for pool in written["pools"]]
-    assert latencies == [pool["worker"].partition(",")[0] for pool in row["pools"]]
-    assert "latency" not in written["models"][0]
-
-
 def test_the_queue_is_no_longer_than_what_a_server_reads_within_a_deadline() -> None:
     """A worker that could answer 1,600,000 requests per second in batches."""
     rows = [{"subject": "net", "point": "version=a", "batch_size": size, "samples_s": [1e-5]} for size in (1, 16)]
     table = LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=0.9))
     found = api.plan(table, rate=500.0, deadline_ms=20, policies="slackfit", progress=None)
-    assert found.rows[0]["pools"][0]["max_queue"] == 0.02 * MAX_READ_PER_S
+    assert found.rows[0]["max_queue"] == 0.02 * MAX_READ_PER_S
 
 
 @pytest.mark.parametrize(("price", "burstiness"), [(1.4, 6.0), (1.9, 1.0), (2.6, 6.0)])
@@ -415,7 +353,6 @@ def test_a_promise_that_nothing_keeps_ends_with_1(traffic: ArrivalTable) -> None
         ({"rate": 100.0, "deadline_ms": 1.0}, InputError, "leaves nothing for computing"),
         ({"rate": 100.0, "prices": {"gpu": 1.0}}, ArgumentError, "no worker type 'gpu'; there are 1 thread"),
         ({"rate": 100.0, "prices": {"1 thread": -1.0}}, ArgumentError, "one above 0 is expected"),
-        ({"rate": 100.0, "mixed": True}, ArgumentError, "there is but 1 thread"),
         ({"rate": 100.0, "out": "s.toml"}, ArgumentError, "artifact: is needed for out"),
         ({"rate": 100.0, "policies": "fastest"}, InputError, "'fastest'"),
         ({"rate": 100.0, "verify_s": 1.0}, ArgumentError, "out: it is needed to verify the plan"),
@@ -479,26 +416,6 @@ def test_outcomes_may_name_versions_instead_of_points() -> None:
     found = api.plan(LatencyTable.of(rows), outcomes=outcomes, rate=500.0, deadline_ms=20, min_accuracy=0.95)
     assert found.holds
     assert found.rows[0]["accuracy_at_least"] >= 0.95
-
-
-def test_plots_of_a_mixed_plan_show_it_and_the_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-
-    def kept(figures: Iterator[Figure], folder: Path) -> list[Path]:
-        drawn.extend(figures)
-        return [folder / f"{figure.id}.png" for figure in drawn]
-
-    monkeypatch.setattr("slotool.reports.plots.save_plots", kept)
-    files, prices, _ = _kinds_and_files(tmp_path, 1.7)
-    found = api.plan(
-        files, rate=900.0, deadline_ms=40, min_accuracy=0.84, policies="slackfit", mixed=True, prices=prices,
-        plots=tmp_path / "plots", progress=None,
-    )  # fmt: skip
-    assert len(found.rows[0]["pools"]) == 2
-    for figure, least in zip(drawn, (0.99, 0.99 * 0.84), strict=True):
-        curves = {curve.name: curve for curve in figure.curves}
-        assert found.rows[0]["cost"] in curves["two kinds of workers"].x
-        assert set(curves["promised"].y) == {least}
 
 
 def test_instants_may_be_an_array(traffic: ArrivalTable) -> None:

@@ -139,7 +139,7 @@ def test_one_model_planned_jointly_and_alone_gets_one_verdict_on_long_traffic() 
     for replicas in (9, 12, 15):
         pool = Pool(worker, "slackfit", replicas)
         verdicts.append(search.served({"only": pool}, replicas, 0).verdicts["only"])
-        own = alone.served([pool], 0, alone.searched).verdict
+        own = alone.served(pool, 0, alone.searched).verdict
         assert verdicts[-1].utilisation == pytest.approx(own.utilisation), "summed up in another order"
         assert replace(verdicts[-1], utilisation=0.0) == replace(own, utilisation=0.0)
     assert len({verdict.attainment for verdict in verdicts}) > 1, "of fleets that serve differently"
@@ -214,7 +214,7 @@ def test_the_smallest_shared_fleet_is_found() -> None:
     for at, each in enumerate(models):
         demands.append(demand(each, Poisson(each["rate"]).times(60.0, seed=at)))
     search = SharedFleetSearch(demands, reserve_us=2e3)
-    pools = {name: each[0].tried.pools[0] for name in search.alone if (each := search.apart(name))}
+    pools = {name: each[0].tried.pool for name in search.alone if (each := search.apart(name))}
     least = next(replicas for replicas in range(1, 10) if not search.served(pools, replicas, 1).misses(search.promises))
     assert shared["replicas"] <= least
     assert set(shared["fewer"]["misses"]) <= {"first", "other"}
@@ -277,7 +277,6 @@ def test_a_model_that_no_fleet_serves_as_promised_is_named() -> None:
         ({"name": "first"}, {}, r"'first' is the name of another model"),
         ({"attainment": 1.0}, {}, r"other: attainment: 1 is not above 0 and below 1"),
         ({}, {"latency": LATENCY}, "each of the models states its own"),
-        ({}, {"mixed": True}, "it has no effect with models"),
         ({}, {"out": "service.toml"}, r"first: artifact: is missing"),
     ],
 )
@@ -342,10 +341,6 @@ def test_the_command_writes_a_service_file_that_serve_reads(slotool: Slotool, pl
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (
-            ("--deadline-ms", "5", "--mixed"),
-            "no effect with [[models]]: each of the [[pools]] of a service",
-        ),
         (("--tolerance", "0.05"), "has no effect with [[models]]: how requests of tolerance tiers"),
         (("--outcomes", "outcomes.parquet"), "has no effect with [[models]], each of which states its own"),
     ],

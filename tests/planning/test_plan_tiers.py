@@ -230,9 +230,8 @@ def test_the_queue_holds_what_the_tiers_ensemble_can_answer(rules: RuleSet, outc
             latencies(), outcomes=outcomes, rules=rules, tolerance=tolerance, objective="cost", rate=50.0,
             deadline_ms=200, progress=None,
         )  # fmt: skip
-        (pool,) = found.rows[0]["pools"]
-        assert pool["replicas"] == 1
-        return int(pool["max_queue"])
+        assert found.rows[0]["replicas"] == 1
+        return int(found.rows[0]["max_queue"])
 
     # The best version answers the strictest tier: 200 ms hold twenty calls of about 10 ms.
     assert queue(0.0) == pytest.approx(20, abs=1)
@@ -294,29 +293,3 @@ def test_errors_above_1_keep_their_unit_and_a_percentage_is_refused(rules: RuleS
         api.plan(latencies(), **common)
     with pytest.raises(ArgumentError, match=r"tolerance: tolerance 5: .* for 5 % give 0\.05"):
         api.plan(latencies(), rules=rules, tolerance=5.0, **{**common, "outcomes": outcomes})
-
-
-def test_a_fleet_of_two_types_serves_the_same_tiers_and_is_cheaper_than_any_of_one(
-    tmp_path: Path, rules: RuleSet, outcomes: OutcomeTable
-) -> None:
-    """The load takes a little more than one worker of the larger type, which a small one adds."""
-    for name, slower in (("slow", 1.0), ("fast", 0.5)):
-        latencies(slower).save(tmp_path / f"{name}.parquet")
-    rules.save(tmp_path / "rules.json")
-    outcomes.save(tmp_path / "outcomes.parquet")
-    common = {
-        "outcomes": tmp_path / "outcomes.parquet", "rules": tmp_path / "rules.json", "tolerance": 0.0,
-        "objective": "cost", "arrivals": traffic(Poisson(215.0).times(10.0, 2)), "deadline_ms": 100,
-        "prices": {"slow, 1 thread": 1.0, "fast, 1 thread": 1.8}, "mixed": True, "progress": None,
-    }  # fmt: skip
-    files = [tmp_path / "slow.parquet", tmp_path / "fast.parquet"]
-    found = api.plan(files, artifact=shipped_artifact("family").path, out=tmp_path / "service.toml", **common)
-    best = found.rows[0]
-    assert best["holds"]
-    assert len(best["pools"]) == 2
-    assert best["cost"] < min(row["cost"] for row in found.rows if len(row["pools"]) == 1 and row["holds"])
-    assert best["tiers"][0]["tolerance"] == 0.0
-    written = tomllib.loads((tmp_path / "service.toml").read_text())
-    assert [pool["replicas"] for pool in written["pools"]] == [pool["replicas"] for pool in best["pools"]]
-    assert all("policy" not in pool for pool in written["pools"])
-    assert written["models"][0]["rules"] == "rules.json"

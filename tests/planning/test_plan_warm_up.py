@@ -38,9 +38,8 @@ def front_end(**of_calls: float) -> FrontEnd:
 def served(true: FrontEnd, times_s: np.ndarray, workers: int) -> RequestLog:
     """What a client logs of a server whose calls take as long as simulated."""
     search = FleetSearch(times_s, Promise(500e3, 0.1), reserve_us=2e3)
-    pools = [Pool(worker(), "maxbatch", workers)]
-    (part,) = search.parts(pools, 1, Traffic.whole(times_s), [true.overhead])
-    found, arrived_us = part.result, part.result.scenario.arrival_us
+    found = search.run(Pool(worker(), "maxbatch", workers), 1, Traffic.whole(times_s), true.overhead)
+    arrived_us = found.scenario.arrival_us
     rows = {
         "intended_s": times_s, "sent_s": times_s, "done_s": 1e-6 * found.done_us, "status": 200, "label": 1,
         "answer": 1, "point": "version=only", "deadline_s": 0.5, "queue_s": 1e-6 * (found.started_us - arrived_us),
@@ -116,9 +115,7 @@ def test_the_time_between_two_calls_counts_for_busy_workers() -> None:
     times_s = np.zeros(50)
     search = FleetSearch(times_s, Promise(500e3, 0.1), reserve_us=2e3)
     ends_us = [
-        search.parts(
-            [Pool(worker(), "maxbatch", 1)], 1, Traffic.whole(times_s), [each.overhead._replace(reserve_us=0.0)]
-        )[0].result
+        search.run(Pool(worker(), "maxbatch", 1), 1, Traffic.whole(times_s), each.overhead._replace(reserve_us=0.0))
         for each in (known, found)
     ]
     assert ends_us[1].done_us.max() - ends_us[0].done_us.max() == pytest.approx(200.0 * ends_us[0].calls)

@@ -119,7 +119,7 @@ def test_what_calls_take_longer_is_a_line_through_the_fastest_and_the_slowest(
     # One request every 0.1 s: none waits, and the slow point answers.
     times_s = 0.1 * np.arange(300.0)
     search = FleetSearch(times_s, Promise(90e3, 0.9), reserve_us=2e3)
-    took_us, _ = verification.answered(search, [Pool(kind, "maxacc", 1)], 1, times_s, [found])
+    took_us, _ = verification.answered(search, Pool(kind, "maxacc", 1), 1, times_s, found)
     assert took_us == pytest.approx(np.full(300, 500.0 + 21e3 * (1 + slower) + call_us))
 
 
@@ -176,10 +176,10 @@ def test_bursts_tell_what_a_request_takes_of_the_loop(each_us: float, first_us: 
     search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
     pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
     true = FrontEnd(np.full(1, 700.0), Overhead(1e3, 20.0), each_us, first_us)
-    took_us, _ = verification.answered(search, [pool], 1, due_s, [true])
+    took_us, _ = verification.answered(search, pool, 1, due_s, true)
     bursts = log_of(due_s, took_us)
     probed = FrontEnd(true.outside_us, true.overhead)
-    (found,) = verification.with_bursts(search, [pool], [probed], bursts)
+    found = verification.with_bursts(search, pool, probed, bursts)
     assert found.each_us == pytest.approx(each_us, abs=20.0)
     assert found.first_us == pytest.approx(first_us, abs=200.0)
 
@@ -188,47 +188,47 @@ def test_bursts_that_outlast_the_deadline_do_not_tell_the_first_request_apart() 
     search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
     pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
     true = FrontEnd(np.full(1, 700.0), Overhead(1e3, 20.0), 900.0)
-    took_us, _ = verification.answered(search, [pool], 1, due_s, [true])
+    took_us, _ = verification.answered(search, pool, 1, due_s, true)
     assert (took_us[-96:] > 50e3).any()
     bursts = log_of(due_s, took_us)
-    (found,) = verification.with_bursts(search, [pool], [FrontEnd(true.outside_us, true.overhead)], bursts)
+    found = verification.with_bursts(search, pool, FrontEnd(true.outside_us, true.overhead), bursts)
     assert (found.each_us, found.first_us) == (pytest.approx(900.0, abs=10.0), 0.0)
 
 
 def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
     promise, times_s = Promise(20e3, 0.9), Poisson(50.0).times(20.0, seed=0)
     search = FleetSearch(times_s, promise, reserve_us=2e3)
-    pools, traffic = [Pool(worker(), "slackfit", 1)], Traffic.whole(times_s)
+    pool, traffic = Pool(worker(), "slackfit", 1), Traffic.whole(times_s)
     none = FrontEnd(np.zeros(1), Overhead(2e3))
-    bare = verification.planned(search, pools, 1, traffic, [none])
-    verdict = search.served(pools, 1, traffic).verdict
+    bare = verification.planned(search, pool, 1, traffic, none)
+    verdict = search.served(pool, 1, traffic).verdict
     assert (bare["attainment"], bare["accuracy"]) == (verdict.attainment, pytest.approx(verdict.accuracy))
     assert bare["p99_s"] == pytest.approx(verdict.p99_us / 1e6)
     slower = FrontEnd(np.full(3, 700.0), Overhead(2e3, 300.0))
-    later = verification.planned(search, pools, 1, traffic, [slower])
+    later = verification.planned(search, pool, 1, traffic, slower)
     assert later["p99_s"] >= bare["p99_s"] + 0.99e-3, "both parts of the front end are in the tail"
     # A server keeps half of each deadline for calls, whatever a stalled probe says.
     stalled = FrontEnd(np.zeros(1), Overhead(600e3))
-    assert verification.planned(search, pools, 1, traffic, [stalled])["attainment"] > 0.95
+    assert verification.planned(search, pool, 1, traffic, stalled)["attainment"] > 0.95
     hopeless = FrontEnd(np.full(3, 30e3), Overhead(2e3))
-    assert verification.planned(search, pools, 1, traffic, [hopeless])["attainment"] == 0
+    assert verification.planned(search, pool, 1, traffic, hopeless)["attainment"] == 0
 
 
 def test_front_end_and_client_take_their_part_of_cores_that_workers_keep_busy() -> None:
     """Pairs of requests for two workers: the second of each pair finds the other one busy."""
     times_s = np.repeat(0.05 * np.arange(100.0), 2) + np.tile([0.0, 2e-4], 100)
     search = FleetSearch(times_s, Promise(20e3, 0.9), reserve_us=2e3)
-    pools, traffic = [Pool(worker(), "slackfit", 2)], Traffic.whole(times_s)
+    pool, traffic = Pool(worker(), "slackfit", 2), Traffic.whole(times_s)
     takes = FrontEnd(np.zeros(1), Overhead(2e3), cpu_us=3e3, client_us=2e3)
     longer = all_busy(5e3, traffic.rate_per_s, 2)
     assert longer == pytest.approx(1 / (1 - 5e-3 * traffic.rate_per_s / 2))
-    took_us, _ = verification.answered(search, pools, 1, times_s, [takes], longer)
+    took_us, _ = verification.answered(search, pool, 1, times_s, takes, longer)
     assert took_us == pytest.approx(np.tile([1e3, 1e3 * longer], 100))
-    left = verification.planned(search, pools, 1, traffic, [takes])
-    taken = verification.planned(search, pools, 1, traffic, [takes], cores=2)
+    left = verification.planned(search, pool, 1, traffic, takes)
+    taken = verification.planned(search, pool, 1, traffic, takes, cores=2)
     assert (left["p99_s"], taken["p99_s"]) == pytest.approx((1e-3, 1e-3 * longer))
     apart_s = 0.05 * np.arange(100.0)
-    took_us, _ = verification.answered(search, pools, 1, apart_s, [takes], longer)
+    took_us, _ = verification.answered(search, pool, 1, apart_s, takes, longer)
     assert took_us == pytest.approx(np.full(100, 1e3)), "one core is free for the front end"
     assert all_busy(5e3, 1e6, 2) == 2, "beyond half of the cores nothing is known"
 
