@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from slotool.rules import Conc, Seq
-from slotool.rules.cascades import Cascade, Step, Worth
-from slotool.rules.conditions import Condition
-from slotool.rules.conditions.agree import Agree
-from slotool.rules.conditions.score import Score, Term
-from slotool.rules.conditions.sure import Sure
-from slotool.rules.conditions.sure_by_label import SureByLabel
-from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
+from slotool.rules.policies.cascades import Cascade, Step, Worth
+from slotool.rules.policies.conditions import Condition
+from slotool.rules.policies.conditions.agree import Agree
+from slotool.rules.policies.conditions.score import Score, Term
+from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
 from slotool.serving.cascade_run import cascade_run
 from slotool.serving.ensemble import EnsemblePlan

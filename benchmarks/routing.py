@@ -30,7 +30,7 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.routing_judge import Requests, answered
 from slotool.rules import from_point, generate_rules
-from slotool.rules.cascades import Cascade
+from slotool.rules.policies.cascades import Cascade
 from slotool.tables import OutcomeTable
 
 SPLITS = int(os.environ.get("SLOTOOL_BENCH_SPLITS", "20"))

@@ -23,9 +23,9 @@ import pandas as pd
 from scipy.stats import binomtest, norm
 
 from slotool.rules import Problem, from_point, generate_rules
-from slotool.rules.betting import betting_p_value
-from slotool.rules.certified import MISS
-from slotool.rules.counting import paired_p_value
+from slotool.rules.evidence.betting import betting_p_value
+from slotool.rules.evidence.counting import paired_p_value
+from slotool.rules.generate.certified import MISS
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import POPULATIONS, excesses_over_bound, population_outcomes
 

@@ -30,9 +30,9 @@ from slotool.serving.request_options import RequestOptions
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.workloads import Poisson
-from slotool.workloads.channels import TargetServer
-from slotool.workloads.client import LoadPlan, LocalRun
-from slotool.workloads.endpoint import Terms
+from slotool.workloads.client.channels import TargetServer
+from slotool.workloads.client.endpoint import Terms
+from slotool.workloads.client.open_loop import LoadPlan, LocalRun
 from slotool.workloads.requests import RequestLog
 
 OUTCOMES = Path(__file__).parents[1] / "datasets" / "digits-supernet-outcomes.parquet"

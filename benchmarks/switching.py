@@ -31,11 +31,11 @@ from slotool.reports.plots import save_png
 from slotool.reports.text import percent
 from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 from slotool.workloads import ArrivalProcess, Poisson
-from slotool.workloads.channels import TargetServer
-from slotool.workloads.client import LoadPlan, LocalRun
-from slotool.workloads.endpoint import Terms
+from slotool.workloads.arrivals.traces import RateTrace
+from slotool.workloads.client.channels import TargetServer
+from slotool.workloads.client.endpoint import Terms
+from slotool.workloads.client.open_loop import LoadPlan, LocalRun
 from slotool.workloads.requests import RequestLog
-from slotool.workloads.traces import RateTrace
 
 DEADLINES_S = (0.03, 0.045, 0.07, 0.1)
 # Of what the largest point can serve: rates at which each is measured, and between which the load swings.

@@ -39,9 +39,9 @@ from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.simulation.result import IN_TIME
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import Bursty, RecordedInstants, read_trace
-from slotool.workloads.channels import TargetServer
-from slotool.workloads.client import LoadPlan, LocalRun
-from slotool.workloads.endpoint import Terms
+from slotool.workloads.client.channels import TargetServer
+from slotool.workloads.client.endpoint import Terms
+from slotool.workloads.client.open_loop import LoadPlan, LocalRun
 from slotool.workloads.requests import RequestLog
 
 SHARES, CV2 = (0.7, 1.0, 1.3), 8

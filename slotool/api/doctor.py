@@ -134,7 +134,7 @@ _ROOMS = {
     "predictors": ["slotool.predictors.registry"],
     "policies": ["slotool.scheduling.batching.registry"],
     "rankers": ["slotool.elastic.activators.rankers.registry"],
-    "rule_generators": ["slotool.rules.generator"],
+    "rule_generators": ["slotool.rules.generate.generator"],
     "backends": ["slotool.profiling.backends"],
     "engines": ["slotool.profiling.engines", "slotool.serving.engines"],
 }

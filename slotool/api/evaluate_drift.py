@@ -13,7 +13,7 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
-    from slotool.rules.drift import Watched
+    from slotool.rules.monitor.drift import Watched
     from slotool.tables import OutcomeTable
 
 
@@ -47,7 +47,7 @@ def evaluate_drift(
         TableError: The outcome table cannot be used, or lacks the column of the rules' groups.
     """
     from slotool.rules import RuleSet
-    from slotool.rules.drift import watch
+    from slotool.rules.monitor.drift import watch
     from slotool.tables import OutcomeTable
 
     if not 0 < confidence < 1:

@@ -21,7 +21,7 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
-    from slotool.rules.verdict import TierVerdict
+    from slotool.rules.monitor.verdict import TierVerdict
     from slotool.tables import OutcomeTable
 
 
@@ -76,7 +76,7 @@ def evaluate_rules(
     """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.rules import RuleSet
-    from slotool.rules.verdict import cross_validate, verdicts
+    from slotool.rules.monitor.verdict import cross_validate, verdicts
     from slotool.tables import OutcomeTable
 
     if not 0 < significance < 1:
@@ -137,13 +137,13 @@ class RulesVerdict(Result):
     @cached_property
     def detectable_excess(self) -> float:
         """About how many points of error above its tolerance a tier must lie for its violation to be significant."""
-        from slotool.rules.verdict import detectable_excess
+        from slotool.rules.monitor.verdict import detectable_excess
 
         return detectable_excess(self.rules, self.rounds, self.examples // len(self.rounds), self.significance)
 
     @cached_property
     def _tiers(self) -> list[dict[str, Any]]:
-        from slotool.rules.verdict import adjusted_p_values
+        from slotool.rules.monitor.verdict import adjusted_p_values
 
         adjusted = adjusted_p_values(self.rounds)
         same_tiers = zip(*self.rounds, strict=True)

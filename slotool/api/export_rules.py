@@ -52,7 +52,7 @@ def export_rules(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.atomic import whole_file
     from slotool.rules import RuleSet
-    from slotool.rules.exporting import as_python, routes
+    from slotool.rules.ruleset.exporting import as_python, routes
 
     if to not in ("python", "json"):
         raise ArgumentError("to", f"{to!r} is neither python nor json")

@@ -85,7 +85,7 @@ def save(value: Any, path: FilePath, *, force: bool = False) -> Path:
 
 
 def _is_saveable(value: Any) -> bool:
-    from slotool.rules.ruleset import RuleSet
+    from slotool.rules.ruleset.rules import RuleSet
     from slotool.rules.switching import SwitchingPlan
     from slotool.tables.table import Table
 
@@ -109,7 +109,7 @@ def _artifact(path: Path) -> Any:
 
 def _document(path: Path) -> Any:
     from slotool import strict_json
-    from slotool.rules.ruleset import RULES_SCHEMA, RuleSet
+    from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
     from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
 
     document = strict_json.read(path)

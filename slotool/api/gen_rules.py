@@ -90,8 +90,8 @@ def gen_rules(
     """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.rules import OBJECTIVES, generate_rules
-    from slotool.rules.generator import constant_versions
-    from slotool.rules.groups import OTHERS
+    from slotool.rules.evidence.groups import OTHERS
+    from slotool.rules.generate.generator import constant_versions
     from slotool.tables import OutcomeTable
 
     if out is not None:
@@ -169,7 +169,7 @@ def estimate_rules(
         TableError: The outcome table cannot be used.
         InputError: A setting cannot be.
     """
-    from slotool.rules.estimate import estimate
+    from slotool.rules.generate.estimate import estimate
     from slotool.tables import OutcomeTable
 
     found = loaded(OutcomeTable, outcomes)
@@ -205,7 +205,7 @@ def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str,
 
 def _no_groups(outcomes: OutcomeTable, column: str) -> str:
     """Why a column makes no groups: it tells examples apart, or its values are rare."""
-    from slotool.rules.groups import MIN_EXAMPLES
+    from slotool.rules.evidence.groups import MIN_EXAMPLES
 
     values, examples = len(set(outcomes.text(column))), len(outcomes.examples)
     many = "identifies examples and groups none" if 2 * values > examples else "has no value that is frequent enough"

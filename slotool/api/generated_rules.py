@@ -14,7 +14,7 @@ from slotool.api.result import Result
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
     from slotool.rules.analysis import VersionFacts
-    from slotool.rules.units import LossUnit
+    from slotool.rules.evidence.units import LossUnit
     from slotool.tables import OutcomeTable
 
 _UNITS = {"cost": "", "response-time": "_s"}  # of names in the rules' settings
@@ -153,7 +153,7 @@ def weakest_group(groups: Mapping[str, float], unit: LossUnit) -> str:
 
 def _groups(rules: RuleSet) -> list[Part]:
     """Which groups the tolerances hold for."""
-    from slotool.rules.groups import OTHERS
+    from slotool.rules.evidence.groups import OTHERS
 
     if "group" not in rules.config:
         return []
@@ -181,7 +181,7 @@ def _explanations(rules: RuleSet) -> list[Part]:
 def _trees(rules: RuleSet) -> list[str]:
     """Each cascade as a picture."""
     from slotool.rules import from_point
-    from slotool.rules.cascades import Cascade
+    from slotool.rules.policies.cascades import Cascade
 
     policies = {rule.point: from_point(rule.point) for rule in rules.rules}
     serving = {

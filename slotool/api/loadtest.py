@@ -18,10 +18,10 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     from slotool.data import Dataset, DataSource
     from slotool.workloads import ArrivalProcess, ArrivalTable
-    from slotool.workloads.channels import TargetServer
-    from slotool.workloads.client import LoadPlan, LoadRun
-    from slotool.workloads.endpoint import RequestResult
-    from slotool.workloads.faults import Fault, FaultInjection
+    from slotool.workloads.client.channels import TargetServer
+    from slotool.workloads.client.endpoint import RequestResult
+    from slotool.workloads.client.faults import Fault, FaultInjection
+    from slotool.workloads.client.open_loop import LoadPlan, LoadRun
     from slotool.workloads.requests import RequestLog
 
 RATE_PER_S, DURATION_S = 200.0, 10.0
@@ -103,10 +103,10 @@ def loadtest(
     from slotool.data import DataOptions
     from slotool.data.registry import locate
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
-    from slotool.workloads.channels import TargetServer, ask_first_model
-    from slotool.workloads.client import LoadPlan, drawn_times
-    from slotool.workloads.endpoint import Terms
-    from slotool.workloads.target import server_address
+    from slotool.workloads.client.channels import TargetServer, ask_first_model
+    from slotool.workloads.client.endpoint import Terms
+    from slotool.workloads.client.open_loop import LoadPlan, drawn_times
+    from slotool.workloads.client.target import server_address
 
     address = server_address(url, scheme=protocol, allow_remote=allow_remote)
     written = None if out is None else Path(out)
@@ -163,10 +163,10 @@ def models_together(
     sent. Raises as ``loadtest`` does.
     """
     from slotool.workloads import RecordedInstants
-    from slotool.workloads.channels import TargetServer
-    from slotool.workloads.client import LoadPlan, LocalRun, drive_together
-    from slotool.workloads.endpoint import Terms
-    from slotool.workloads.target import server_address
+    from slotool.workloads.client.channels import TargetServer
+    from slotool.workloads.client.endpoint import Terms
+    from slotool.workloads.client.open_loop import LoadPlan, LocalRun, drive_together
+    from slotool.workloads.client.target import server_address
 
     address = server_address(url, scheme="http", allow_remote=False)
     runs, provenances = {}, {}
@@ -210,7 +210,7 @@ def _stated(shares: Mapping[int, float] | Mapping[float, float]) -> str | None:
 
 
 def _injection(address: str, given: FilePath | Sequence[Fault], duration_s: float) -> FaultInjection:
-    from slotool.workloads.faults import FaultInjection, read_faults
+    from slotool.workloads.client.faults import FaultInjection, read_faults
 
     schedule = read_faults(given) if isinstance(given, str | Path) else sorted(given, key=lambda fault: fault.at_s)
     injection = FaultInjection(address, schedule)
@@ -229,8 +229,8 @@ def _run(
     advance: Callable[..., None],
     began: Callable[[float], None],
 ) -> LoadRun:
-    from slotool.workloads.client import LocalRun
-    from slotool.workloads.many_processes import ManyProcesses
+    from slotool.workloads.client.many_processes import ManyProcesses
+    from slotool.workloads.client.open_loop import LocalRun
 
     if processes == 1:
         return LocalRun(plan, server, advance, began=began)
@@ -257,7 +257,7 @@ def _check_terms(
 def _require_meant(server: TargetServer, x: Any) -> None:
     """Raises ``ArgumentError`` with the server's sentence where it refuses a request of this tolerance: 5 is meant as
     5 %, and every request would end so."""
-    from slotool.workloads import event_loop
+    from slotool.workloads.client import event_loop
 
     async def ask() -> RequestResult:
         channel = server.connect()

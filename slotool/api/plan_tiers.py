@@ -92,7 +92,7 @@ def _promised(tier: Mapping[str, Any], best_version: str) -> str:
 
 def _bound(tier: Mapping[str, Any]) -> str:
     """``2 % of its error``, ``2 points of error``: as ``gen-rules`` shows them."""
-    from slotool.rules.units import tolerance_unit
+    from slotool.rules.evidence.units import tolerance_unit
 
     kind = str(tier["tolerance_kind"])
     return f"{tolerance_unit(kind, tier['max_error']).amount(tier['bound'])}{_OF.get(kind, '')}"

@@ -11,7 +11,7 @@ from slotool.planning.promise import Verdict, attainment_bounds
 from slotool.planning.traffic import Traffic
 from slotool.simulation import SimulationResult
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SHED
-from slotool.workloads.traces import BURST_S
+from slotool.workloads.arrivals.traces import BURST_S
 
 # Windows of traffic, or fewer where each would be shorter than so many deadlines.
 WINDOWS, MIN_DEADLINES = 60, 2

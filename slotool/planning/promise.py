@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import betaincinv, stdtrit
 
 from slotool.errors import ArgumentError, InputError
-from slotool.rules.points import from_point
+from slotool.rules.policies.points import from_point
 from slotool.scheduling.space import errors_at
 from slotool.simulation import SimulationResult
 from slotool.simulation.result import IN_TIME, Points

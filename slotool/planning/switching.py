@@ -30,9 +30,9 @@ from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching import ControlGrid, MinCost
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import Poisson
-from slotool.workloads.channels import TargetServer, ask_first_model
-from slotool.workloads.client import LoadPlan, LocalRun
-from slotool.workloads.endpoint import Terms
+from slotool.workloads.client.channels import TargetServer, ask_first_model
+from slotool.workloads.client.endpoint import Terms
+from slotool.workloads.client.open_loop import LoadPlan, LocalRun
 from slotool.workloads.requests import RequestLog
 
 # Load tests that finding a point's rate takes, about, and seconds until a server is warm.

@@ -15,8 +15,8 @@ from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
-from slotool.rules.points import from_point, in_turn
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.policies.points import from_point, in_turn
+from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling.batching import ControlGrid, Profile, read_samples
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.simulation import Scenario

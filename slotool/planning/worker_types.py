@@ -11,7 +11,7 @@ from slotool.errors import ArgumentError, InputError
 from slotool.machine import machine_id
 from slotool.planning.tiers import read_versions
 from slotool.planning.worker import WorkerType
-from slotool.rules.ruleset import RuleSet
+from slotool.rules.ruleset.rules import RuleSet
 from slotool.scheduling.batching import Profile, read_profile
 from slotool.scheduling.space import outcome_columns
 from slotool.tables import FULL, LatencyTable, OperatingPoint, OutcomeTable

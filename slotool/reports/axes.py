@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.reports.figure import Axis
-from slotool.rules.units import PERCENT, LossUnit
+from slotool.rules.evidence.units import PERCENT, LossUnit
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 # Steps within a decade, sparser as more decades are shown.

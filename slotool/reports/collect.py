@@ -14,7 +14,7 @@ from slotool.errors import InputError
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
 from slotool.predictors.training import study
 from slotool.regular_files import require_regular
-from slotool.rules.ruleset import RULES_SCHEMA, RuleSet
+from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
 from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, LatencyTable, OutcomeTable, Schema, schema_name
 from slotool.workloads.interference import INTERFERENCE_SCHEMA, InterferenceTable

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
-    from slotool.rules.base import Assessment, Problem, RuleGenerator
-    from slotool.rules.generator import METHODS, generate_rules
-    from slotool.rules.losses import TOLERANCE_KINDS
-    from slotool.rules.points import from_point
-    from slotool.rules.policies import (
+    from slotool.rules.evidence.losses import TOLERANCE_KINDS
+    from slotool.rules.generate.base import Assessment, Problem, RuleGenerator
+    from slotool.rules.generate.generator import METHODS, generate_rules
+    from slotool.rules.policies.points import from_point
+    from slotool.rules.policies.routing import (
         OSFA,
         POLICIES,
         Conc,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         consults_second,
         takes_second,
     )
-    from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
+    from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 
 __all__ = [
     "METHODS",
@@ -44,24 +44,24 @@ __all__ = [
 
 # Where each is, imported when asked for: processes that compute answers need policies, and neither pandas nor SciPy.
 _MODULES = {
-    "METHODS": "generator",
-    "OBJECTIVES": "ruleset",
-    "OSFA": "policies",
-    "POLICIES": "policies",
-    "TOLERANCE_KINDS": "losses",
-    "Assessment": "base",
-    "Conc": "policies",
-    "Problem": "base",
-    "Replayed": "policies",
-    "RoutingPolicy": "policies",
-    "Rule": "ruleset",
-    "RuleGenerator": "base",
-    "RuleSet": "ruleset",
-    "Seq": "policies",
-    "consults_second": "policies",
-    "from_point": "points",
-    "generate_rules": "generator",
-    "takes_second": "policies",
+    "METHODS": "generate.generator",
+    "OBJECTIVES": "ruleset.rules",
+    "OSFA": "policies.routing",
+    "POLICIES": "policies.routing",
+    "TOLERANCE_KINDS": "evidence.losses",
+    "Assessment": "generate.base",
+    "Conc": "policies.routing",
+    "Problem": "generate.base",
+    "Replayed": "policies.routing",
+    "RoutingPolicy": "policies.routing",
+    "Rule": "ruleset.rules",
+    "RuleGenerator": "generate.base",
+    "RuleSet": "ruleset.rules",
+    "Seq": "policies.routing",
+    "consults_second": "policies.routing",
+    "from_point": "policies.points",
+    "generate_rules": "generate.generator",
+    "takes_second": "policies.routing",
 }
 
 __getattr__ = names_on_demand(__name__, _MODULES)

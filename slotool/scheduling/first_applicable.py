@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slotool.rules.ruleset import RuleSet
+from slotool.rules.ruleset.rules import RuleSet
 from slotool.scheduling.accuracy_constrained import AccuracyConstrained
 from slotool.scheduling.co_runners import InterferenceAware
 from slotool.scheduling.edf import EdfQueue, WorkerState

@@ -11,8 +11,8 @@ import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.rules.points import from_point
-from slotool.rules.policies import Conc
+from slotool.rules.policies.points import from_point
+from slotool.rules.policies.routing import Conc
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from itertools import accumulate
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.rules import points
-from slotool.rules.points import from_point
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.policies import points
+from slotool.rules.policies.points import from_point
+from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.edf import EdfQueue, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy

@@ -13,7 +13,7 @@ import numpy as np
 
 from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
-from slotool.rules.cascades import Cascade
+from slotool.rules.policies.cascades import Cascade
 from slotool.serving.outputs import Computed, gathered
 from slotool.tables.labels import label_text
 

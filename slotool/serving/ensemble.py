@@ -19,9 +19,9 @@ from slotool.elastic import ElasticModel, confidence
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.models.signature import FREE, require_rows, try_two
-from slotool.rules.cascades import Cascade
-from slotool.rules.points import from_point
-from slotool.rules.policies import Conc, consults_second
+from slotool.rules.policies.cascades import Cascade
+from slotool.rules.policies.points import from_point
+from slotool.rules.policies.routing import Conc, consults_second
 from slotool.serving.cascade_run import cascade_run, class_names
 from slotool.serving.outputs import Computed, Outputs, Scores, combined
 from slotool.tables import OperatingPoint

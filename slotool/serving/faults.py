@@ -17,13 +17,13 @@ from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser
 from slotool.serving.pools import PooledEngine
 from slotool.serving.rejections import bad_request
-from slotool.workloads.faults import MAX_FACTOR, PATH
+from slotool.workloads.client.faults import MAX_FACTOR, PATH
 
 MAX_SECONDS = 3_600.0
 
 
 class FaultRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is to happen to which worker; see ``slotool.workloads.faults.Fault``."""
+    """What is to happen to which worker; see ``slotool.workloads.client.faults.Fault``."""
 
     action: Literal["kill", "stop", "slow"]
     worker: Annotated[int, msgspec.Meta(ge=0)]

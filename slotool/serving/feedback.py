@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.data.columns import Inputs
 from slotool.models import Classification
-from slotool.rules.drift import Watched
+from slotool.rules.monitor.drift import Watched
 from slotool.serving import rejections
 from slotool.serving.guarantees import Guarantees, Labelled
 from slotool.serving.request import InferenceResult

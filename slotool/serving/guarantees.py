@@ -17,11 +17,11 @@ from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel
 from slotool.elastic.evaluation import version_name
 from slotool.errors import SlotoolError
-from slotool.rules.cascades import Cascade
-from slotool.rules.drift import Watched, Watcher
-from slotool.rules.groups import OTHERS
-from slotool.rules.points import from_point
-from slotool.rules.ruleset import RuleSet
+from slotool.rules.evidence.groups import OTHERS
+from slotool.rules.monitor.drift import Watched, Watcher
+from slotool.rules.policies.cascades import Cascade
+from slotool.rules.policies.points import from_point
+from slotool.rules.ruleset.rules import RuleSet
 from slotool.serving.cascade_run import class_names, label_of
 from slotool.serving.ensemble import compute
 from slotool.serving.outputs import Computed

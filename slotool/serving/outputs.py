@@ -10,7 +10,7 @@ import numpy as np
 from slotool.elastic import ElasticModel
 from slotool.errors import RunError
 from slotool.models import Task
-from slotool.rules.policies import takes_second
+from slotool.rules.policies.routing import takes_second
 
 Rows = slice | np.ndarray
 

@@ -9,7 +9,7 @@ from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.elastic.evaluation import version_name
 from slotool.errors import RunError
-from slotool.rules.cascades import Cascade
+from slotool.rules.policies.cascades import Cascade
 from slotool.serving import rejections
 from slotool.serving.cascade_run import cascade_run
 from slotool.serving.ensemble import EnsemblePlan, ensemble_plan

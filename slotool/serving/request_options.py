@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from slotool.errors import InputError
-from slotool.rules.ruleset import OBJECTIVES, RuleSet
+from slotool.rules.ruleset.rules import OBJECTIVES, RuleSet
 from slotool.scheduling.query import RESPONSE_TIME
 from slotool.serving.rejections import bad_request, shown
 from slotool.suggestions import nearest

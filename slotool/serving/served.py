@@ -12,12 +12,12 @@ import numpy as np
 
 from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
-from slotool.rules.points import in_turn
+from slotool.rules.policies.points import in_turn
 from slotool.scheduling import ControlSpace, Policy
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
-    from slotool.rules.ruleset import RuleSet
+    from slotool.rules.ruleset.rules import RuleSet
 
 # The only version of every model.
 VERSION = "1"

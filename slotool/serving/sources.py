@@ -16,7 +16,7 @@ from slotool.elastic.evaluation import identities, version_name
 from slotool.errors import InputError
 from slotool.machine import likeness
 from slotool.regular_files import read_bytes
-from slotool.rules.ruleset import RuleSet
+from slotool.rules.ruleset.rules import RuleSet
 from slotool.rules.switching import SwitchingPlan
 from slotool.scheduling import (
     ControlSpace,

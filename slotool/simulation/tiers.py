@@ -15,10 +15,10 @@ from itertools import pairwise
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.rules.cascades import MAX_STEPS
-from slotool.rules.points import from_point
-from slotool.rules.policies import Conc
-from slotool.rules.ruleset import RuleSet
+from slotool.rules.policies.cascades import MAX_STEPS
+from slotool.rules.policies.points import from_point
+from slotool.rules.policies.routing import Conc
+from slotool.rules.ruleset.rules import RuleSet
 from slotool.scheduling.space import ControlSpace, errors_at
 from slotool.scheduling.tolerance_tiers import ToleranceTiers, first_us, worst_us
 from slotool.simulation import tier_loop

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from slotool import strict_json
-from slotool.rules.base import Assessment, Problem, RuleGenerator
-from slotool.rules.cascades import TableAsked
-from slotool.rules.conditions import Condition, condition_of
-from slotool.rules.points import from_point
-from slotool.rules.policies import OSFA
-from slotool.rules.ruleset import RuleSet
+from slotool.rules.generate.base import Assessment, Problem, RuleGenerator
+from slotool.rules.policies.cascades import TableAsked
+from slotool.rules.policies.conditions import Condition, condition_of
+from slotool.rules.policies.points import from_point
+from slotool.rules.policies.routing import OSFA
+from slotool.rules.ruleset.rules import RuleSet
 from slotool.tables import OutcomeTable
 
 

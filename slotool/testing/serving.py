@@ -32,9 +32,9 @@ from slotool.errors import InputError
 from slotool.factories import ALLOW_VARIABLE
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
-from slotool.rules.points import in_turn
-from slotool.rules.policies import OSFA, Conc, Seq
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.policies.points import in_turn
+from slotool.rules.policies.routing import OSFA, Conc, Seq
+from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Router, ServedModel
 from slotool.serving.engines import CallCancelled, InferenceEngine

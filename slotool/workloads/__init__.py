@@ -1,13 +1,13 @@
 """Arrival processes, recorded traces, the open-loop load client, and the log of what became of every request."""
 
-from slotool.workloads.arrival_table import ARRIVALS_SCHEMA, ArrivalTable
-from slotool.workloads.arrivals import ArrivalProcess
-from slotool.workloads.bursty import Bursty
-from slotool.workloads.markov import MarkovModulated
-from slotool.workloads.poisson import Poisson
+from slotool.workloads.arrivals.bursty import Bursty
+from slotool.workloads.arrivals.markov import MarkovModulated
+from slotool.workloads.arrivals.poisson import Poisson
+from slotool.workloads.arrivals.process import ArrivalProcess
+from slotool.workloads.arrivals.table import ARRIVALS_SCHEMA, ArrivalTable
+from slotool.workloads.arrivals.time_varying import TimeVarying
+from slotool.workloads.arrivals.traces import RateTrace, RecordedInstants, read_trace
 from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
-from slotool.workloads.time_varying import TimeVarying
-from slotool.workloads.traces import RateTrace, RecordedInstants, read_trace
 
 __all__ = [
     "ARRIVALS_SCHEMA",

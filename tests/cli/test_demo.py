@@ -10,7 +10,7 @@ import pytest
 
 from slotool.artifacts import open_artifact
 from slotool.elastic import load_model
-from slotool.rules.ruleset import RuleSet
+from slotool.rules.ruleset.rules import RuleSet
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads.requests import RequestLog
 from tests.docs.preloaded import launchers

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.predictors.scoring import PredictionsTable
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.workloads import RequestLog

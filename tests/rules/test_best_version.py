@@ -8,7 +8,7 @@ import pytest
 from benchmarks.best_version import CASES, Case, measured, requests
 from slotool.errors import InputError
 from slotool.rules import OSFA, RuleSet, generate_rules
-from slotool.rules.verdict import verdicts
+from slotool.rules.monitor.verdict import verdicts
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 

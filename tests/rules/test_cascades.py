@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError, TableError
 from slotool.rules import OSFA, RuleSet, Seq, from_point, generate_rules
-from slotool.rules.cascades import ANSWERS, Cascade, Step, TableAsked, Worth, chosen, chosen_of_one
-from slotool.rules.conditions.agree import Agree
-from slotool.rules.conditions.score import Score, Term
-from slotool.rules.conditions.sure import Sure
-from slotool.rules.conditions.sure_by_label import SureByLabel
-from slotool.rules.search import Examples, paths
-from slotool.rules.signals import Signals, calibrated
+from slotool.rules.generate.search import Examples, paths
+from slotool.rules.generate.signals import Signals, calibrated
+from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, TableAsked, Worth, chosen, chosen_of_one
+from slotool.rules.policies.conditions.agree import Agree
+from slotool.rules.policies.conditions.score import Score, Term
+from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions.sure_by_label import SureByLabel
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.testing.rules import ConditionConformance, answered_outcomes, family_outcomes
 

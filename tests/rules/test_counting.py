@@ -6,9 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from slotool.rules.betting import betting_p_value
-from slotool.rules.counting import PairedTest, countable_excess, examples_to_count, kept_p_value, paired_p_value
-from slotool.rules.losses import Comparison
+from slotool.rules.evidence.betting import betting_p_value
+from slotool.rules.evidence.counting import (
+    PairedTest,
+    countable_excess,
+    examples_to_count,
+    kept_p_value,
+    paired_p_value,
+)
+from slotool.rules.evidence.losses import Comparison
 
 EXAMPLES = 16
 KINDS: tuple[Comparison, ...] = ("absolute", "relative")

@@ -23,15 +23,15 @@ import slotool as library
 from slotool.cli.app import app
 from slotool.errors import ArgumentError, InputError
 from slotool.rules import Conc, RoutingPolicy, RuleSet, Seq
-from slotool.rules.cascades import ANSWERS, Cascade, Step, Worth
-from slotool.rules.conditions import CONDITIONS
-from slotool.rules.conditions.agree import Agree
-from slotool.rules.conditions.base import Condition
-from slotool.rules.conditions.score import Score, Term
-from slotool.rules.conditions.sure import Sure
-from slotool.rules.conditions.sure_by_label import SureByLabel
-from slotool.rules.exporting import CONDITIONS as EXPORTED
-from slotool.rules.exporting import as_python, route_of, routes
+from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
+from slotool.rules.policies.conditions import CONDITIONS
+from slotool.rules.policies.conditions.agree import Agree
+from slotool.rules.policies.conditions.base import Condition
+from slotool.rules.policies.conditions.score import Score, Term
+from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.ruleset.exporting import CONDITIONS as EXPORTED
+from slotool.rules.ruleset.exporting import as_python, route_of, routes
 from slotool.tables import OutcomeTable
 from slotool.tables.labels import label_text
 from slotool.testing.rules import family_outcomes

@@ -13,7 +13,7 @@ from slotool.reports.series.tiers import tolerance_tiers
 from slotool.reports.series.versions import version_figures
 from slotool.rules import RuleSet, generate_rules
 from slotool.rules.analysis import CATEGORIES, categories, category_confidences, category_errors
-from slotool.rules.verdict import verdicts
+from slotool.rules.monitor.verdict import verdicts
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 

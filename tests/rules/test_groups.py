@@ -9,9 +9,9 @@ import pytest
 import slotool
 from slotool.errors import InputError, SlotoolWarning, TableError
 from slotool.rules import OSFA, RuleSet, from_point, generate_rules
-from slotool.rules.drift import Watcher, watch
-from slotool.rules.groups import Groups
-from slotool.rules.verdict import cross_validate, verdicts
+from slotool.rules.evidence.groups import Groups
+from slotool.rules.monitor.drift import Watcher, watch
+from slotool.rules.monitor.verdict import cross_validate, verdicts
 from slotool.tables import OutcomeTable
 
 

@@ -7,9 +7,9 @@ import pytest
 import slotool
 from slotool.errors import InputError
 from slotool.rules import METHODS, OSFA, RuleSet, from_point, generate_rules
-from slotool.rules.drift import watch
-from slotool.rules.losses import losses
-from slotool.rules.verdict import cross_validate, verdicts
+from slotool.rules.evidence.losses import losses
+from slotool.rules.monitor.drift import watch
+from slotool.rules.monitor.verdict import cross_validate, verdicts
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.routing_judge import Requests, answered
-from slotool.rules.cascades import Cascade
+from slotool.rules.policies.cascades import Cascade
 from slotool.testing.rules import answered_outcomes
 
 SURE = {"if": "sure", "version": "small", "at_least": 0.8}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError
 from slotool.rules import OSFA, Conc, Seq, consults_second, from_point, takes_second
-from slotool.rules.candidates import Candidates
+from slotool.rules.generate.candidates import Candidates
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.testing.rules import family_outcomes
 

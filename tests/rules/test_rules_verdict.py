@@ -8,10 +8,10 @@ import pytest
 import slotool
 from slotool.errors import ArgumentError, InputError, TableError
 from slotool.rules import OSFA, Rule, RuleSet, Seq, generate_rules
-from slotool.rules.betting import Evidence, evidence_against
-from slotool.rules.counting import kept_p_value
-from slotool.rules.drift import Watcher, watch
-from slotool.rules.verdict import MISS, TierVerdict, adjusted_p_values, cross_validate, verdicts
+from slotool.rules.evidence.betting import Evidence, evidence_against
+from slotool.rules.evidence.counting import kept_p_value
+from slotool.rules.monitor.drift import Watcher, watch
+from slotool.rules.monitor.verdict import MISS, TierVerdict, adjusted_p_values, cross_validate, verdicts
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 

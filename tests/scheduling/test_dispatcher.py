@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import (
     Batch,
     Decision,

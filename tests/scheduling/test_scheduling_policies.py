@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from slotool.errors import InputError
-from slotool.rules.cascades import Cascade, Step
-from slotool.rules.conditions.sure import Sure
-from slotool.rules.points import in_turn
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.policies.cascades import Cascade, Step
+from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.points import in_turn
+from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import (
     AccuracyConstrained,
     CannotMeet,

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 
 from slotool.elastic import ElasticModel
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.addresses import AddressRates

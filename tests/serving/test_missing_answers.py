@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from slotool.rules.cascades import ANSWERS, Cascade, Step
-from slotool.rules.conditions import Condition
-from slotool.rules.conditions.agree import Agree
-from slotool.rules.conditions.sure import Sure
-from slotool.rules.conditions.sure_by_label import SureByLabel
+from slotool.rules.policies.cascades import ANSWERS, Cascade, Step
+from slotool.rules.policies.conditions import Condition
+from slotool.rules.policies.conditions.agree import Agree
+from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions.sure_by_label import SureByLabel
 from slotool.serving.cascade_run import cascade_run
 from slotool.serving.outputs import Scores
 from slotool.tables import OutcomeTable

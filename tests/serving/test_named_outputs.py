@@ -12,7 +12,7 @@ from slotool.data.columns import Columns, Inputs
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError, RunError
 from slotool.models import Classification, Regression, Signature, Task, TensorSpec
-from slotool.rules.policies import Conc, Seq
+from slotool.rules.policies.routing import Conc, Seq
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.ensemble import PointRunner

@@ -16,12 +16,12 @@ import pytest
 
 from slotool.elastic import confidence
 from slotool.errors import InputError, RunError
-from slotool.rules.cascades import ANSWERS, Cascade, Step
-from slotool.rules.conditions.agree import Agree
-from slotool.rules.conditions.score import Score, Term
-from slotool.rules.conditions.sure import Sure
-from slotool.rules.conditions.sure_by_label import SureByLabel
-from slotool.rules.points import from_point
+from slotool.rules.policies.cascades import ANSWERS, Cascade, Step
+from slotool.rules.policies.conditions.agree import Agree
+from slotool.rules.policies.conditions.score import Score, Term
+from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.rules.policies.points import from_point
 from slotool.scheduling import (
     ControlSpace,
     Decision,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slotool.rules import from_point
-from slotool.rules.policies import Conc
+from slotool.rules.policies.routing import Conc
 from slotool.scheduling import Batch, Dispatcher, Query, RequestOutcome, ToleranceTiers
 from slotool.simulation import Scenario, ServiceTimes
 from slotool.simulation.overhead import Overhead

@@ -10,7 +10,7 @@ from slotool.scheduling.batching.fixed import FixedBatching
 from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import OperatingPoint
-from slotool.workloads.traces import RateTrace
+from slotool.workloads.arrivals.traces import RateTrace
 
 DEADLINE_S = 0.03
 POINTS = [OperatingPoint.of(version=name) for name in ("small", "medium", "large")]

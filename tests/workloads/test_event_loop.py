@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from slotool.workloads import event_loop
+from slotool.workloads.client import event_loop
 
 
 async def number(seconds: float = 0.0) -> int:

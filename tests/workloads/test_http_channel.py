@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from slotool.workloads.endpoint import Endpoint, RequestResult, ServerAnswer, Terms
-from slotool.workloads.http_channel import HttpChannel
+from slotool.workloads.client.endpoint import Endpoint, RequestResult, ServerAnswer, Terms
+from slotool.workloads.client.http_channel import HttpChannel
 
 X = np.zeros((1, 2), dtype=np.float32)
 OK = b"HTTP/1.1 200 OK\r\n"

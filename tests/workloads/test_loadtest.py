@@ -25,11 +25,12 @@ from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel
 from slotool.serving.clients import Clients
-from slotool.workloads import Poisson, RequestLog, client
-from slotool.workloads.channels import TargetServer, ask_first_model
-from slotool.workloads.client import LoadPlan, LocalRun
-from slotool.workloads.endpoint import Terms
-from slotool.workloads.many_processes import ManyProcesses
+from slotool.workloads import Poisson, RequestLog
+from slotool.workloads.client import open_loop as client
+from slotool.workloads.client.channels import TargetServer, ask_first_model
+from slotool.workloads.client.endpoint import Terms
+from slotool.workloads.client.many_processes import ManyProcesses
+from slotool.workloads.client.open_loop import LoadPlan, LocalRun
 from tests.serving.live_server import LiveServer, live_server
 
 WARM_UP = 5
@@ -526,7 +527,7 @@ def test_only_the_examples_that_are_sent_are_read_from_their_files(
     assert len(held.split.x) == len(np.unique(plan.examples)) < 200
     assert np.array_equal(held.split.x[held.examples], x[plan.examples])
     assert np.array_equal(held.numbers[held.examples], plan.examples)
-    monkeypatch.setattr("slotool.workloads.client.MAX_EXAMPLE_BYTES", 5 * x[0].nbytes)
+    monkeypatch.setattr("slotool.workloads.client.open_loop.MAX_EXAMPLE_BYTES", 5 * x[0].nbytes)
     few = plan.loaded()
     assert len(few.split.x) == 5
     assert np.array_equal(few.split.x, x[few.numbers])

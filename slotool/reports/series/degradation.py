@@ -9,8 +9,8 @@ import numpy as np
 from slotool.reports.axes import error_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import percent
-from slotool.rules.ruleset import RuleSet
-from slotool.rules.verdict import TierVerdict
+from slotool.rules.monitor.verdict import TierVerdict
+from slotool.rules.ruleset.rules import RuleSet
 
 
 def observed_against_tolerance(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], source: str) -> Figure:

@@ -7,7 +7,7 @@ import numpy as np
 from slotool.reports.axes import error_axis, linear_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import percent
-from slotool.rules.ruleset import Rule, RuleSet
+from slotool.rules.ruleset.rules import Rule, RuleSet
 
 FIELDS = {"response time": ("response_time_s", "best_response_time_s"), "cost": ("cost", "best_cost")}
 

@@ -9,10 +9,10 @@ import numpy as np
 from slotool.reports.axes import error_axis, linear_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import duration, percent
-from slotool.rules.points import from_point
-from slotool.rules.policies import OSFA
-from slotool.rules.ruleset import Rule, RuleSet
-from slotool.rules.units import LossUnit
+from slotool.rules.evidence.units import LossUnit
+from slotool.rules.policies.points import from_point
+from slotool.rules.policies.routing import OSFA
+from slotool.rules.ruleset.rules import Rule, RuleSet
 
 
 def tolerance_tiers(name: str, rules: RuleSet, source: str) -> list[Figure]:

@@ -11,7 +11,7 @@ from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.series.accuracy import pareto
 from slotool.reports.text import duration, percent
 from slotool.rules.analysis import category_confidences, category_errors, category_shares, version_facts
-from slotool.rules.units import OWN, LossUnit, error_unit
+from slotool.rules.evidence.units import OWN, LossUnit, error_unit
 from slotool.tables import OutcomeTable
 
 

@@ -1,0 +1,1 @@
+"""Generators of rules: candidates, search, certified, bootstrapped and naive choice."""

@@ -1,0 +1,282 @@
+"""Certified rules: P(any shipped tier exceeds its tolerance) ≤ 1 − confidence, over the draw of the table.
+
+Learn, then test (arXiv 2110.01052), whatever the policies are. What could break the guarantee, and the remedy:
+
+- *Many policies, thresholds and calibrations taken from the data.* A random part of the table (``LEARN_SHARE``) names
+  per tolerance a chain of policies, from the surest to keep it to the cheapest (``proposals``). Only the other examples
+  test. A chain is tested in its order until one is not shown to keep the tolerance: fixed-sequence testing, which needs
+  no correction for its length.
+- *What a part names is chance.* So there are ``ROUNDS`` random parts, each with its share of the budget, and a tier
+  takes the cheapest policy that any of them has shown.
+- *Many tiers.* Chains are made for at most ``MAX_GOALS`` of the tolerances, and Holm's procedure divides the budget
+  among them (``sequences``). A tier between them takes what is shown for the next stricter one.
+- *The table does not say which version is best.* A policy is shown to keep a tolerance only where it is against every
+  version: its p-value is the largest of theirs (an intersection-union test). The truly best version v* is unknown but
+  fixed, and max_v p_v ≥ p_v*. If the policy exceeds its tolerance above v*, then
+  P(max_v p_v ≤ α) ≤ P(p_v* ≤ α) ≤ α: no level is divided among the versions, whatever losses, groups and kind of
+  tolerance make p_v. A version is never tested against itself, above which its excess is 0 by definition. The version
+  that serves where nothing cheaper is shown is a policy too: it is in every chain, as sure as it seems, and without a
+  proof its tier promises nothing. With ``Problem.reference`` that version alone is tested against; the statement is
+  then about it, and its own tier holds by definition.
+- *Tolerances per group.* A policy keeps a tolerance where it does so for each group; the p-value is the largest of
+  theirs too, so that all groups' guarantees hold at once.
+- *A relative tolerance has the best version's unknown error in its denominator.* What is tested is the mean of
+  e − (1 + τ)·e_best itself: for 0/1 losses by an exact test of the examples on which the two differ (``counting``),
+  for others by a bet (``betting``).
+
+Like the paper's guarantee, this one assumes examples drawn independently and requests of the same distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from slotool.rules.evidence.betting import betting_p_value, examples_to_show
+from slotool.rules.evidence.counting import examples_to_count, paired_p_value
+from slotool.rules.evidence.losses import excess_of, zero_or_largest
+from slotool.rules.generate.base import Assessment, Listed, Problem, RuleGenerator
+from slotool.rules.generate.proposals import Goal, chains
+from slotool.rules.generate.savings import Savings
+from slotool.rules.generate.sequences import holm_over_sequences
+from slotool.rules.policies.routing import OSFA, RoutingPolicy
+
+# Versions that may be the best, and policies with their losses against each.
+Against = Sequence[tuple[int, Listed]]
+
+ROUNDS = 3
+LEARN_SHARE = 0.4
+# Of the learning part, what calibrates confidences and chooses nothing.
+FIT_SHARE = 0.25
+MAX_GOALS = 10
+MIN_SHARE = 1e-3  # of the budget of savings, for a version that is hardly the one they are shares of
+# Standard errors that the best of three rounds is ahead of one, as often as not: .535, as their tests share 36 % of the
+# table; less, since the policy counts that seems to need the fewest examples.
+ROUNDS_LUCK = 0.4
+MISS = 0.01  # of a test's level, for the interval of what counting does not know
+
+
+class Certified(RuleGenerator):
+    """Bounds that hold simultaneously with the wanted confidence; infinite for policies that were not shown."""
+
+    name: ClassVar[str] = "certified"
+    proves: ClassVar[bool] = True
+    knows_groups: ClassVar[bool] = True
+    any_best: ClassVar[bool] = True
+    passes: ClassVar[float] = 4.0 * ROUNDS
+
+    def assess(self, problem: Problem) -> Assessment:
+        best = OSFA(problem.outcomes.versions[problem.best])
+        tables = {id(table): Listed(table, best) for _, table in problem.references}
+        against = [(version, tables[id(table)]) for version, table in problem.references]
+        listed = dict(against)[problem.best]
+        rounds = [_Round(problem, against, rows) for rows in _parts(problem)]
+        tested = np.arange(len(listed)) != listed.best
+        alpha = rounds[0].budget / max(1, len(rounds[0].tests))
+        cheaper = [listed.policy(int(at)) for at in np.flatnonzero(tested) if _is_cheaper(listed, int(at), problem)]
+        needed = _examples_needed(problem, against, cheaper, alpha)
+        for version in problem.outcomes.versions:  # to tell what else is cheaper
+            listed.index(OSFA(version))
+        tested = np.append(tested, np.zeros(len(listed) - len(tested), dtype=bool))
+        bound = np.full(len(listed), np.inf)
+        if problem.reference is not None:
+            bound[listed.best] = 0.0
+        for own in rounds:
+            for policy, tolerance in own.shown():
+                at = listed.index(policy)
+                bound[at] = min(bound[at], tolerance)
+        means, first = listed.means(), rounds[0]
+        config: dict[str, Any] = {
+            "candidates": first.considered,
+            "chains": sum(len(own.tests) for own in rounds),
+            "rounds": len(rounds),
+            "examples_calibrated_on": len(first.fit),
+            "examples_learnt_from": len(first.learn),
+            "examples_tested_on": len(first.test),
+            "examples_for_first_saving": needed,
+        }
+        saved = _savings(problem, listed, rounds)
+        return Assessment(listed, bound, means.response_time_s, means.cost, config, tested=tested, saves_at_least=saved)
+
+
+def _is_cheaper(listed: Listed, at: int, problem: Problem) -> bool:
+    """True if a policy saves something on some objective."""
+    return any(listed.taken(at, own).mean() < listed.taken(listed.best, own).mean() for own in problem.objectives)
+
+
+class _Round:
+    """Chains that one part of the table proposed, and their tests on the rest.
+
+    ``rows``: those that calibrate, that choose and that test. ``budget``: the probability with which any policy that
+    is shown may exceed its tolerance.
+    """
+
+    def __init__(self, problem: Problem, against: Against, rows: tuple[np.ndarray, np.ndarray, np.ndarray]):
+        self.fit, self.learn, self.test = rows
+        goals = _goals(problem)
+        proposed = chains(problem, goals, *rows)
+        self.considered = proposed.considered
+        self.budget = (1.0 - problem.confidence) / ROUNDS
+        made = [_Chain(problem, goal.tolerance, chain, against, rows[1:], self.budget / len(goals))
+                for goal, chain in zip(goals, proposed.chains, strict=True)]  # fmt: skip
+        self.tests = [chain for chain in made if chain.policies]
+        self._counts = holm_over_sequences(self.tests, self.budget)
+
+    def shown(self) -> Iterator[tuple[RoutingPolicy, float]]:
+        """Policies, and a tolerance that each was shown to keep."""
+        for chain, count in zip(self.tests, self._counts, strict=True):
+            for policy in chain.policies[:count]:
+                yield policy, chain.tolerance
+
+
+def _parts(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Per round the rows that calibrate, that choose and that test."""
+    draw, examples = np.random.default_rng(problem.seed), len(problem.outcomes.examples)
+    for _ in range(ROUNDS):
+        learnt, test = np.split(draw.permutation(examples), [round(examples * LEARN_SHARE)])
+        fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
+        yield fit, learn, test
+
+
+def _savings(problem: Problem, listed: Listed, rounds: Sequence[_Round]) -> dict[str, np.ndarray]:
+    """By objective the least share saved by each listed policy, the most that a round shows for those it has shown."""
+    found = {}
+    for objective in problem.objectives:
+        column = "latency_s" if objective == "response-time" else "cost"
+        shares = np.zeros(len(listed))
+        for own in rounds:
+            count = sum(len(chain) for chain in own.tests)  # as many as might have been shipped
+            alpha = own.budget * _share_of_best(problem, own.learn) / len(problem.objectives)
+            savings = Savings(problem.outcomes, column, problem.best, own.test, alpha, count)
+            for policy, _ in own.shown():
+                at = listed.index(policy)
+                shares[at] = max(shares[at], savings.share(policy, listed.taken(at, objective)))
+        shares[listed.best] = 0.0
+        found[objective] = shares
+    return found
+
+
+class _Chain(Sequence[float]):
+    """P-values of a chain's policies at its tolerance, each computed when it is read.
+
+    ``rows``: those that chose, and those that test; ``alpha``: what the stakes aim at.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        tolerance: float,
+        chain: Sequence[RoutingPolicy],
+        against: Against,
+        rows: tuple[np.ndarray, np.ndarray],
+        alpha: float,
+    ):
+        self._kind, self._alpha, self._max_error = problem.tolerance_kind, alpha, problem.max_error
+        self._tolerance = tolerance / problem.max_error if self._kind == "absolute" else tolerance
+        self.tolerance, self._against, self._names = tolerance, against, problem.outcomes.versions
+        groups = problem.groups
+        self._parts = [rows] if groups is None else list(zip(*map(groups.rows, rows), strict=True))
+        self._counted = zero_or_largest(problem.outcomes.matrix("error"), problem.max_error) and (
+            self._kind == "relative" or self._tolerance < 1.0
+        )
+        # Losses that compare with a version already: it has none by definition.
+        self._never_better = problem.recorded is not None
+        self.policies = list(chain)
+        if problem.reference is None:
+            self._place(OSFA(self._names[problem.best]))
+
+    def __len__(self) -> int:
+        return len(self.policies)
+
+    def __getitem__(self, at: Any) -> Any:
+        # Shown means shown against every version, and for every group: the weakest counts, and no level is divided.
+        return max(self._p_value(*losses, *rows) for losses in self._losses(self.policies[at]) for rows in self._parts)
+
+    def _losses(self, policy: RoutingPolicy) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Losses of a policy and of each version that it is compared with, in [0, 1]."""
+        for version, listed in self._against:
+            alone = OSFA(self._names[version])
+            if policy != alone:
+                pair = [listed.error(listed.index(own)) / self._max_error for own in (policy, alone)]
+                yield pair[0], pair[1]
+
+    def _place(self, best: RoutingPolicy) -> None:
+        """Insert the version that may serve alone before all that seem less sure to keep the tolerance."""
+        margin = self._margin(best)
+        if margin > 0:
+            before = next((at for at, own in enumerate(self.policies) if self._margin(own) < margin), len(self))
+            self.policies.insert(before, best)
+
+    def _margin(self, policy: RoutingPolicy) -> float:
+        """Least number of the test's standard errors between tolerance and degradation, as the learning part has it."""
+        least = np.inf
+        for error, best in self._losses(policy):
+            for learn, test in self._parts:
+                excess = excess_of(error[learn], best[learn], self._tolerance, self._kind)
+                moment = (((error[learn] - best[learn]) ** 2).sum() + 1.0) / (len(learn) + 1.0)
+                least = min(least, -excess.mean() / np.sqrt(moment / max(1, len(test))) if len(learn) else 0.0)
+        return float(least)
+
+    def examples_needed(self, policy: RoutingPolicy) -> Iterator[float]:
+        """Yield about how many examples show that ``policy`` keeps the tolerance, in one round, against each version
+        and for each group; infinite where it does not as observed."""
+        count = examples_to_count if self._counted else examples_to_show
+        for error, best in self._losses(policy):
+            for rows, _ in self._parts:
+                excess = excess_of(error[rows], best[rows], self._tolerance, self._kind)
+                margin, moment = -float(excess.mean()), (excess.var() * len(rows) + 1.0) / (len(rows) + 1.0)
+                needed = count(np.array(margin), np.array(moment), self._alpha) if margin > 1e-9 else np.inf
+                yield float(needed) * len(error) / len(rows)
+
+    def _p_value(self, error: np.ndarray, best: np.ndarray, learn: np.ndarray, test: np.ndarray) -> float:
+        if self._counted:
+            miss = MISS * self._alpha
+            return paired_p_value(
+                error[test], best[test], self._tolerance, self._kind, miss, never_better=self._never_better
+            )
+        squares = excess_of(error[learn], best[learn], self._tolerance, self._kind) ** 2
+        moment, seen = (squares.sum() + 1.0) / (len(squares) + 1.0), len(squares) + 1.0
+        return betting_p_value(error[test], best[test], self._tolerance, self._kind, self._alpha, moment, seen)
+
+
+def _goals(problem: Problem) -> list[Goal]:
+    """A few of the wanted tolerances, evenly spread, the largest among them; for each objective."""
+    tolerances = sorted(set(problem.tolerances))
+    ranks = np.linspace(0, len(tolerances) - 1, min(MAX_GOALS, len(tolerances)))
+    return [
+        Goal(objective, tolerance, 2 if objective == "response-time" else 3)
+        for objective in problem.objectives
+        for tolerance in dict.fromkeys(tolerances[round(rank)] for rank in ranks)
+    ]
+
+
+def _share_of_best(problem: Problem, learn: np.ndarray) -> float:
+    """Share of the budget of the version that savings are shares of: as likely as it seems, to the learning part, to be
+    the one with the fewest errors in the table; all of it where the version is named."""
+    if problem.reference is not None:
+        return 1.0
+    error = problem.errors[learn]
+    ahead = int(error.mean(axis=0).argmin())
+    worse = error - error[:, [ahead]]
+    doubt = np.sqrt(((worse**2).sum(axis=0) + problem.max_error**2) / (len(learn) + 1.0) ** 2)
+    likely = np.maximum(ndtr(-worse.mean(axis=0) / doubt), MIN_SHARE)
+    return float(likely[problem.best] / likely.sum())
+
+
+def _examples_needed(problem: Problem, against: Against, tested: Sequence[RoutingPolicy], alpha: float) -> int | None:
+    """About how large a table shows the first saving at the widest tolerance as often as not, by a test at level
+    ``alpha``, if what this table shows of the ``tested`` policies is the truth.
+
+    None where none of them keeps that tolerance even as observed.
+    """
+    examples = np.arange(len(problem.outcomes.examples))
+    chain = _Chain(problem, max(problem.tolerances), (), against, (examples, examples), alpha)
+    most = [max(chain.examples_needed(policy)) for policy in tested]
+    least = min((count for count in most if np.isfinite(count)), default=None)
+    quantile = -float(ndtri(alpha))
+    # The best of several rounds counts.
+    luck = max(0.0, 1.0 - ROUNDS_LUCK / quantile) ** 2
+    return None if least is None else int(np.ceil(luck * least / (1.0 - LEARN_SHARE)))

@@ -1,0 +1,201 @@
+"""What is worth testing: per tolerance and objective a chain of policies, from the surest to keep it to the cheapest.
+
+The learning part alone makes the chains. A policy's *margin* is how many standard errors of the coming test lie between
+its observed degradation and the tolerance. A chain is the front of margin against price: each policy in it is cheaper
+than all with a larger margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slotool.rules.generate.base import Problem
+from slotool.rules.generate.candidates import Candidates
+from slotool.rules.generate.search import Examples, Path, paths
+from slotool.rules.generate.signals import Signals, calibrated
+from slotool.rules.policies.cascades import ANSWERS, Cascade, Worth
+from slotool.rules.policies.routing import OSFA, PAIRS, RoutingPolicy
+
+# Policies of a chain: each saves so much more than the one before, as a share of what the best version takes.
+MIN_STEP, MAX_CHAIN = 0.003, 60
+# A chain begins at the cheapest policy whose margin is as large: a test hardly ever misses it, though a margin is only
+# observed, and what is surer need not be tested. On four scikit-learn models of Fashion-MNIST (of 1,000 or 4,000
+# examples) no tier saves less from here than from the surest policy, nor at 7; at 5 some do, at 4 most.
+SURE = 10.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a chain is for: to save on column ``saves`` of a path's means (2: time, 3: cost) within ``tolerance``."""
+
+    objective: str
+    tolerance: float
+    saves: int
+
+
+@dataclass
+class _Front:
+    """The front of margin against price of one goal, as it comes to be known."""
+
+    goal: Goal
+    margin: np.ndarray = field(default_factory=lambda: np.empty(0))
+    price: np.ndarray = field(default_factory=lambda: np.empty(0))
+    makers: list[Callable[[], RoutingPolicy]] = field(default_factory=list)
+
+    def add(self, margin: np.ndarray, price: np.ndarray, make: Callable[[int], RoutingPolicy]) -> None:
+        """Take in policies that keep the goal (margin > 0); ``make`` gives the one of an index."""
+        own = _front(margin, price)
+        makers = self.makers + [_later(make, int(at)) for at in own]
+        self.margin, self.price = np.append(self.margin, margin[own]), np.append(self.price, price[own])
+        kept = _front(self.margin, self.price)
+        self.margin, self.price, self.makers = self.margin[kept], self.price[kept], [makers[at] for at in kept]
+
+    def chain(self, base: float) -> list[RoutingPolicy]:
+        """The policies, surest first; ``base``: the price of the best version."""
+        begin = max(0, int(np.count_nonzero(self.margin >= SURE)) - 1)
+        picked, last = [], base
+        for price, make in zip(self.price[begin:], self.makers[begin:], strict=True):
+            if price < last - MIN_STEP * base:
+                picked.append(make())
+                last = price
+        return picked[:MAX_CHAIN]
+
+
+class _Fronts:
+    """The fronts of all goals, and their numbers as ``search_kernels.beyond_fronts`` takes them.
+
+    ``parts``: as there; ``base``: float64 [2], time and cost of the best version.
+    """
+
+    def __init__(self, goals: Sequence[Goal], parts: np.ndarray, base: np.ndarray):
+        self._fronts = [_Front(goal) for goal in goals]
+        self._saves = np.array([goal.saves for goal in goals])
+        self._bases = base[self._saves - 2]
+        self._fixed = (parts, np.array([goal.tolerance for goal in goals]), self._saves, self._bases * (1 - 1e-9))
+        self._entries, self._begins = np.empty((0, 2)), np.zeros(len(goals) + 1, dtype=np.int64)
+
+    def add(self, means: np.ndarray, make: Callable[[int], RoutingPolicy]) -> None:
+        """Take in policies by their means, float64 [policies, columns of ``Path.means``]."""
+        from slotool.rules.generate.search_kernels import beyond_fronts
+
+        found, margins = beyond_fronts(np.ascontiguousarray(means), *self._fixed, self._entries, self._begins)
+        changed = np.flatnonzero(found.any(axis=1))
+        for at in changed:
+            new = np.flatnonzero(found[at])
+            self._fronts[at].add(margins[at, new], means[new, self._saves[at]], _picked(make, new))
+        if len(changed):
+            self._entries = np.concatenate([np.stack([own.margin, own.price], axis=1) for own in self._fronts])
+            self._begins[1:] = np.cumsum([len(own.price) for own in self._fronts])
+
+    def chains(self) -> list[list[RoutingPolicy]]:
+        """One per goal."""
+        return [own.chain(float(base)) for own, base in zip(self._fronts, self._bases, strict=True)]
+
+
+def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.ndarray, test: np.ndarray) -> Proposals:
+    """One chain per goal. ``fit``, ``learn``, ``test``: rows that calibrate, that choose, and that will test."""
+    base = np.array([problem.outcomes.matrix(name)[learn, problem.best].mean() for name in ("latency_s", "cost")])
+    fronts, considered = _Fronts(goals, _parts(problem, learn, test), base), 0
+    for means, make in _sources(problem, fit, learn):
+        considered += len(means)
+        fronts.add(means, make)
+    return Proposals(fronts.chains(), considered)
+
+
+def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Examples that a tolerance is to hold for, all or each group's, as ``search_kernels.beyond_fronts`` takes them."""
+    groups, error = problem.groups, problem.outcomes.matrix("error")[:, problem.best] / problem.max_error
+    parts = [(learn, test)] if groups is None else zip(groups.rows(learn), groups.rows(test), strict=True)
+    found = []
+    for at, (own, tests) in enumerate(parts):
+        best_error = float(error[own].mean()) if len(own) else 0.0
+        unit = best_error if problem.tolerance_kind == "relative" else 1.0 / problem.max_error
+        found.append((0 if groups is None else 4 + 2 * at, len(own), len(tests), best_error, unit))
+    return np.array(found)
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """A chain per goal, and how many policies they were chosen from."""
+
+    chains: list[list[RoutingPolicy]]
+    considered: int
+
+
+def _sources(
+    problem: Problem, fit: np.ndarray, learn: np.ndarray
+) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
+    """Means of policies, float64 [policies, 4] as ``Path.means`` with errors scaled to [0, 1], and the policy of an
+    index."""
+    pairs = [kind for kind in problem.policies if kind in (OSFA.kind, *PAIRS)]
+    candidates = problem.candidates(learn, pairs or ["none"])
+    yield _means_of(problem, candidates, learn), candidates.policy
+    if Cascade.kind in problem.policies:
+        yield from _cascades(problem, fit, learn)
+
+
+def _means_of(problem: Problem, candidates: Candidates, learn: np.ndarray) -> np.ndarray:
+    means, best = candidates.means(learn), problem.outcomes.matrix("error")[:, problem.best]
+    squares = candidates.mean_of_error(lambda error: ((error - best) / problem.max_error) ** 2, learn)
+    columns = [means.error / problem.max_error, squares, means.response_time_s, means.cost]
+    for rows in [] if problem.groups is None else problem.groups.rows(learn):
+        of_group = candidates.mean_of_error(lambda error: error / problem.max_error, rows)
+        squares = candidates.mean_of_error(lambda error: ((error - best) / problem.max_error) ** 2, rows)
+        columns += [of_group, squares]
+    return np.stack(columns, axis=1)
+
+
+def _cascades(
+    problem: Problem, fit: np.ndarray, learn: np.ndarray
+) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
+    outcomes, names = problem.outcomes, problem.outcomes.versions
+    error, sure = outcomes.matrix("error") / problem.max_error, outcomes.matrix("confidence")
+    worth = [calibrated(sure[fit, v], 1.0 - error[fit, v]) for v in range(len(names))]
+    examples = Examples(
+        error[learn],
+        outcomes.matrix("latency_s")[learn],
+        outcomes.matrix("cost")[learn],
+        np.stack([worth[v].of(sure[learn, v]) for v in range(len(names))], axis=1),
+        np.unique(outcomes.labels[learn], return_inverse=True)[1].reshape(len(learn), -1)
+        if outcomes.knows_answers
+        else None,
+        problem.best,
+        None if problem.groups is None else _shares(problem.groups.of[learn], len(problem.groups.names)),
+    )
+    signals = Signals(outcomes, 1.0 - error, fit, learn)
+    answers = ANSWERS if outcomes.knows_answers else ANSWERS[:2]
+    for alike in paths(examples, signals.after, answers, problem.thresholds):
+        yield np.concatenate([path.means for path in alike]), _maker(alike, names, worth)
+
+
+def _shares(of: np.ndarray, groups: int) -> np.ndarray:
+    """As ``Examples.shares``."""
+    inside = of[:, None] == np.arange(groups)
+    return np.asarray(inside * (len(of) / np.maximum(1, inside.sum(axis=0))))
+
+
+def _maker(alike: Sequence[Path], names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:
+    def make(at: int) -> RoutingPolicy:
+        which, combination = divmod(at, len(alike[0].means))
+        path = alike[which]
+        return path.cascade(combination, names, worth) if len(path.versions) > 1 else OSFA(names[path.versions[0]])
+
+    return make
+
+
+def _picked(make: Callable[[int], RoutingPolicy], indices: np.ndarray) -> Callable[[int], RoutingPolicy]:
+    return lambda at: make(int(indices[at]))
+
+
+def _later(make: Callable[[int], RoutingPolicy], at: int) -> Callable[[], RoutingPolicy]:
+    return lambda: make(at)
+
+
+def _front(margin: np.ndarray, price: np.ndarray) -> np.ndarray:
+    """Indices, largest margin first, of those cheaper than all with a larger margin."""
+    order = np.lexsort((price, -margin))
+    least = np.minimum.accumulate(price[order])
+    return np.asarray(order[np.append(True, least[1:] < least[:-1])])

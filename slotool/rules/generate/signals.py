@@ -1,0 +1,130 @@
+"""Numbers by which a cascade decides whether to ask on, each learnt from examples that choose nothing.
+
+Of the versions asked so far: the last one's own confidence; how likely that is right given the label it answers with;
+and a straight line through all confidences, agreements and columns of the table, by logistic regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from slotool.rules.generate.candidates import ten_digits
+from slotool.rules.generate.search import Signal
+from slotool.rules.policies.cascades import TableAsked, Worth
+from slotool.rules.policies.conditions import Condition
+from slotool.rules.policies.conditions.score import Score, Term
+from slotool.rules.policies.conditions.sure import Sure
+from slotool.rules.policies.conditions.sure_by_label import SureByLabel
+from slotool.tables import OutcomeTable
+
+WORTH_KNOTS = 16
+# A label answered less often among the examples that calibrate shares a threshold with others of its kind.
+MIN_PER_LABEL, MAX_LABELS = 40, 12
+ALWAYS = -1e300
+
+
+def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
+    """How likely answers of a confidence are right, rising with it: isotonic regression. Both float64 [examples];
+    examples whose confidence is NaN are left out."""
+    from sklearn.isotonic import IsotonicRegression
+
+    known = ~np.isnan(confidence)
+    if not known.any():
+        return Worth((0.0,), (0.0,))
+    model = IsotonicRegression(out_of_bounds="clip").fit(confidence[known], right[known])
+    at = np.unique(np.quantile(confidence[known], np.linspace(0, 1, WORTH_KNOTS)))
+    return Worth(tuple(map(float, at)), tuple(round(float(value), 6) for value in model.predict(at)))
+
+
+class Signals:
+    """The signals there are after some versions of ``outcomes`` were asked.
+
+    ``right``: float64 [examples, versions], 1 minus the error scaled to [0, 1]. ``fit``, ``rows``: the examples that
+    calibrate, and those that signals have values for.
+    """
+
+    def __init__(self, outcomes: OutcomeTable, right: np.ndarray, fit: np.ndarray, rows: np.ndarray):
+        self._outcomes, self._right, self._fit, self._rows = outcomes, right, fit, rows
+        self._asked = TableAsked(outcomes)
+        # By what of the asked versions a kind depends on.
+        self._known: dict[tuple[Any, ...], Signal] = {}
+
+    def after(self, asked: tuple[int, ...], kinds: int) -> list[Signal]:
+        """One signal of each of the first ``kinds`` kinds after these versions were asked in turn."""
+        made: list[tuple[Callable[..., Signal], Any]] = [(self._own, asked[-1]), (self._line, asked)]
+        if self._outcomes.knows_answers:
+            made.append((self._by_label, asked[-1]))
+        return [self._once(make, of) for make, of in made[:kinds]]
+
+    def _once(self, make: Callable[..., Signal], of: Any) -> Signal:
+        if (make.__name__, of) not in self._known:
+            self._known[make.__name__, of] = make(of)
+        return self._known[make.__name__, of]
+
+    def _own(self, at: int) -> Signal:
+        version = self._outcomes.versions[at]
+        return Signal(self._asked.confidence(version)[self._rows], partial(Sure, version))
+
+    def _by_label(self, at: int) -> Signal:
+        version = self._outcomes.versions[at]
+        sure, labels = self._asked.confidence(version), self._asked.label(version)
+        everyone = calibrated(sure[self._fit], self._right[self._fit, at])
+        names, counts = np.unique(labels[self._fit].astype(str), return_counts=True)
+        frequent = names[np.argsort(-counts, kind="stable")][: min(MAX_LABELS, int((counts >= MIN_PER_LABEL).sum()))]
+        own = {}
+        values = everyone.of(sure[self._rows])
+        for label in frequent:
+            of_label = self._fit[labels[self._fit] == label]
+            own[str(label)] = calibrated(sure[of_label], self._right[of_label, at])
+            here = labels[self._rows] == label
+            values[here] = own[str(label)].of(sure[self._rows][here])
+
+        def condition(likely: float) -> Condition:
+            thresholds = tuple((label, _confidence_for(worth, likely)) for label, worth in own.items())
+            return SureByLabel(version, thresholds, _confidence_for(everyone, likely))
+
+        return Signal(values, condition)
+
+    def _line(self, asked: tuple[int, ...]) -> Signal:
+        from sklearn.linear_model import LogisticRegression
+
+        names = [self._outcomes.versions[at] for at in asked]
+        terms = [Term("confidence", name, 1.0) for name in names]
+        terms += [Term("feature", name, 1.0) for name in self._outcomes.features]
+        if self._outcomes.knows_answers:
+            terms += [Term("agreement", names[-1], 1.0, other) for other in names[:-1]]
+        columns = np.stack([term.values(self._asked) for term in terms], axis=1)
+        right = self._right[self._fit, asked[-1]]
+        usable = np.isfinite(columns[self._fit]).all(axis=1)
+        sample, target = columns[self._fit][usable], right[usable] > 0.5
+        spread = sample.std(axis=0) if len(sample) else np.zeros(len(terms))
+        varied = spread > 1e-12 * np.abs(sample).max(axis=0, initial=0.0)  # a constant has no weight
+        if len(terms) == 1 or not varied.any() or not 0 < target.sum() < len(target):
+            return self._own(asked[-1])
+        scale, weights = spread[varied], np.zeros(len(terms))
+        # An error between 0 and 1 tells less the nearer it is to neither.
+        sure = np.abs(2 * right[usable] - 1) + 1e-6
+        model = LogisticRegression(solver="newton-cholesky")
+        weights[varied] = model.fit(sample[:, varied] / scale, target, sample_weight=sure).coef_[0] / scale
+        own = tuple(
+            Term(t.of, t.name, float(f"{weight:.6g}"), t.other) for t, weight in zip(terms, weights, strict=True)
+        )
+        return Signal(Score(own, 0.0).score(self._asked)[self._rows], partial(Score, own))
+
+
+def _confidence_for(worth: Worth, likely: float) -> float:
+    """The least confidence whose answers are so likely right; infinite where none are."""
+    right, confidence = worth.right, worth.confidence
+    reaches = [at for at, own in enumerate(right) if own >= likely]
+    if not reaches:
+        return np.inf
+    if reaches[0] == 0:
+        return ALWAYS
+    below, at = reaches[0] - 1, reaches[0]
+    share = (likely - right[below]) / (right[at] - right[below])
+    found = confidence[below] + share * (confidence[at] - confidence[below])
+    return ten_digits(found - 1e-12 * abs(found))  # the example that set the threshold still reaches it

@@ -1,0 +1,1 @@
+"""Rules held against what happened since: drift, and verdicts on other outcomes."""

@@ -1,0 +1,165 @@
+"""Whether a guarantee still holds, from labelled feedback as it comes in: a sequential test by betting.
+
+The guarantee of a tier is that its answers are on average no worse than tolerated: the excess
+sᵢ = eᵢ − bᵢ − aᵢ has mean ≤ 0, while requests have the distribution of the outcome table. A bet against it
+stakes a share λ of the wealth on each labelled request, ∏(1 + λ sᵢ). While the guarantee holds that is a
+non-negative supermartingale: it ever exceeds 1/α with probability at most α, at any stopping time (Ville). The test
+averages several such wealths, which is valid again: one for each of several stakes; and one that starts at every
+request t with wealth 1/(t (t + 1)), in total 1, which has lost nothing before the drift began.
+
+The same bet from the other side, ∏(1 − λ sᵢ) without restarts, says when the labels alone *confirm* a guarantee: while
+it does not hold, this wealth too ever exceeds 1/α with probability at most α. So a certificate is renewed by what was
+labelled in production, whenever one looks, as long as labelled requests are a random sample of one distribution. Where
+tolerances are to hold for each group, each group has bets of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.rules.evidence.betting import Evidence
+from slotool.rules.evidence.groups import Groups
+from slotool.rules.policies.points import from_point
+from slotool.rules.policies.routing import OSFA
+from slotool.rules.ruleset.rules import RuleSet
+from slotool.tables import OperatingPoint, OutcomeTable
+
+# Names of groups, empty for all requests, and the requests of each: int [any].
+_Parts = list[tuple[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One ensemble at its tightest tolerance: mean observed excess, of errors as the table states them, greatest
+    evidence, and the alarm.
+
+    ``alarm_at``: number of labelled requests after which the guarantee was found violated, None when it never was.
+    ``confirmed_at``: the number after which these labels alone showed it to hold; None where they violate it, before or
+    since: then they are not the sample of one distribution that confirming takes them for. ``group``: whose requests
+    are counted; empty: all.
+    """
+
+    point: OperatingPoint
+    tolerance: float
+    mean_excess: float
+    evidence: float
+    alarm_at: int | None
+    confirmed_at: int | None = None
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """An ensemble at a tolerance, and the group whose requests count. ``largest``: by how much an answer can be better
+    than tolerated."""
+
+    point: OperatingPoint
+    tolerance: float
+    group: str
+    largest: float
+
+
+class _Standing:
+    """What is known of one ensemble after the labels so far: sums and the wealth of the bets, of constant size."""
+
+    def __init__(self, watch: _Watch):
+        self._watch = watch
+        self._against, self._for = Evidence(watch.largest), Evidence(1.0, restarts=False)
+        self._excess_sum, self._greatest = 0.0, 0.0
+        self._alarm_at: int | None = None
+        self._confirmed_at: int | None = None
+
+    def see(self, excess: np.ndarray, wanted: float) -> None:
+        before = self._against.seen
+        against, held = self._against.after(excess), self._for.after(-excess)
+        self._alarm_at = _first(self._alarm_at, before, against >= wanted)
+        self._confirmed_at = _first(self._confirmed_at, before, held >= wanted)
+        self._greatest = max(self._greatest, float(against.max(initial=0.0)))
+        self._excess_sum += float(excess.sum())
+
+    def watched(self, largest_loss: float) -> Watched:
+        own, mean = self._watch, largest_loss * self._excess_sum / max(1, self._against.seen)
+        found = (self._alarm_at, self._confirmed_at if self._alarm_at is None else None, own.group)
+        return Watched(own.point, own.tolerance, mean, self._greatest, *found)
+
+
+def _first(known: int | None, before: int, reached: np.ndarray) -> int | None:
+    """The number of the first request that something was reached at; ``before``: requests before these."""
+    return before + int(reached.argmax()) + 1 if known is None and reached.any() else known
+
+
+class Watcher:
+    """Watches every ensemble of ``rules``, label after label; it keeps no label.
+
+    With probability ≥ ``confidence`` none of them raises an alarm while all guarantees hold; and with as much none that
+    does not hold is confirmed.
+    """
+
+    def __init__(self, rules: RuleSet, confidence: float):
+        self.rules = rules
+        self._confidence = confidence
+        self._standings: dict[_Watch, _Standing] = {}
+
+    def see(self, feedback: OutcomeTable, groups: Sequence[str] | None = None) -> None:
+        """Take in labelled requests in the order of arrival, after all earlier ones. Raises ``InputError`` when they
+        lack a version that the rules consult.
+
+        ``groups``: of each request, empty where it is not known: it then counts for all requests only. None: what the
+        feedback has in their column; without that no group is watched.
+        """
+        found = list(_excesses(self.rules, self.rules.losses(feedback), _parts(self.rules, feedback, groups)))
+        wanted = len(found) / (1.0 - self._confidence)
+        for own, excess in found:
+            self._standings.setdefault(own, _Standing(own)).see(excess, wanted)
+
+    def watched(self) -> list[Watched]:
+        """The state of each ensemble after the labels so far."""
+        return [standing.watched(self.rules.largest_loss) for standing in self._standings.values()]
+
+
+def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:
+    """Every ensemble of ``rules`` watched over ``feedback``; see ``Watcher``. Raises ``TableError`` when the feedback
+    lacks the column of the rules' groups, ``InputError`` when it holds an error beyond the rules'."""
+    rules.require_errors(feedback)
+    if "group" in rules.config:
+        feedback.text(rules.config["group"])
+    watcher = Watcher(rules, confidence)
+    watcher.see(feedback)
+    return watcher.watched()
+
+
+def _parts(rules: RuleSet, feedback: OutcomeTable, known: Sequence[str] | None) -> _Parts:
+    """All requests, and those of each group: ``known`` ones, or as the feedback says."""
+    column, names = rules.config.get("group"), list(rules.config.get("groups", ()))
+    count = len(feedback.examples)
+    parts: _Parts = [("", np.arange(count))]
+    if column is not None and known is not None:
+        stated = np.flatnonzero([value != "" for value in known])
+        groups = Groups.of_values(column, known, names)
+        return parts + list(zip(groups.names, groups.rows(stated), strict=True))
+    if column is not None and column in feedback.rows:
+        groups = Groups.named(feedback, column, names)
+        return parts + list(zip(groups.names, groups.rows(np.arange(count)), strict=True))
+    return parts
+
+
+def _excesses(rules: RuleSet, losses: OutcomeTable, parts: _Parts) -> Iterator[tuple[_Watch, np.ndarray]]:
+    """Per ensemble the tightest tolerance it serves, and how much worse than that each answer was: to all requests, and
+    to those of each group.
+
+    ``losses``: outcomes whose errors are what tolerances limit (``RuleSet.losses``). Excesses are float64 [requests],
+    in the order of arrival, of errors scaled to [0, 1]; the best version is left out.
+    """
+    best = OSFA(rules.best_version)
+    strictest: dict[OperatingPoint, float] = {}
+    for rule in rules.rules:
+        if rule.point != best.point:
+            strictest[rule.point] = min(rule.tolerance, strictest.get(rule.point, np.inf))
+    best_error = best.replay(losses).error
+    for point, tolerance in strictest.items():
+        excess, largest = rules.excess(tolerance, from_point(point).replay(losses).error, best_error)
+        for name, rows in parts:
+            yield _Watch(point, tolerance, name, largest), excess[rows]

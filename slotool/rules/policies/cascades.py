@@ -1,0 +1,290 @@
+"""Cascades: up to four versions asked one after the other, each only while no condition lets an answer go out.
+
+A cascade is data: steps of a version and a condition (``conditions``), the way the answer is chosen from those given,
+and what each version's confidence is worth. ``document`` is its JSON form, which its point carries too; the point's
+label has ``notation`` and ``id`` in its place. Replaying a table and serving share ``holds`` and ``chosen``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.rules.policies.conditions import Asked, AskedOne, Condition, condition_of
+from slotool.rules.policies.routing import Replayed, RoutingPolicy
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.tables import OutcomeTable
+
+MAX_STEPS = 4
+ANSWERS = ("last", "surer", "majority", "weighted")
+_ANSWER_WORDS = {
+    "last": "the last answers",
+    "surer": "the surest answers",
+    "majority": "the majority answers",
+    "weighted": "the majority by confidence answers",
+}
+# Of a notation: short enough that a point's label stays within 120 characters, and safe in headers and metrics.
+MAX_NOTATION = 95
+_NAME_LENGTHS = (40, 20, 12, 8)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._:/=-]")
+_NOTED_ANSWERS = {"last": "", "surer": "; surest answers", "majority": "; majority", "weighted": "; weighted majority"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """``version`` is asked; where ``accept`` holds afterwards, no further one is. None: the last step."""
+
+    version: str
+    accept: Condition | None = None
+
+
+@dataclass(frozen=True)
+class Worth:
+    """How likely answers of a confidence are right: straight lines between ``confidence`` (ascending) and ``right``,
+    constant outside."""
+
+    confidence: tuple[float, ...]
+    right: tuple[float, ...]
+
+    def of(self, confidence: np.ndarray) -> np.ndarray:
+        """float64 like ``confidence``; NaN stays NaN."""
+        return np.where(np.isnan(confidence), np.nan, np.interp(confidence, *self._line))
+
+    def of_one(self, confidence: float) -> float:
+        """``of`` a single confidence."""
+        at, right = self.confidence, self.right
+        place = bisect_right(at, confidence) - 1
+        if math.isnan(confidence) or not 0 <= place < len(at) - 1:
+            return confidence if math.isnan(confidence) else right[0] if place < 0 else right[-1]
+        slope = (right[place + 1] - right[place]) / (at[place + 1] - at[place])
+        return slope * (confidence - at[place]) + right[place]
+
+    @cached_property
+    def _line(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(self.confidence), np.array(self.right)
+
+
+def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+    """Which of the given answers goes out: int [requests].
+
+    ``worth``: float64 [requests, asked], how sure each answer is, NaN for none given. ``labels``: [requests, asked],
+    the answers as integers or text, needed by votes. Ties go to the version asked last; where nobody answered, the
+    last asked counts.
+    """
+    asked = worth.shape[1]
+    if answer == "last":
+        votes = np.broadcast_to(np.arange(asked, dtype=np.float64), worth.shape)
+    elif answer == "surer":
+        votes = worth
+    else:
+        assert labels is not None
+        given = ~np.isnan(worth)
+        weight = given.astype(np.float64) if answer == "majority" else np.where(given, worth, 0.0)
+        same = labels[:, :, None] == labels[:, None, :]
+        votes = np.sum(same * weight[:, None, :], axis=2)
+    votes = np.where(np.isnan(worth), -np.inf, votes)
+    return np.asarray(asked - 1 - np.argmax(votes[:, ::-1], axis=1))
+
+
+def chosen_of_one(answer: str, worth: Sequence[float], labels: Sequence[object]) -> int:
+    """``chosen`` of a single request, without arrays: a server's batches are mostly of one."""
+    if answer in ("last", "surer"):
+        votes = list(range(len(worth))) if answer == "last" else list(worth)
+    else:
+        weight = [0.0 if math.isnan(own) else 1.0 if answer == "majority" else own for own in worth]
+        totals: dict[object, float] = {}
+        for label, own in zip(labels, weight, strict=True):
+            totals[label] = totals.get(label, 0.0) + own
+        votes = [totals[label] for label in labels]
+    best = len(worth) - 1
+    for at in range(len(worth) - 1, -1, -1):
+        if not math.isnan(worth[at]) and (math.isnan(worth[best]) or votes[at] > votes[best]):
+            best = at
+    return best
+
+
+@dataclass(frozen=True)
+class Cascade(RoutingPolicy):
+    """``steps`` in turn; ``answer``, one of ``ANSWERS``, says which of the answers given goes out. ``worth``: pairs
+    (version, ``Worth``); a version without counts with its confidence as it is."""
+
+    steps: tuple[Step, ...]
+    answer: str = "last"
+    worth: tuple[tuple[str, Worth], ...] = ()
+    kind: ClassVar[str] = "cascade"
+
+    def __post_init__(self) -> None:
+        versions = [step.version for step in self.steps]
+        conditions = [step.accept for step in self.steps]
+        if not 1 <= len(versions) <= MAX_STEPS or len(set(versions)) < len(versions):
+            raise InputError(f"a cascade of {', '.join(versions) or 'nothing'}; expected 1 to {MAX_STEPS} versions")
+        if None in conditions[:-1] or conditions[-1] is not None or self.answer not in ANSWERS:
+            raise InputError("a cascade: expected a condition at every step but the last, and a known way to answer")
+
+    @property
+    def point(self) -> OperatingPoint:
+        return OperatingPoint.of(cascade=self.notation, id=self.id, tree=self._text)
+
+    @cached_property
+    def _text(self) -> str:
+        return json.dumps(self.document(), separators=(",", ":"), ensure_ascii=False)
+
+    @cached_property
+    def id(self) -> str:
+        """A letter, so that it never reads as a number, and nine digits that tell cascades apart."""
+        return f"c{int(hashlib.sha256(self._text.encode()).hexdigest(), 16) % 10**9:09d}"
+
+    @cached_property
+    def notation(self) -> str:
+        """One line of ASCII, at most ``MAX_NOTATION`` characters: "small if sure>=0.8 else large". It says what is
+        asked and when, and leaves out thresholds of single labels, weights and letters of long names."""
+        for most in _NAME_LENGTHS:
+            steps = [(_UNSAFE.sub("_", step.version)[:most], step.accept) for step in self.steps]
+            noted = [name if accept is None else f"{name} if {accept.notation}" for name, accept in steps]
+            text = " else ".join(noted) + _NOTED_ANSWERS[self.answer]
+            if len(text) <= MAX_NOTATION:
+                return text
+        return f"{text[: MAX_NOTATION - 3]}..."
+
+    @cached_property
+    def versions(self) -> tuple[str, ...]:
+        return tuple(step.version for step in self.steps)
+
+    @property
+    def words(self) -> str:
+        first, *later = self.versions
+        conditions = [step.accept for step in self.steps if step.accept is not None]
+        asked = [f"{name} {own.unless}" for name, own in zip(later, conditions, strict=True)]
+        answers = "" if self.answer == "last" else f"; {_ANSWER_WORDS[self.answer]}"
+        return f"{' → '.join([first, *asked])}{answers}" if later else f"{first} alone"
+
+    @property
+    def tree(self) -> list[str]:
+        """The policy as a picture of lines: what is asked, and what its condition leads to."""
+        lines = [f"ask {self.steps[0].version}"]
+        for depth, (step, after) in enumerate(zip(self.steps, self.steps[1:], strict=False)):
+            assert step.accept is not None
+            indent = "   " * depth
+            lines += [f"{indent}├─ {step.accept.words}: {'answer' if depth == 0 else self._outcome}"]
+            lines += [f"{indent}└─ otherwise ask {after.version}"]
+        return [*lines, f"{'   ' * (len(self.steps) - 1)}└─ {self._outcome}"] if len(self.steps) > 1 else lines
+
+    @property
+    def _outcome(self) -> str:
+        return _ANSWER_WORDS[self.answer]
+
+    @cached_property
+    def labels(self) -> frozenset[str]:
+        """Answers that its conditions name, as the outcome table wrote them."""
+        return frozenset(label for step in self.steps if step.accept is not None for label in step.accept.labels)
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether answers must be known, and not only confidences."""
+        return self.answer in ("majority", "weighted")
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form; ``from_document`` is the inverse."""
+        steps = [
+            {"ask": step.version, **({"accept": step.accept.document()} if step.accept else {})} for step in self.steps
+        ]
+        worth = {version: [list(own.confidence), list(own.right)] for version, own in self.worth}
+        return {"steps": steps, "answer": self.answer, **({"worth": worth} if worth else {})}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Cascade:
+        """Raises ``InputError`` for what is no cascade."""
+        try:
+            steps = tuple(
+                Step(str(step["ask"]), condition_of(step["accept"]) if "accept" in step else None)
+                for step in document["steps"]
+            )
+            worth = tuple(
+                (str(version), Worth(tuple(map(float, at)), tuple(map(float, right))))
+                for version, (at, right) in document.get("worth", {}).items()
+            )
+            return cls(steps, str(document["answer"]), worth)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"no cascade ({type(error).__name__}: {error}); expected steps and answer") from error
+
+    def worth_of(self, version: str, confidence: np.ndarray) -> np.ndarray:
+        """How likely answers of ``confidence`` are right, or the confidence where that is not known."""
+        own = self._worth.get(version)
+        return confidence if own is None else own.of(confidence)
+
+    @cached_property
+    def _worth(self) -> dict[str, Worth]:
+        return dict(self.worth)
+
+    def choose_one(self, asked: AskedOne, names: Sequence[str]) -> int:
+        """Which of these versions' answers goes out to a single request."""
+        sure = [asked.confidence(name) for name in names]
+        worth = [own if name not in self._worth else self._worth[name].of_one(own)
+                 for name, own in zip(names, sure, strict=True)]  # fmt: skip
+        return chosen_of_one(self.answer, worth, [asked.label(name) for name in names] if self.needs_labels else names)
+
+    def choose(self, asked: Asked, count: int) -> np.ndarray:
+        """Which of the first ``count`` versions' answers goes out, all of them asked: int [requests]."""
+        names = self.versions[:count]
+        confidences = [asked.confidence(name) for name in names]
+        worth = np.stack([self.worth_of(*own) for own in zip(names, confidences, strict=True)], axis=1)
+        labels = np.stack([asked.label(name) for name in names], axis=1) if self.needs_labels else None
+        return chosen(self.answer, worth, labels)
+
+    def asked(self, outcomes: OutcomeTable) -> np.ndarray:
+        asked = TableAsked(outcomes)
+        at = [asked.index(version) for version in self.versions]
+        count = np.full(len(outcomes.examples), len(at))
+        for number, step in reversed(list(enumerate(self.steps[:-1]))):
+            assert step.accept is not None
+            count[step.accept.holds(asked)] = number + 1
+        return count
+
+    def replay(self, outcomes: OutcomeTable) -> Replayed:
+        asked = TableAsked(outcomes)
+        at = [asked.index(version) for version in self.versions]
+        error, latency_s, cost = (outcomes.matrix(name)[:, at] for name in ("error", "latency_s", "cost"))
+        depth = self.asked(outcomes) - 1
+        rows = np.arange(len(error))
+        picked = np.zeros(len(error), dtype=np.int64)
+        for count in range(2, len(at) + 1):
+            here = depth == count - 1
+            picked[here] = self.choose(asked, count)[here]
+        spent = (np.cumsum(values, axis=1)[rows, depth] for values in (latency_s, cost))
+        return Replayed(error[rows, picked], *spent)
+
+
+class TableAsked:
+    """The requests of an outcome table, each answered by every version."""
+
+    def __init__(self, outcomes: OutcomeTable):
+        self._outcomes = outcomes
+
+    def index(self, version: str) -> int:
+        """The column of ``version``. Raises ``InputError`` when the table has none."""
+        if version not in self._outcomes.versions:
+            raise InputError(
+                f"the outcome table has no version {version!r}; it has {', '.join(self._outcomes.versions)}"
+            )
+        return self._outcomes.versions.index(version)
+
+    def confidence(self, version: str) -> np.ndarray:
+        return self._outcomes.matrix("confidence")[:, self.index(version)]
+
+    def label(self, version: str) -> np.ndarray:
+        return self._outcomes.labels[:, self.index(version)]
+
+    def feature(self, name: str) -> np.ndarray:
+        return self._outcomes.feature(name)

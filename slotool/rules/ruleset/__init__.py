@@ -1,0 +1,1 @@
+"""The rule set: its JSON form, its consistency, its export to other routers."""

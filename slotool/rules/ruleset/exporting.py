@@ -1,0 +1,92 @@
+"""Rules for where slotool does not run: one JSON form of all policies, and a Python file that routes by it."""
+
+from __future__ import annotations
+
+import pprint
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slotool.errors import InputError
+from slotool.rules.policies.cascades import Cascade
+from slotool.rules.policies.points import from_point
+from slotool.rules.policies.routing import OSFA, Conc, RoutingPolicy, Seq
+from slotool.rules.ruleset import standalone_router
+from slotool.rules.ruleset.rules import RuleSet
+
+ROUTES_SCHEMA = "slotool/routes"
+ROUTES_VERSION = 1
+# Kinds of conditions that ``standalone_router`` knows.
+CONDITIONS = ("sure", "sure-by-label", "agree", "score")
+_PLACE = 'ROUTES: dict[str, Any] = {"tiers": []}\n'
+
+
+def routes(rules: RuleSet) -> dict[str, Any]:
+    """The JSON form: every tier's policy as one kind of tree. Raises ``InputError`` for a policy that has no such form.
+
+    A tier's ``route`` has ``steps``, each a version to ``ask`` and, but for the last, the condition on which to
+    ``accept`` without asking on; ``answer`` and ``worth`` as of ``Cascade``; ``at_once``: all are asked when the first
+    is. A threshold of null is never reached. ``tolerances_are_shares``: one of 1 or more, above the widest tier, is a
+    percentage where a share is meant.
+    """
+    tiers = []
+    for rule in rules.rules:
+        route = route_of(from_point(rule.point))
+        facts = {name: getattr(rule, name) for name in _FACTS}
+        tiers.append({**facts, "route": route})
+    named = ("method", "confidence", "tolerance_kind", "best_version", "reference")
+    about: dict[str, Any] = {name: getattr(rules, name) for name in named}
+    about["tolerances_are_shares"] = rules.are_shares
+    if rules.tolerance_kind == "quantile":
+        about["loss_limit"] = float(rules.config.get("loss_limit", 0.0))
+    return {"schema": ROUTES_SCHEMA, "schema_version": ROUTES_VERSION, **about, "tiers": tiers}
+
+
+_FACTS = ("id", "objective", "tolerance", "certified", "bound", "saves_at_least", "response_time_s", "cost")
+
+
+def route_of(policy: RoutingPolicy) -> dict[str, Any]:
+    """One policy as a tree. Raises ``InputError`` where it has no such form."""
+    if isinstance(policy, OSFA):
+        return {"steps": [{"ask": policy.version}], "answer": "last"}
+    if isinstance(policy, Seq | Conc):
+        sure = {"if": "sure", "version": policy.first, "at_least": policy.threshold}
+        steps = [{"ask": policy.first, "accept": _finite(sure)}, {"ask": policy.second}]
+        return {"steps": steps, "answer": "surer", **({"at_once": True} if isinstance(policy, Conc) else {})}
+    if not isinstance(policy, Cascade):
+        raise InputError(f"a policy of kind {policy.kind} cannot be exported")
+    tree = policy.document()
+    asked: list[str] = []
+    for step in tree["steps"]:
+        asked.append(step["ask"])
+        if "accept" in step:
+            _require_known(step["accept"], asked)
+            step["accept"] = _finite(step["accept"])
+    return tree
+
+
+def as_python(document: Mapping[str, Any]) -> str:
+    """A Python file without dependencies whose ``route`` makes the decisions of ``routes`` in ``document``."""
+    source = Path(standalone_router.__file__).read_text(encoding="utf-8")
+    before, _, after = source.partition(_PLACE)
+    literal = pprint.pformat(dict(document), width=110, sort_dicts=False)
+    return f"{before}ROUTES: dict[str, Any] = {literal}\n{after}"
+
+
+def _require_known(condition: Mapping[str, Any], asked: list[str]) -> None:
+    """Raises ``InputError`` for a condition of another kind, or on a version that is not asked by then."""
+    if condition["if"] not in CONDITIONS:
+        raise InputError(f"a condition {condition['if']!r} cannot be exported; those that can: {', '.join(CONDITIONS)}")
+    terms = [term for term in condition.get("terms", ()) if term[0] != "feature"]
+    named = [condition.get("version", asked[0]), *condition.get("versions", ())]
+    named += [name for term in terms for name in (term[1], *term[3:])]
+    if early := [name for name in named if name not in asked]:
+        raise InputError(f"a condition looks at {early[0]} before it is asked, which cannot be exported")
+
+
+def _finite(condition: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: a threshold that is never reached is null, one that always is none."""
+    least = condition.get("at_least")
+    if least == float("inf"):
+        return {**condition, "at_least": None}
+    return {**condition, "at_least": -1e308} if least == float("-inf") else condition

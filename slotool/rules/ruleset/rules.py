@@ -1,0 +1,316 @@
+"""Routing rules as readable JSON: which ensemble of service versions keeps which tolerance, and on what evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool import strict_json
+from slotool.artifacts.document import load_document, save_document
+from slotool.errors import InputError
+from slotool.rules.evidence.losses import Comparison, comparison_of, degradation, excess_of, losses
+from slotool.rules.evidence.units import OWN, LossUnit, error_unit, tolerance_unit
+from slotool.rules.policies.cascades import Cascade
+from slotool.rules.policies.points import from_point
+from slotool.rules.ruleset.consistency import ROUNDING, require_consistent
+from slotool.tables import OperatingPoint, OutcomeTable
+
+RULES_SCHEMA = "slotool/rules"
+RULES_VERSION = 4
+# Version 1 knew no cascades and no least savings; version 2 held a cascade's tree in the text of its point too; before
+# version 4 every tier had a bound, above the version that looked best, and no checksums of versions.
+READABLE_VERSIONS = (1, 2, 3, 4)
+# What bounds lie above: the truly best version, a version that was named, or the one with the fewest errors observed.
+ANY, NAMED, OBSERVED = "any", "named", "observed"
+REFERENCES = (ANY, NAMED, OBSERVED)
+OBJECTIVES = ("response-time", "cost")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One tier of one objective.
+
+    ``point`` is the ensemble: ``policy=osfa,version=V``, or ``policy=seq|conc,first=V,second=W,threshold=T`` (the
+    ``second`` version is consulted, or in Conc waited for, only when the ``first`` answers with confidence < T; of
+    two answers the more confident is returned), or ``cascade=…,id=…,tree=…`` of ``Cascade.point``, of
+    which the file has the label as ``point`` and ``Cascade.document`` as ``tree``.
+    ``bound``: upper limit of the error degradation with the rule set's confidence, None where there is none;
+    ``degradation``: the one observed on the table, as mean, above ``best_version``. ``certified``: ``point`` was proven
+    to keep the tolerance. It is False where ``best_version`` serves alone and tolerances are relative to it
+    (degradation 0 by definition), where it serves and nothing is promised (``promised``), and for methods without a
+    proof; ``note`` then says so. ``why``: what speaks against the next cheaper ensemble. ``saves_at_least``: of what
+    the best version takes, of the objective, the share that is proven to be saved; that of all tiers holds at once with
+    the rule set's confidence. ``groups``: where tolerances hold for each group (``config["group"]`` is their column),
+    the degradation observed in each.
+    """
+
+    id: str
+    objective: str
+    tolerance: float
+    point: OperatingPoint
+    degradation: float
+    bound: float | None
+    response_time_s: float
+    cost: float
+    certified: bool = True
+    note: str = ""
+    why: str = ""
+    saves_at_least: float = 0.0
+    groups: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def promised(self) -> bool:
+        """True if its bound is within its tolerance."""
+        return self.bound is not None and self.bound <= self.tolerance + ROUNDING
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """All tiers of a service. ``best_version`` is the one that serves where nothing cheaper may, and that observed
+    degradations are relative to; ``reference``: what bounds are relative to, of ``REFERENCES``. ``models``: by version
+    the identity of its model, such as a checksum, where the table states it. ``config["loss_limit"]``: of tolerances of
+    kind ``quantile``, how far above its error one may lie."""
+
+    method: str
+    confidence: float
+    tolerance_kind: str
+    best_version: str
+    best_error: float
+    sample_size: int
+    table_sha256: str
+    rules: tuple[Rule, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    reference: str = OBSERVED
+    models: Mapping[str, str] = field(default_factory=dict)
+
+    def changed(self, models: Mapping[str, str]) -> list[str]:
+        """Versions whose models are others in ``models``, identities by version, than those the rules were made of."""
+        return [name for name, identity in self.models.items() if models.get(name, identity) != identity]
+
+    def changed_words(self, models: Mapping[str, str], artifact: object = "ARTIFACT") -> str:
+        """Return a sentence on ``changed`` with the commands that certify again; empty where nothing is."""
+        if not (changed := self.changed(models)):
+            return ""
+        tiers = ",".join(f"{tolerance:g}" for tolerance in sorted({rule.tolerance for rule in self.rules}))
+        return (
+            f"made of another model of {' and '.join(changed)} than the one here; certify again: slotool evaluate "
+            f"{artifact} -o outcomes.parquet, then slotool gen-rules outcomes.parquet -o rules.json "
+            f"--tolerances {tiers} --tolerance-kind {self.tolerance_kind} --confidence {self.confidence:g}"
+        )
+
+    def unchecked(self, models: Mapping[str, str]) -> list[str]:
+        """Versions that tiers rest on and that ``changed`` cannot compare."""
+        return sorted({*self.versions, self.best_version} - (models.keys() & self.models.keys()))
+
+    def rule_for(self, tolerance: float, objective: str) -> Rule:
+        """The tier with the greatest tolerance not above ``tolerance``.
+
+        Raises ``InputError`` for an objective without tiers, or a tolerance below the strictest tier.
+        """
+        tiers = [rule for rule in self.rules if rule.objective == objective]
+        if not tiers:
+            offered = sorted({rule.objective for rule in self.rules})
+            raise InputError(f"no rules for objective {objective!r}; there are rules for {', '.join(offered)}")
+        allowed = [rule for rule in tiers if rule.tolerance <= tolerance + 1e-12]
+        if not allowed:
+            strictest = min(rule.tolerance for rule in tiers)
+            raise InputError(f"tolerance {tolerance:g} is stricter than the strictest tier, {strictest:g}")
+        return max(allowed, key=lambda rule: rule.tolerance)
+
+    @cached_property
+    def widest(self) -> float:
+        """The greatest tolerance of a tier."""
+        return max(rule.tolerance for rule in self.rules)
+
+    @property
+    def are_shares(self) -> bool:
+        """Whether tolerances are shares, of errors up to 1 or of another error; else they are in the errors' unit."""
+        return self.unit is not OWN
+
+    def require_meant(self, tolerance: float) -> None:
+        """Raises ``InputError`` for a tolerance of 1 or more above the widest tier: a percentage where a share is
+        expected. Others above the widest tier are answered by it."""
+        if self.are_shares and tolerance >= 1 and tolerance > self.widest:
+            raise InputError(
+                f"tolerance {tolerance:g}: tolerances are shares, and the widest tier is {self.widest:g}; "
+                f"for {tolerance:g} % give {tolerance / 100:g}"
+            )
+
+    def strictest_within(self, budget: float) -> Rule | None:
+        """The tier for the least cost with the smallest tolerance, of those whose mean cost of a request is at most
+        ``budget``; None where all cost more.
+
+        Raises ``InputError`` where no tiers are for the least cost.
+        """
+        tiers = [rule for rule in self.rules if rule.objective == "cost"]
+        if not tiers:
+            raise InputError("budgets are of cost, and no tiers are for the least cost")
+        affordable = [rule for rule in tiers if rule.cost <= budget]
+        return min(affordable, key=lambda rule: rule.tolerance, default=None)
+
+    @property
+    def versions(self) -> frozenset[str]:
+        """Every service version some rule may consult."""
+        return frozenset(version for rule in self.rules for version in from_point(rule.point).versions)
+
+    @property
+    def comparison(self) -> Comparison:
+        """How mean losses are compared with the best version's."""
+        return comparison_of(self.tolerance_kind)
+
+    @property
+    def max_error(self) -> float:
+        """What no error of the table exceeds."""
+        return float(self.config.get("max_error", 1.0))
+
+    @property
+    def best_bound(self) -> float | None:
+        """``Rule.bound`` of ``best_version`` alone: 0 where tolerances are relative to it."""
+        bound = self.config.get("best_bound") if self.reference == ANY else 0.0
+        return None if bound is None else float(bound)
+
+    @property
+    def largest_loss(self) -> float:
+        """What no loss of ``losses`` exceeds."""
+        return 1.0 if self.tolerance_kind == "quantile" else self.max_error
+
+    def knows_group(self, name: str) -> bool:
+        """Whether a request of this group, empty for none, is of one that the rules were made for."""
+        return not name or name in self.config.get("groups", ()) or name in self.config.get("small", ())
+
+    @property
+    def unit(self) -> LossUnit:
+        """In which tolerances, bounds and degradations are shown."""
+        return tolerance_unit(self.tolerance_kind, self.max_error)
+
+    @property
+    def loss_unit(self) -> LossUnit:
+        """In which differences of losses are shown: with ``quantile`` shares of requests, else errors."""
+        return self.unit if self.tolerance_kind == "quantile" else error_unit(self.max_error)
+
+    @property
+    def loss_words(self) -> str:
+        """What tolerances, bounds and degradations are numbers of."""
+        best = self.best_words
+        if self.tolerance_kind == "relative":
+            return f"loss in % of {best}'s error"
+        if self.tolerance_kind == "quantile":
+            limit = float(self.config.get("loss_limit", 0.0))
+            beyond = f" by more than {limit:g}" if limit else ""
+            return f"loss in % of requests with an error above {best}'s{beyond}"
+        unit = "the table's unit of error" if self.unit is OWN else "points of error (0.01)"
+        return f"loss in {unit} above {best}'s"
+
+    @property
+    def best_words(self) -> str:
+        """Reference of the bounds: the name of a version, or "the best version"."""
+        return "the best version" if self.reference == ANY else self.best_version
+
+    def references(self, outcomes: OutcomeTable) -> list[str]:
+        """Versions of ``outcomes`` above each of which a bound holds if it holds above the best one."""
+        others = self.config.get("version_errors", {}) if self.reference == ANY else {}
+        return list(dict.fromkeys([self.best_version, *(name for name in others if name in outcomes.versions)]))
+
+    def require_errors(self, outcomes: OutcomeTable) -> None:
+        """Raises ``InputError`` for an error above all that the rules were made for."""
+        errors, greatest = outcomes.matrix("error"), self.max_error
+        if (worst := float(errors.max())) > greatest:
+            example, version = (int(at) for at in np.argwhere(errors == worst)[0])
+            raise InputError(
+                f"{outcomes.source}: error {worst:g} of version {outcomes.versions[version]!r} on example "
+                f"{outcomes.examples[example]!r} is above {greatest:g}; the rules were made for errors up to that"
+            )
+
+    def losses(self, outcomes: OutcomeTable, best: str = "") -> OutcomeTable:
+        """``outcomes`` with what tolerances limit the mean of as errors, compared with ``best`` (``best_version``).
+        Raises ``InputError`` when they lack that version."""
+        limit = float(self.config.get("loss_limit", 0.0))
+        return losses(outcomes, self.tolerance_kind, limit, best or self.best_version)
+
+    def degradation(self, loss: np.ndarray, best_loss: np.ndarray) -> float:
+        """How much worse losses are on average than the best version's, both float64 [examples], as tolerances say."""
+        return float(degradation(loss.mean(), float(best_loss.mean()), self.comparison))
+
+    def excess(self, tolerance: float, loss: np.ndarray, best_loss: np.ndarray) -> tuple[np.ndarray, float]:
+        """How much larger than tolerated each loss is: float64 [examples], scaled to at most 1; and by how much one can
+        be smaller."""
+        largest = self.largest_loss
+        scaled = tolerance / largest if self.comparison == "absolute" else tolerance
+        return excess_of(loss / largest, best_loss / largest, scaled, self.comparison), 1.0 + scaled
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form."""
+        rules = [asdict(rule) | _readable(rule.point) for rule in self.rules]
+        return {"schema": RULES_SCHEMA, "schema_version": RULES_VERSION, **asdict(self), "rules": rules}
+
+    def save(self, path: str | Path, *, replace: bool = True) -> None:
+        """Write the JSON file, atomically. Raises ``AlreadyExistsError`` without ``replace`` where ``path`` exists."""
+        save_document(path, self.document(), replace=replace)
+
+    @classmethod
+    def load(cls, path: str | Path) -> RuleSet:
+        """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version, and for one
+        whose parts contradict each other."""
+        made = "rules are made of a table of outcomes by slotool gen-rules TABLE -o rules.json"
+        document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set", from_table=made)
+        with strict_json.assembling(path, "a rule set"):
+            entries = _sequence(document.get("rules"))
+            read = strict_json.convert({**document, "rules": []}, cls)
+            rules = replace(read, rules=tuple(_rule(entry, f"{path}: rule {i}") for i, entry in enumerate(entries, 1)))
+            require_consistent(rules, entries, path)
+            return rules
+
+
+def _readable(point: OperatingPoint) -> dict[str, Any]:
+    """The point, and what it says in words of its own. Of these ``point`` is read again, and a cascade's ``tree``."""
+    policy = from_point(point)
+    tree = {"tree": policy.document()} if isinstance(policy, Cascade) else {}
+    return {
+        "point": point.label,
+        "policy": policy.kind,
+        "versions": list(policy.versions),
+        "threshold": point.get("threshold"),
+        **tree,
+    }
+
+
+def _rule(entry: Any, where: str) -> Rule:
+    with strict_json.assembling(where, "a rule"):
+        point = _point(OperatingPoint.parse(strict_json.convert(entry["point"], str)), entry)
+        # What else it says of its point is for readers.
+        rule = strict_json.convert({**entry, "point": {}}, Rule)
+        if rule.objective not in OBJECTIVES or min(rule.tolerance, rule.response_time_s, rule.cost) < 0:
+            raise ValueError(f"an objective other than {' and '.join(OBJECTIVES)}, or a negative figure")
+        try:
+            from_point(point)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        return replace(rule, point=point)
+
+
+def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
+    """The point that the text in a file stands for: of a cascade, the one of its tree."""
+    if written.get("tree") is not None:  # version 2
+        return from_point(written).point
+    if written.get("cascade") is None:
+        return written
+    if "tree" not in entry:
+        raise ValueError("its point names a cascade, and tree, which says what that does, is missing")
+    try:
+        found = Cascade.from_document(entry["tree"]).point
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    if found.get("id") != str(written.get("id")):
+        raise ValueError(f"its tree is cascade {found.get('id')}, its point names {written.get('id')}")
+    return found
+
+
+def _sequence(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list) or not value:
+        raise TypeError("rules is not a list of rules")
+    return value

@@ -1,0 +1,1 @@
+"""Arrival processes and recorded traces: when requests come."""

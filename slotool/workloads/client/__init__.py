@@ -1,0 +1,1 @@
+"""The open-loop load client, and the channels to a server."""

@@ -1,0 +1,160 @@
+"""Which model of which server is asked in which form: plain values, from which any process can connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from slotool import strict_json
+from slotool.data.columns import Columns, Inputs
+from slotool.data.options import DataOptions, DataSource
+from slotool.data.sequences import RaggedColumns
+from slotool.errors import InputError, RunError
+from slotool.extras import import_failed
+from slotool.models.signature import Signature
+from slotool.workloads.client import event_loop
+from slotool.workloads.client.compute import ComputeEndpoint
+from slotool.workloads.client.endpoint import Channel, Endpoint, Example, Terms
+from slotool.workloads.client.http_channel import HttpChannel, ask_parameter, ask_signature, first_model
+from slotool.workloads.client.infer import InferEndpoint
+from slotool.workloads.client.named_infer import NamedInferEndpoint
+from slotool.workloads.client.served_signature import ServedSignature, classes_scored, is_plain
+from slotool.workloads.client.target import ANSWER_WITHIN_S
+
+GRPC, COMPUTE = "grpc", "compute"
+# Parameter of a model's configuration in which slotool says how data sets are read for it.
+READING = "reading"
+
+
+@dataclass(frozen=True)
+class TargetServer:
+    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request. ``signature``: of a model
+    whose inputs are sent by name (``described``); without it examples are one FP32 tensor ``input``. ``binary``:
+    whether such tensors go in binary form over HTTP. ``reading``: how a data set is read for the model, as its server
+    says in the model's configuration; None where it says nothing of it. ``class_count``: how many classes a network
+    scores that answers as slotool's own do; None where that is not known.
+
+    ``$SLOTOOL_TOKEN``, where it is set, is shown to the server.
+    """
+
+    address: str
+    form: str
+    model: str
+    terms: Terms = field(default_factory=Terms)
+    answer_within_s: float = ANSWER_WITHIN_S
+    signature: Signature | None = None
+    binary: bool = True
+    reading: DataOptions | None = None
+    class_count: int | None = None
+
+    def described(self) -> TargetServer:
+        """With ``reading``, the signature that the server states of the model, and ``class_count``.
+
+        Without a signature where it states none, or the one that examples are sent by anyhow; unchanged where no
+        server answers: what is sent then fails."""
+        try:
+            signature, binary = (None, True) if self.form == COMPUTE else self._ask_signature()
+            reading = None if signature is not None and is_plain(signature) else self._ask_reading()
+        except RunError:
+            return self
+        if signature is None or not is_plain(signature):
+            described = self if signature is None else replace(self, signature=signature, binary=binary)
+            return replace(described, reading=reading)
+        return replace(self, reading=reading, class_count=classes_scored(signature))
+
+    def data_options(self, source: DataSource) -> DataOptions:
+        """How ``source`` is read for the model: as its server says, else with any kind of labels or none."""
+        tensors = self.signature.inputs if self.signature else ()
+        asked = self.reading or DataOptions(target="any", needs_labels=False)
+        return replace(asked, tensors=tensors).of_source(source)
+
+    def _ask_reading(self) -> DataOptions | None:
+        if self.form == GRPC:
+            from slotool.workloads.client import grpc_channel
+
+            text = grpc_channel.ask_parameter(self.address, self.model, READING)
+        else:
+            text = event_loop.run(ask_parameter(self.address, self.model, READING))
+        try:
+            return None if text is None else DataOptions.of_statement(strict_json.decode(text))
+        except (strict_json.JsonError, InputError):
+            return None
+
+    def _ask_signature(self) -> tuple[Signature | None, bool]:
+        if self.form == GRPC:
+            _require_stubs()
+            from slotool.workloads.client import grpc_channel
+
+            return grpc_channel.ask_signature(self.address, self.model), True
+        return event_loop.run(ask_signature(self.address, self.model))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes that the model knows; () where its server does not say."""
+        return self.reading.classes if self.reading else ()
+
+    def connect(self) -> Channel:
+        """Connections to it, for the running event loop."""
+        served = None if self.signature is None else ServedSignature(self.signature, self.model, self.classes)
+        if self.form == GRPC:
+            _require_stubs()
+            from slotool.workloads.client.grpc_channel import GrpcChannel
+
+            return GrpcChannel(self.model, self.terms, self.address, self.answer_within_s, served)
+        endpoint: Endpoint = InferEndpoint(self.model, self.terms)
+        if self.form == COMPUTE:
+            endpoint = ComputeEndpoint(self.model, self.terms)
+        elif served is not None:
+            endpoint = NamedInferEndpoint(self.model, self.terms, served, binary=self.binary)
+        return HttpChannel(endpoint, self.address, self.answer_within_s)
+
+    def examples(self, x: Inputs | RaggedColumns) -> Callable[[int], Example]:
+        """Example i of ``x`` as it is sent. Raises ``InputError`` when the model does not take these tensors."""
+        if hasattr(x, "tocsr"):
+            return self._sparse_examples(x)
+        if isinstance(x, RaggedColumns):
+            each = [self.examples(x[i : i + 1])(0) for i in range(len(x))]
+            return each.__getitem__
+        if self.signature is not None:
+            arrays = ServedSignature(self.signature, self.model, self.classes).inputs_of(x).arrays
+            return lambda i: {name: array[i : i + 1] for name, array in arrays.items()}
+        if isinstance(x, Columns) and len(x.names) > 1:
+            takes = "POST /compute takes" if self.form == COMPUTE else f"{self.model} states no signature: it takes"
+            raise InputError(f"{takes} one tensor, the data set has {', '.join(x.names)}")
+        array = next(iter(x.arrays.values())) if isinstance(x, Columns) else x
+        return lambda i: np.asarray(array[i])
+
+    def _sparse_examples(self, x: Any) -> Callable[[int], Example]:
+        """Of a CSR matrix: each with the features that it has, and no others."""
+        from slotool.elastic.best_labels import INDICES, PADDING, VALUES, columns_of_rows
+
+        takes = () if self.signature is None else tuple(spec.name for spec in self.signature.inputs)
+        if takes != (INDICES, VALUES):
+            raise InputError(
+                f"{self.model} takes {', '.join(takes) or 'one tensor'}, the data set has sparse examples; "
+                f"a served SLO-NN of sparse inputs takes {INDICES} and {VALUES}"
+            )
+        arrays = columns_of_rows(x).arrays
+        counts = np.count_nonzero(arrays[INDICES] != PADDING, axis=1)
+        return lambda i: {name: array[i : i + 1, : counts[i]] for name, array in arrays.items()}
+
+
+def ask_first_model(address: str, form: str) -> str:
+    """The first model the server lists. Raises ``InputError`` when it lists none, ``RunError`` without a server."""
+    if form == GRPC:
+        _require_stubs()
+        from slotool.workloads.client import grpc_channel
+
+        return grpc_channel.first_model(address)
+
+    return event_loop.run(first_model(address))
+
+
+def _require_stubs() -> None:
+    try:
+        import tritonclient.grpc  # noqa: F401
+    except ImportError as error:
+        raise import_failed(error, "tritonclient", "gRPC") from error
