@@ -64,12 +64,12 @@ def _granian(application: Any, port: int) -> None:
 
     async def infer(scope: Any, protocol: Any) -> None:
         headers = dict(scope.headers.items())
-        head, body = Head("mlp", None, headers, from_headers(headers), front.router.now_us()), await protocol()
+        head, body = Head("mlp", None, headers, from_headers(headers)), await protocol()
         reply = fast_path.early_rejection(head)
         if reply is None:
             answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            fast_path.answer(head, body, answered.cancelled, answered.set_result)
-            reply = await answered
+            fast_path.answer(head, body, front.router.now_us(), answered.cancelled, answered.set_result)
+            reply = fast_path.reply_to(head, await answered)
         named = [("content-type", reply.media_type), *reply.headers.items()]
         protocol.response_bytes(reply.status, named, reply.body)
 

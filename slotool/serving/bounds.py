@@ -102,6 +102,8 @@ def require_countable(
 
 def require_countable_for(interface: Interface, text: bytes) -> None:
     """``require_countable`` of an inference request."""
+    if len(text) <= UNCOUNTED_BYTES:
+        return
     values, batch = interface.values_per_example, interface.max_batch
     if values is not None:
         require_countable(text, batch * values, batch * sum(_lists_per_example(t.shape) for t in interface.inputs))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +137,7 @@ class FrontEnd:
         if (rejection := admission.rejection(request.options.timeout_us)) is not None:
             raise rejection
         request.read_us = self.router.now_us() - request.arrival_us
-        request.reply = partial(self._ended, request, request.reply)
+        request.account = self._ended
         admission.begin()
         try:
             self.router.submit(request, alone=alone or self._arrives_alone())
@@ -146,13 +145,13 @@ class FrontEnd:
             admission.end(answered=False)
             raise
 
-    def _ended(self, request: Request, reply: Callable[[Outcome], None], outcome: Outcome) -> None:
+    def _ended(self, request: Request, outcome: Outcome) -> None:
         self.admission.end(answered=not isinstance(outcome, Rejection))
         if isinstance(outcome, Rejection):
             self.accounts.rejected(request, self.router.now_us())
-            reply(outcome)
+            request.reply(outcome)
             return
-        reply(outcome)
+        request.reply(outcome)
         # After the response is on its way: the client does not wait for the counters.
         self.accounts.answered(request, outcome)
 

@@ -84,6 +84,7 @@ class Request:
         arrival_us: earliest instant at which it may have been here, by the router's clock.
         is_disconnected: returns True once the client has left.
         reply: takes the outcome, once and perhaps before ``Router.submit`` returns; may not raise.
+        account: takes the request and its outcome in place of ``reply``, and calls that.
         read_us: from arrival until its tensors were read.
         query: request as policies see it; set by the router.
         headroom_us: by which the query's deadline lies before the request's.
@@ -97,6 +98,7 @@ class Request:
     arrival_us: float
     is_disconnected: Callable[[], bool]
     reply: Callable[[Outcome], None]
+    account: Callable[[Request, Outcome], None] | None = None
     read_us: float = 0.0
     query: Query = field(init=False)
     headroom_us: float = 0.0
@@ -107,7 +109,10 @@ class Request:
         """Reply, unless that has happened."""
         if not self.is_over:
             self.is_over = True
-            self.reply(outcome)
+            if self.account is None:
+                self.reply(outcome)
+            else:
+                self.account(self, outcome)
 
 
 class Submitter(Protocol):

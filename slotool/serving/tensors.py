@@ -177,13 +177,16 @@ def matched(
 
 def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
     """A tensor's shape, [batch, ...]. Raises ``Rejection`` (400)."""
-    whole = isinstance(shape, list) and all(type(size) is int for size in shape)
+    whole = isinstance(shape, list) and set(map(type, shape)) <= {int}
     expected = spec.shape
     if (
         not whole
         or len(shape) != len(expected)
         or shape[0] < 1
-        or any(size not in (FREE, got) or got < 0 for size, got in zip(expected[1:], shape[1:], strict=True))
+        or (
+            tuple(shape[1:]) != expected[1:]
+            and any(size not in (FREE, got) or got < 0 for size, got in zip(expected[1:], shape[1:], strict=True))
+        )
     ):
         raise bad_request(f"input {spec.name}: shape {shown(shape)}, expected {_expected(expected, shape)}")
     if shape[0] > max_batch:

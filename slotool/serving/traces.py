@@ -88,6 +88,7 @@ class Traces:
         began_ns = ended_ns - round(1e3 * (total_us or 0.0))
         caller = self._propagator.extract({HEADER: headers.get(HEADER, "")})
         path, own = path[:MAX_CHARACTERS], {"model": model[:MAX_CHARACTERS] if model else None, **answer}
+        attributes: dict[str, Any]
         if protocol == "grpc":
             name = path.removeprefix("/")
             attributes = {"rpc.system.name": "grpc", "rpc.method": name, "rpc.response.status_code": CODES.get(status)}

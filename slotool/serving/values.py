@@ -44,18 +44,12 @@ def of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[i
         return of_bfloat16_bits(np.frombuffer(raw, dtype="<u2")).reshape(shape)
     if datatype == "BOOL" and bytes(raw).translate(None, b"\0\1"):
         raise bad_request(f"input {spec.name}: a BOOL is a byte of 0 or 1")
-    found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], raw)
-    if not (found.flags.writeable and found.flags.aligned):
-        # The model's own to write to, as bytes are not.
+    # The model's own to write to, as bytes are not.
+    own = bytearray(raw) if isinstance(raw, bytes) or memoryview(raw).readonly else raw
+    found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], own)
+    if own is raw and not found.flags.aligned:
         found = np.ndarray(shape, _LITTLE_ENDIAN[datatype], bytearray(raw))
     return found.astype(DTYPES[datatype], copy=False)
-
-
-def memory_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
-    """Of tensors whose raw form is what they have in memory, whatever its bytes are; None for all others."""
-    if spec.datatype in ("BF16", "BOOL", "BYTES") or not _LITTLE_ENDIAN[spec.datatype].isnative:
-        return None
-    return _LITTLE_ENDIAN[spec.datatype]
 
 
 def _texts_of_raw(spec: TensorSpec, raw: bytes | bytearray | memoryview, shape: tuple[int, ...]) -> np.ndarray:

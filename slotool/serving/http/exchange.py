@@ -17,11 +17,12 @@ class Exchange:
     ``reply``: known without its body, which is discarded; ``head``: the fast path answers it when it is complete;
     ``scope``: the ASGI application does, by ``cycle`` once that has begun.
 
+    ``arrival_us``: since when a request with a ``head`` may have been here, by the router's clock.
     ``received``: of its body and not taken yet; ``body``: its place in the intake while it is unfinished;
     ``is_queued``: its turn to be answered has been fixed.
     """
 
-    __slots__ = ("body", "cycle", "head", "is_queued", "received", "reply", "request", "scope")
+    __slots__ = ("arrival_us", "body", "cycle", "head", "is_queued", "received", "reply", "request", "scope")
 
     def __init__(
         self,
@@ -29,9 +30,11 @@ class Exchange:
         *,
         reply: Reply | None = None,
         head: Head | None = None,
+        arrival_us: float = 0.0,
         scope: Scope | None = None,
     ):
         self.request, self.reply, self.head, self.scope = request, reply, head, scope
+        self.arrival_us = arrival_us
         self.cycle: AsgiCycle | None = None
         self.received: bytes | bytearray | memoryview = b""
         self.body: Body | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
-from typing import NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from slotool.serving import bounds, trace_context
 from slotool.serving.access_log import facts_of
@@ -17,9 +17,12 @@ from slotool.serving.http.requests import HttpRequest
 from slotool.serving.http.transport import Outbox
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
-from slotool.serving.reply import Reply
+from slotool.serving.reply import Reply, ReplyListener
 from slotool.serving.request_options import RequestOptions, from_headers
 from slotool.serving.served import ServedModel
+
+if TYPE_CHECKING:
+    from slotool.serving.http.exchange import Exchange
 
 LOG = logging.getLogger("uvicorn.error")
 # Of a longer head nothing is remembered: it would take the memory of many.
@@ -39,14 +42,14 @@ class Head(NamedTuple):
         version: None where the path has none.
         headers: names in lower case.
         options: options that the headers state, or what is wrong with these.
-        arrival_us: since when it may have been here, by the router's clock.
+
+    Requests with the same head share it: never change it.
     """
 
     model: str
     version: str | None
     headers: Mapping[str, str]
     options: RequestOptions | Rejection
-    arrival_us: float
 
     @property
     def path(self) -> str:
@@ -77,8 +80,7 @@ class FastPath:
             return None
         headers = tuple(request.headers)
         read = self._remembered if len(headers) <= MAX_REMEMBERED_HEADERS else _read
-        asked = read(request.target, headers)
-        return None if asked is None else Head(*asked, self._front.arrival_us())
+        return read(request.target, headers)
 
     def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
@@ -110,46 +112,49 @@ class FastPath:
         self,
         head: Head,
         body: bytes | bytearray | memoryview,
+        arrival_us: float,
         is_disconnected: Callable[[], bool],
-        done: Callable[[Reply], None],
+        done: ReplyListener,
         peer: str | None = None,
     ) -> None:
-        """``done`` is called once, perhaps before this returns. Rejections are answers too; they are counted. A
-        ``bytearray`` then belongs to the request: its tensors may lie in it. ``peer``: the address it came from."""
-        ended = partial(self._ended, head, done)
+        """Have a complete request answered; ``done`` is called once, perhaps before this returns, and may pass its
+        argument to ``reply_to``.
+
+        ``arrival_us``: since when it may have been here, by the router's clock; ``peer``: the address that it came
+        from. A ``body`` that is a ``bytearray`` then belongs to the request: its tensors may lie in it.
+        """
+        front, options = self._front, head.options
         try:
-            if self._front.clients is not None:
-                self._front.let_in(head.headers.get("authorization"), True)
-            if self._front.addresses is not None:
-                self._front.let_address_in(peer, head.headers.get(FORWARDED_FOR))
-            options = head.options
+            if front.clients is not None:
+                front.let_in(head.headers.get("authorization"), True)
+            if front.addresses is not None:
+                front.let_address_in(peer, head.headers.get(FORWARDED_FOR))
             if isinstance(options, Rejection):
                 raise options
             if head.model:
-                served = self._front.model(head.model, head.version)
-                self._inference.submit(served, head.headers, options, body, head.arrival_us, is_disconnected, ended)
+                served = front.model(head.model, head.version)
+                self._inference.submit(served, head.headers, options, body, arrival_us, is_disconnected, done)
             else:
-                self._compute.submit(head.headers, options, bytes(body), head.arrival_us, is_disconnected, ended)
+                self._compute.submit(head.headers, options, bytes(body), arrival_us, is_disconnected, done)
         except Exception as error:
-            ended(error)
+            done(error)
 
-    def _ended(self, head: Head, done: Callable[[Reply], None], outcome: Reply | Exception) -> None:
+    def reply_to(self, head: Head, outcome: Reply | Exception) -> Reply:
+        """Return the reply to a request with this head; a rejection is counted."""
         if isinstance(outcome, Reply):
-            done(outcome)
-        elif isinstance(outcome, Rejection):
-            done(self.rejected(head, outcome))
-        else:
-            LOG.error("Exception on the fast path", exc_info=outcome)
-            done(Reply.broken(outcome))
+            return outcome
+        if isinstance(outcome, Rejection):
+            return self.rejected(head, outcome)
+        LOG.error("Exception on the fast path", exc_info=outcome)
+        return Reply.broken(outcome)
 
     def _call_answered(self) -> None:
         self.outbox.flush()
         self._front.accounts.count_if_many()
 
-    def finish(self, head: Head | None, reply: Reply, peer: str | None, body_bytes: int) -> Reply:
-        """The reply as it is sent: it returns the request's trace context, which is recorded with it. ``head``: None
-        where a connection is rejected."""
-        front = self._front
+    def finish(self, exchange: Exchange, reply: Reply, peer: str | None) -> Reply:
+        """Return the reply as it is sent, with the request's trace context, and record it."""
+        front, head = self._front, exchange.head
         if head is not None and trace_context.HEADER in head.headers:
             reply = returning_trace(reply, head.headers[trace_context.HEADER])
         if not front.has_records:
@@ -163,8 +168,8 @@ class FastPath:
             path=head.path if head is not None else "",
             model=(head.model or front.named(head.headers.get("model"))) if head is not None else None,
             status=reply.status,
-            total_us=front.router.now_us() - head.arrival_us if head is not None else None,
-            bytes_in=body_bytes,
+            total_us=front.router.now_us() - exchange.arrival_us if head is not None else None,
+            bytes_in=exchange.request.body_bytes,
             bytes_out=len(reply.body),
             answer={} if reply.answer is None else facts_of(reply.answer),
         )
@@ -177,11 +182,8 @@ class FastPath:
         return self._compute.model(head.headers.get("model"))
 
 
-def _read(
-    target: bytes, headers: tuple[tuple[bytes, bytes], ...]
-) -> tuple[str, str | None, Mapping[str, str], RequestOptions | Rejection] | None:
-    """Return model, version, headers and their options; None for a head that is left to the routes. Requests with the
-    same head share them: never change them."""
+def _read(target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Head | None:
+    """Return the head of an inference request; None for one that is left to the routes."""
     asked = INFERENCE.fullmatch(target)
     if asked is None:
         return None
@@ -197,7 +199,7 @@ def _read(
         options = from_headers(named)
     except Rejection as rejection:
         options = rejection
-    return model.decode() if model else "", version.decode() if version else None, named, options
+    return Head(model.decode() if model else "", version.decode() if version else None, named, options)
 
 
 def returning_trace(reply: Reply, traceparent: str) -> Reply:

@@ -195,7 +195,7 @@ class HttpProtocol(asyncio.Protocol):
             return None
         head = self._fast_path.head_of(request)
         if head is not None:
-            return Exchange(request, head=head)
+            return Exchange(request, head=head, arrival_us=self._front.arrival_us())
         if (fault := head_fault(request)) is not None:
             self._reject(fault, request.method)
             return None
@@ -314,8 +314,9 @@ class HttpProtocol(asyncio.Protocol):
         if exchange.reply is not None:
             self._reply(exchange.reply)
         elif exchange.head is not None:
+            body, is_disconnected = exchange.take_body(), self._transport.is_closing
             self._fast_path.answer(
-                exchange.head, exchange.take_body(), self._transport.is_closing, self._reply, self._peer
+                exchange.head, body, exchange.arrival_us, is_disconnected, self._inference_ended, self._peer
             )
         else:
             self._begin_asgi(exchange)
@@ -336,11 +337,16 @@ class HttpProtocol(asyncio.Protocol):
         task.add_done_callback(self._server_state.tasks.discard)
         self._server_state.tasks.add(task)
 
+    def _inference_ended(self, outcome: Reply | Exception) -> None:
+        exchange = self._exchange
+        if exchange is not None and exchange.head is not None:
+            self._reply(self._fast_path.reply_to(exchange.head, outcome))
+
     def _reply(self, reply: Reply) -> None:
         """Answer the current request, as its last word if more of it is to come."""
         exchange = self._exchange
         if exchange is not None:
-            reply = self._fast_path.finish(exchange.head, reply, self._peer, exchange.request.body_bytes)
+            reply = self._fast_path.finish(exchange, reply, self._peer)
         if self._transport.is_closing() or self._lingers or exchange is None:
             return
         request = exchange.request
