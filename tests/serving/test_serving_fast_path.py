@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from slotool.serving import server
+from slotool.serving import Limits, server
+from slotool.serving.http.requests import RequestReader
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
@@ -113,6 +114,30 @@ def test_a_head_that_is_repeated_is_answered_however_it_is_cut(live: LiveServer,
         )
         assert label(connection, compute(x.tobytes())) == alone[0]
         assert answers_to(connection, compute(x.tobytes()[:-4])).startswith(b"HTTP/1.1 400")
+
+
+def test_a_head_that_another_connection_has_sent_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not parsed again, and the connection waits for the next request as any other."""
+    x = np.arange(6, dtype=np.float32).reshape(X.shape)
+    with live_server([served(ThreeLinear())], Limits(head_s=1.0)) as live:
+        with live.connect() as first:
+            expected = [label(first, compute(each.tobytes())) for each in (x, -x)]
+        parsed: list[bytes] = []
+        feed = RequestReader._feed
+
+        def noting(self: RequestReader, data: bytes) -> None:
+            parsed.append(data)
+            feed(self, data)
+
+        monkeypatch.setattr(RequestReader, "_feed", noting)
+        with live.connect() as second:
+            assert label(second, compute(x.tobytes())) == expected[0]
+            assert parsed == []
+            time.sleep(1.5)
+            assert label(second, compute((-x).tobytes())) == expected[1]
+            # A body of another length has another head.
+            assert answers_to(second, compute(x.tobytes()[:-4])).startswith(b"HTTP/1.1 400")
+            assert len(parsed) == 1
 
 
 def test_the_head_of_a_last_request_is_not_repeated(live: LiveServer) -> None:

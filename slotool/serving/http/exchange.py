@@ -40,7 +40,7 @@ class Exchange:
         self.body: Body | None = None
         self.is_queued = False
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes | memoryview) -> None:
         """The next bytes of its body. Chunks may hold two bytes each: as objects of their own they would take 27 times
         the memory that the intake counts. A body that comes whole, as most do, is not copied."""
         if not self.received:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from slotool.serving import bounds, trace_context
@@ -13,7 +12,7 @@ from slotool.serving.access_log import facts_of
 from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.http.requests import HttpRequest
+from slotool.serving.http.requests import HttpRequest, KnownHeads
 from slotool.serving.http.transport import Outbox
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from slotool.serving.http.exchange import Exchange
 
 LOG = logging.getLogger("uvicorn.error")
-# Of a longer head nothing is remembered: it would take the memory of many.
-MAX_REMEMBERED_HEADERS = 16
-MAX_HEADS = 256
 # The path of an inference; escaped names are left to the application's routes.
 INFERENCE = re.compile(
     rb"/(?:v2/models/(?P<model>[\w.~-]+)(?:/versions/(?P<version>[\w.~-]+))?/infer|compute)", re.ASCII
@@ -67,20 +63,18 @@ class FastPath:
         # Answers of one call leave together.
         self.outbox = Outbox()
         front.router.listen_to_batches(self._call_answered)
-        # A client that stays sends the same head again and again.
-        self._remembered = lru_cache(maxsize=MAX_HEADS)(_read)
+        self.known_heads = KnownHeads()
 
     def head_of(self, request: HttpRequest) -> Head | None:
-        """What is asked for, if the request can be answered here.
+        """Return the head of an inference request that can be answered here, and remember it in ``request``.
 
         None for every other page, and for what only the routes know how to read: an escaped path, a header given twice,
         a compressed body, or one that waits for 100 Continue.
         """
         if request.method != "POST" or request.version != "1.1":
             return None
-        headers = tuple(request.headers)
-        read = self._remembered if len(headers) <= MAX_REMEMBERED_HEADERS else _read
-        return read(request.target, headers)
+        request.inference = _read(request.target, request.headers)
+        return request.inference
 
     def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
@@ -182,7 +176,7 @@ class FastPath:
         return self._compute.model(head.headers.get("model"))
 
 
-def _read(target: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> Head | None:
+def _read(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Head | None:
     """Return the head of an inference request; None for one that is left to the routes."""
     asked = INFERENCE.fullmatch(target)
     if asked is None:

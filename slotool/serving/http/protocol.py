@@ -76,7 +76,7 @@ class HttpProtocol(asyncio.Protocol):
         self._app_state, self._front, self._limits = app_state, front, front.limits
         self._keep_alive_s = keep_alive_s
         self._max_connections = front.limits.connections if max_connections is None else max_connections
-        self._reader = RequestReader(self)
+        self._reader = RequestReader(self, fast_path.known_heads)
         self._deadline = Deadline(self._loop, self._late)
         # The request that is being answered, those that wait for it, and the one whose body is arriving: it may be one
         # of these. Bytes that came meanwhile are not fed yet.
@@ -161,7 +161,7 @@ class HttpProtocol(asyncio.Protocol):
         self._head_began_s = self._body_began_s = None
         self._incoming = self._new_exchange(request)
 
-    def body_received(self, request: HttpRequest, data: bytes) -> None:
+    def body_received(self, request: HttpRequest, data: bytes | memoryview) -> None:
         exchange = self._incoming
         if exchange is None or exchange.reply is not None:
             return
@@ -193,7 +193,7 @@ class HttpProtocol(asyncio.Protocol):
         if request.method == "CONNECT":
             self._reject(Rejection(405, "bad-request", "CONNECT is not served here: this is no proxy"))
             return None
-        head = self._fast_path.head_of(request)
+        head = request.inference or self._fast_path.head_of(request)
         if head is not None:
             return Exchange(request, head=head, arrival_us=self._front.arrival_us())
         if (fault := head_fault(request)) is not None:

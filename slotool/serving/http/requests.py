@@ -7,15 +7,19 @@ from typing import Any, Protocol
 
 import httptools
 
+# Of longer heads none is remembered, and no more than so many.
+MAX_KNOWN_BYTES, MAX_KNOWN = 1_024, 256
+
 
 class HttpRequest:
     """One request. Everything but ``body_bytes`` and ``complete`` is known once its head is.
 
     ``target``: as sent; ``headers``: in order, names in lower case, without trailers; ``keep_alive``: whether the
-    connection may serve another one afterwards; ``body_bytes``: received so far, without the framing of chunks.
+    connection may serve another one afterwards; ``body_bytes``: received so far, without the framing of chunks;
+    ``inference``: its head as an inference request, None for any other page or where nobody has looked.
     """
 
-    __slots__ = ("body_bytes", "complete", "headers", "keep_alive", "method", "target", "version")
+    __slots__ = ("body_bytes", "complete", "headers", "inference", "keep_alive", "method", "target", "version")
 
     def __init__(self) -> None:
         self.method = ""
@@ -25,6 +29,14 @@ class HttpRequest:
         self.keep_alive = True
         self.body_bytes = 0
         self.complete = False
+        self.inference: Any = None
+
+    def again(self) -> HttpRequest:
+        """Return a request with the same head, whose body is still to come."""
+        request = HttpRequest()
+        request.method, request.target, request.version = self.method, self.target, self.version
+        request.headers, request.keep_alive, request.inference = self.headers, self.keep_alive, self.inference
+        return request
 
     @property
     def content_length(self) -> int | None:
@@ -58,23 +70,52 @@ class Receiver(Protocol):
     def head_received(self, request: HttpRequest) -> None:
         """Its head is complete."""
 
-    def body_received(self, request: HttpRequest, data: bytes) -> None:
+    def body_received(self, request: HttpRequest, data: bytes | memoryview) -> None:
         """The next bytes of its body."""
 
     def request_complete(self, request: HttpRequest) -> None:
         """Its last byte has arrived."""
 
 
+class KnownHeads:
+    """Heads that llhttp has read, of any connection, by their bytes: clients send the same again and again.
+
+    Only heads of requests with a Content-Length that came whole in one packet, and whose connection goes on.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[bytes, HttpRequest] = {}
+
+    def find(self, data: bytes) -> tuple[HttpRequest, memoryview] | None:
+        """Return the request that ``data`` is, whole and alone, and its body; None for any other data."""
+        end = data.find(b"\r\n\r\n", 0, MAX_KNOWN_BYTES) + 4
+        known = self._requests.get(data[:end])
+        if known is None or known.body_bytes != len(data) - end:
+            return None
+        return known.again(), memoryview(data)[end:]
+
+    def remember(self, data: bytes, request: HttpRequest) -> None:
+        """``data`` began where a request may, and was ``request`` and nothing else."""
+        end = data.find(b"\r\n\r\n", 0, MAX_KNOWN_BYTES) + 4
+        if end > 4 and request.keep_alive and request.content_length == request.body_bytes == len(data) - end:
+            if len(self._requests) >= MAX_KNOWN:
+                self._requests.clear()
+            self._requests[data[:end]] = request
+
+
 class RequestReader:
     """Feeds a connection's bytes to llhttp (by httptools), and reports what llhttp makes of them.
+
+    A whole request whose head is among ``known`` is reported without llhttp.
 
     ``in_head``: the last byte fed lies within a head; ``head_bytes``: how many of that head were fed, those in a packet
     that began with something else left out; ``framing_bytes``: fed within a body and not part of it, such as the
     lengths of chunks and trailers, the packet in which the body began left out.
     """
 
-    def __init__(self, receiver: Receiver):
-        self._receiver = receiver
+    def __init__(self, receiver: Receiver, known: KnownHeads | None = None):
+        self._receiver, self._known = receiver, known or KnownHeads()
+        self._completed: HttpRequest | None = None
         self._request: HttpRequest | None = None
         self._add_header: Callable[[tuple[bytes, bytes]], None] = _ignore
         self._stopped = False
@@ -88,6 +129,11 @@ class RequestReader:
         """The next bytes of the connection. False when they are no HTTP/1.1: then nothing after them can be read."""
         if self._stopped:
             return True
+        is_between = self.is_between_requests
+        if is_between and (found := self._known.find(data)) is not None:
+            self._report(*found)
+            return True
+        self._completed = None
         was_in_head, was_in_body = self.in_head, not self.in_head and self._request is not None
         before = self._request.body_bytes if was_in_body and self._request is not None else 0
         self._begun = 0
@@ -103,7 +149,18 @@ class RequestReader:
         elif self._request is not None:
             same = was_in_body and self._begun == 0
             self.framing_bytes = self.framing_bytes + len(data) - (self._request.body_bytes - before) if same else 0
+        elif is_between and self._begun == 1 and self._completed is not None:
+            self._known.remember(data, self._completed)
         return True
+
+    def _report(self, request: HttpRequest, body: memoryview) -> None:
+        self._receiver.head_received(request)
+        if not self._stopped and body:
+            request.body_bytes = len(body)
+            self._receiver.body_received(request, body)
+        if not self._stopped:
+            request.complete = True
+            self._receiver.request_complete(request)
 
     @property
     def is_between_requests(self) -> bool:
@@ -196,7 +253,7 @@ class RequestReader:
         if self._stopped or request is None or self.in_head:
             return  # With in_head set, one that asks for an upgrade: it is read once more.
         request.complete = True
-        self._request = None
+        self._request, self._completed = None, request
         if not request.keep_alive:
             self.stop()
         self._receiver.request_complete(request)
