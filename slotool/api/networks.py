@@ -234,7 +234,7 @@ def _part(
         if suffix in GRAPH_SUFFIXES or (isinstance(one, Path) and suffix != ".keras"):
             return Path(one)
         return Source("torch", str(one), shape, dtype) if _needs_shape(one) else Source("keras", str(one), shape)
-    if _is_instance(one, "torch", "nn", "Module"):
+    if _is_torch_module(one):
         return InMemory("torch", one, shape, dtype)
     if _is_instance(one, "keras", "Model"):
         return InMemory("keras", one, shape, dtype)
@@ -254,7 +254,12 @@ def _needs_shape(one: Network) -> bool:
     """Whether it is a torch module, or names one."""
     if isinstance(one, str):
         return ":" in one and Path(one).suffix not in (*GRAPH_SUFFIXES, ".onnx", ".keras")
-    return _is_instance(one, "torch", "nn", "Module")
+    return _is_torch_module(one)
+
+
+def _is_torch_module(value: Any) -> bool:
+    """True if it is one and no Keras model, which is a module too where torch is Keras' backend."""
+    return _is_instance(value, "torch", "nn", "Module") and not _is_instance(value, "keras", "Model")
 
 
 def _may_take_dtype(one: Network) -> bool:

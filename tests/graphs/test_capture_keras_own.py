@@ -43,22 +43,6 @@ def test_a_model_that_is_not_built_is_built_by_the_shape_that_is_said(keras: Any
         slotool.capture(Residual(), input_shape=(9,), progress=None)
 
 
-def test_a_call_of_tensorflow_is_traced_on_the_shape_that_is_said(keras: Any) -> None:
-    import tensorflow as tf
-
-    class Attention(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.query, self.key = keras.layers.Dense(8), keras.layers.Dense(8)
-
-        def call(self, x: Any) -> Any:
-            scores = tf.nn.softmax(tf.matmul(self.query(x), self.key(x), transpose_b=True))
-            return tf.matmul(scores, x)
-
-    graph = _captured(Attention(), input_shape=(6, 4))
-    assert graph.matrix_flops == 2 * (2 * 6 * 4 * 8 + 6 * 6 * 8 + 6 * 6 * 4)
-
-
 def test_several_inputs_are_said_by_the_names_of_keys_or_of_arguments(keras: Any) -> None:
     layers, ops = keras.layers, keras.ops
 
@@ -87,15 +71,16 @@ def test_several_inputs_are_said_by_the_names_of_keys_or_of_arguments(keras: Any
 
 
 def test_whole_numbers_that_no_embedding_takes_are_said(keras: Any) -> None:
-    import tensorflow as tf
-
     class Rows(keras.Model):
         def __init__(self) -> None:
             super().__init__()
             self.dense = keras.layers.Dense(3)
 
         def call(self, inputs: Any) -> Any:
-            return self.dense(tf.gather(inputs["x"], inputs["at"], batch_dims=1))
+            if inputs["at"].dtype == "float32":
+                raise ValueError("places are whole numbers")
+            places = keras.ops.repeat(inputs["at"][..., None], 5, axis=-1)
+            return self.dense(keras.ops.take_along_axis(inputs["x"], places, axis=1))
 
     shapes = {"x": (8, 5), "at": (4,)}
     with pytest.raises(GraphError, match=r"say the type, as input_dtype int32"):

@@ -37,7 +37,7 @@ class ApplicationGraphs(Iterator[OperatorGraph]):
         try:
             return replace(capture_keras(load_keras(name)), name=name)
         except Exception as error:
-            # Keras, TensorFlow and the layers between them raise what they like.
+            # Keras, its backend and the layers between them raise what they like.
             words = " ".join(str(error).split())[:200]
             self.failed[name] = f"{type(error).__name__}: {words}" if words else type(error).__name__
             return None

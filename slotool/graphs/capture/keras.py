@@ -15,6 +15,7 @@ from slotool.graphs.capture.keras_layers import steps_of
 from slotool.graphs.capture.keras_models import (
     InputShape,
     folds_batch,
+    folds_windows,
     layers_inside,
     sized,
     unmasked,
@@ -22,9 +23,9 @@ from slotool.graphs.capture.keras_models import (
     written_as_functional,
 )
 from slotool.graphs.capture.keras_subclassed import InputType, functional_of
-from slotool.graphs.capture.keras_traced import Notes, add_traced, taken_since, whole_of
+from slotool.graphs.capture.keras_traced import Notes, add_traced, is_exportable, taken_since, whole_of
 from slotool.graphs.capture.keras_unrolled import unrolled
-from slotool.graphs.capture.keras_walk import OperationWalk
+from slotool.graphs.capture.keras_walk import TO_IMAGE, OperationWalk
 from slotool.graphs.capture.steps import OUTPUT, Step
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
@@ -48,11 +49,12 @@ def capture_keras(
     Inputs are in the order of ``model.inputs``; Keras sorts those of a dictionary by their names. Weights are counted
     as ``model.count_params()`` counts them, those of a layer called twice once (``OperatorGraph.shared_weights``). A
     layer that slotool does not know, also one of the user's own, is what its ``call`` is made of: of ``keras.ops`` and
-    layers, or else of TensorFlow's operations, as that traces it. Windows folded into the axis of the batch are
-    found that way. A layer that neither follows is kept as ``keras.<class>`` with its shape and weights and 0 FLOPs
-    (see ``OperatorGraph.unknown``), so its share of the operators alone says what is left out.
+    layers, or else, where torch is Keras' backend, of what torch exports. Windows folded into the axis of the batch
+    are found that way alone. A layer that neither follows, as one that calls ``tf.*`` itself, is kept as
+    ``keras.<class>`` with its shape and weights and 0 FLOPs (see ``OperatorGraph.unknown``).
     Raises ``GraphError`` for a model whose shape is not known, whose ``call`` does not run on it, that has a free axis
-    besides the batch of which no size is said, or other sizes than those said.
+    besides the batch of which no size is said, other sizes than those said, or windows in the axis of the batch on
+    another backend.
     """
     functional = functional_of(model, input_shape, input_dtype)
     if input_shape:
@@ -66,7 +68,7 @@ def capture_keras(
 
 
 def _best(model: keras.Model, functional: Any) -> OperatorGraph:
-    """Layer by layer; as TensorFlow runs the whole, where the layers cannot say where the batch is, or where slotool
+    """Layer by layer; as torch exports the whole, where the layers do not show where the batch is, or where slotool
     then knows more of its operators."""
     failed: GraphError | None = None
     try:
@@ -78,6 +80,13 @@ def _best(model: keras.Model, functional: Any) -> OperatorGraph:
     traced = _traced_whole(functional)
     if traced is not None and (graph is None or len(traced.unknown) < len(graph.unknown)):
         return traced
+    sized = all(None not in tensor.shape[1:] for tensor in functional.inputs)
+    if graph is None and sized and not is_exportable() and (failed is not None or folds_windows(functional)):
+        why = failed or f"{model.name} folds windows or heads into the axis of the batch"
+        raise GraphError(
+            f"{why}; on torch such a model is exported: set KERAS_BACKEND=torch before keras is imported, or name a "
+            "function that makes it, as --keras nets:make"
+        )
     if failed is not None:
         raise failed
     return graph or _by_layers(model, functional)
@@ -98,7 +107,7 @@ def _noted(graph: OperatorGraph, notes: Notes) -> OperatorGraph:
 
 
 def _traced_whole(functional: Any) -> OperatorGraph | None:
-    """The graph of a model as TensorFlow runs it, without its layers; None where it cannot be traced."""
+    """The graph of a model as torch exports it, without its layers; None where it cannot be exported."""
     part = whole_of(functional)
     if part is None:
         return None
@@ -172,7 +181,7 @@ class _Walk:
 
     def _made(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
         """The outputs of a layer that is what its ``call`` is made of: of symbols where these follow it and slotool
-        knows all of it, else as TensorFlow traces it."""
+        knows all of it, else as torch exports it."""
         before = self._layout.mark()
         closed = is_operation(node.operation) or _is_adapted(node.operation)
         inner = None if closed else unrolled(node) or layers_inside(node)
@@ -286,9 +295,11 @@ class _Walk:
         if op in ("InputLayer", "Reshape"):
             typed = {"dtype": str(layer.dtype)} if op == "InputLayer" and str(layer.dtype) in WHOLE else {}
             return op, {"shape": shape, **typed}
-        if op not in LAYERS or (op in ALONG_AN_AXIS and not self._on_channels(layer, len(inputs[0]))):
+        if op not in LAYERS:
             return op, None
         attributes = LAYERS[op](layer)
+        if op in ALONG_AN_AXIS and not self._on_channels(layer, len(inputs[0])):
+            return op, None if attributes is None else self._along(layer, attributes, len(inputs[0]))
         if op == "Dense" and attributes and len(inputs[0]) == 3 and self._channels_last:
             # On the channels of an image it is a convolution of one pixel.
             kept = {name: value for name, value in attributes.items() if name != "units"}
@@ -304,6 +315,18 @@ class _Walk:
         if axis is None:
             return False
         return axis % (rank + 1) == (1 if rank == 3 and not self._channels_last else rank)
+
+    def _along(self, layer: Any, attributes: Attributes, rank: int) -> Attributes | None:
+        """Return the attributes of a normalisation along other axes; None of any other layer, or along the batch."""
+        given = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
+        axes = [axis % (rank + 1) - 1 for axis in given]
+        if min(axes) < 0:
+            return None
+        if rank == 3 and self._channels_last:
+            axes = [TO_IMAGE.index(axis) for axis in axes]
+        if type(layer).__name__ == "LayerNormalization":
+            return {**attributes, "axes": axes}
+        return {**attributes, "axis": axes[0]} if type(layer).__name__ == "BatchNormalization" else None
 
     def _shape(self, tensor: Any, label: str) -> Shape:
         shape = tuple(tensor.shape)[1:]

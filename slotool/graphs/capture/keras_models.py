@@ -71,12 +71,23 @@ def sized(functional: Any, given: Sequence[Any]) -> Any:
 
 
 def folds_batch(functional: Any) -> bool:
-    """Whether windows, heads or anything else lie in the first axis of a tensor with the batch, or no batch does."""
+    """True if windows, heads or anything else lie in the first axis of a tensor with the batch, or no batch does."""
+    return len(_leads(functional)) > 1
+
+
+def folds_windows(functional: Any) -> bool:
+    """True if some tensor has several times as many examples as another."""
+    leads = _leads(functional)
+    return any(more > one > 1 and more % one == 0 for more in leads for one in leads)
+
+
+def _leads(functional: Any) -> set[int]:
+    """Return the known sizes of the first axes of all tensors; on a batch of known size where operations may fold."""
     leads = {tensor.shape[0] if tensor.shape else 1 for tensor in _tensors_of(functional)}
     if leads == {None} and any(map(is_operation, _operations_of(functional))):
         batched = _batched(functional)
-        return batched is not None and folds_batch(batched)
-    return len(leads - {None}) > 1
+        return set() if batched is None else _leads(batched)
+    return leads - {None}
 
 
 def _batched(functional: Any) -> Any:

@@ -95,8 +95,8 @@ def _unknown_shape(model: keras.Model) -> str:
 
 
 def _on_symbols(model: keras.Model, shapes: Any, input_dtype: InputType | None) -> Any:
-    """What its ``call`` makes of symbolic inputs; where that takes TensorFlow's tensors alone, one call of the whole
-    model, to be traced."""
+    """What its ``call`` makes of symbolic inputs; where that takes no symbols, one call of the whole model, to be
+    exported."""
     batch = batch_size(_sizes(shapes))
     inputs = _inputs(shapes, "input", batch, input_dtype)
     opaque = _whole(model, inputs)

@@ -1,4 +1,4 @@
-"""Keras layers and operations that no symbol of Keras follows, traced by TensorFlow and captured as torch's are."""
+"""Keras layers and operations that no symbol of Keras follows, exported by torch as Keras' backend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from slotool.llvm import without_late_triton
 from slotool.printable import reason
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
     from torch.export import ExportedProgram
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is traced: ``call`` of TensorFlow's tensors, whose ``types`` and ``shapes`` without the batch are said, and
-    the Keras variables that are its ``weights``."""
+    """Code to export: ``call`` of tensors of these ``types`` and ``shapes`` without the batch, and the Keras variables
+    that are its ``weights``."""
 
     call: Callable[..., list[Any]]
     shapes: Sequence[Shape]
@@ -37,12 +37,20 @@ class Notes:
     examples_interact: bool = False
 
 
+def is_exportable() -> bool:
+    """True if torch is Keras' backend, so that torch can export what a layer computes."""
+    import keras
+
+    return bool(keras.backend.backend() == "torch")
+
+
 def part_of(node: Any) -> Part | None:
-    """A call of a layer or an operation; None where its inputs have no batch as their first axis, or free axes."""
+    """A call of a layer or an operation; None where torch is not Keras' backend, and where the inputs have no batch as
+    their first axis, or free axes."""
     import keras
 
     tensors = list({id(each): each for each in node.input_tensors}.values())
-    if keras.backend.backend() != "tensorflow" or not tensors:
+    if not is_exportable() or not tensors:
         return None
     leads = {each.shape[0] for each in tensors if each.shape}
     if len(leads) != 1 or any(not each.shape or None in each.shape[1:] for each in tensors):
@@ -61,11 +69,11 @@ def part_of(node: Any) -> Part | None:
 
 
 def whole_of(functional: Any) -> Part | None:
-    """A functional model; None where it has free axes."""
+    """A functional model; None where torch is not Keras' backend, and where the model has free axes."""
     import keras
 
     inputs = functional.inputs
-    if keras.backend.backend() != "tensorflow" or any(None in each.shape[1:] for each in inputs):
+    if not is_exportable() or any(None in each.shape[1:] for each in inputs):
         return None
 
     def call(*given: Any) -> list[Any]:
@@ -80,13 +88,13 @@ def add_traced(
     drafts: Drafts, part: Part, sources: Sequence[str], images: Collection[str], label: str, notes: Notes
 ) -> list[tuple[str, bool]]:
     """Append what a part computes of ``sources``, of which ``images`` have their channels first in the drafts and last
-    in Keras; of each output its name and whether it is such an image. Raises ``GraphError`` where it cannot be
-    traced, or an operation of TensorFlow's has none of torch's."""
+    in Keras; of each output its name and whether it is such an image. Raises ``GraphError`` where torch cannot export
+    it."""
     try:
         program, examples = _program(part)
         return _added(drafts, program, len(examples[0]), sources, images, f"{label}." if label else "", notes)
     except Exception as error:
-        # TensorFlow, torch and a user's own code raise what they like.
+        # Keras, torch and a user's own code raise what they like.
         raise GraphError(f"{label or 'the model'} cannot be traced ({reason(error)})") from error
 
 
@@ -110,19 +118,34 @@ def _added(
 def _program(part: Part) -> tuple[ExportedProgram, list[Tensor]]:
     import torch
 
-    from slotool.graphs.capture.tensorflow_graph import TensorFlowModule
-    from slotool.graphs.capture.tensorflow_values import named_dtype
     from slotool.graphs.capture.torch import export_clearly, quiet
     from slotool.graphs.capture.torch_flops import without_fast_paths
     from slotool.graphs.capture.torch_program import lazy_zeros
 
     batch = batch_size([*part.shapes, *(tuple(each.shape) for each in part.weights)])
     with quiet(), without_fast_paths(), torch.no_grad():
-        module = TensorFlowModule(part.call, part.types, part.weights).eval()
         examples = [
-            lazy_zeros((batch, *shape), named_dtype(kind)) for shape, kind in zip(part.shapes, part.types, strict=True)
+            lazy_zeros((batch, *shape), getattr(torch, kind))
+            for shape, kind in zip(part.shapes, part.types, strict=True)
         ]
-        return export_clearly(module, examples)
+        return export_clearly(_module_of(part), examples)
+
+
+def _module_of(part: Part) -> nn.Module:
+    """Return the part as a module, which has the weights and hands them to the Keras variables."""
+    import keras
+    from torch import nn
+
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.ParameterList([each.value for each in part.weights])
+
+        def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+            with keras.StatelessScope(state_mapping=list(zip(part.weights, self.weights, strict=True))):
+                return tuple(part.call(*given))
+
+    return Called().eval()
 
 
 def taken_since(drafts: Drafts, before: int) -> int:

@@ -67,7 +67,8 @@ class NetworkWalk(Walk):
                 self._of_choices |= frozenset().union(*(self._behind.get(each, ()) for each in operands))
             self._inline(node, *block)
             return
-        if node in self.constants:
+        if node in self.constants or node.meta.get("val") is None:
+            # Computed before, or an assertion.
             return
         data = [value for value in node.all_input_nodes if value in self.names or value in self._parts]
         if node.target is operator.getitem and data:

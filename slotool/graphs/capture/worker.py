@@ -18,9 +18,13 @@ def main() -> None:
     die_with_parent(options["parent"])
     _be_first_when_memory_runs_out()
     sys.argv[1:] = []
+    sources = [Source.from_document(document) for document in options["sources"]]
+    if any(source.framework == "keras" for source in sources):
+        # On torch as backend, what a layer of the user's own computes can be exported.
+        os.environ.setdefault("KERAS_BACKEND", "torch")
     with open(options["answers"], "w") as answers:
-        for document in options["sources"]:
-            _answer(answers, Source.from_document(document))
+        for source in sources:
+            _answer(answers, source)
     # Threads that the model's code has left must not keep us, nor what it does at exit change an answer that was given.
     sys.stdout.flush()
     os._exit(0)
