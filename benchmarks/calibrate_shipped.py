@@ -21,7 +21,7 @@ import numpy as np
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs.store import read_graphs
 from slotool.predictors.colocated.artifact import PredictorArtifact
-from slotool.predictors.labels import Labelled, join_labels
+from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.solo.graph_network import GraphNetworkPredictor
 from slotool.predictors.splits import RowSplit, paper_split
@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 DATASETS, MODELS = ROOT / "datasets", ROOT / "models"
 
 
-def random_networks() -> Labelled[Any]:
+def random_networks() -> LabelledSet[Any]:
     """The 7,700 that predictor-torch learnt from."""
     names = ("mlps", "cnns", "blocks")
     graphs = [g for name in names for g in read_graphs(DATASETS / f"random-networks-{name}.parquet")]
@@ -52,7 +52,7 @@ def random_networks() -> Labelled[Any]:
     return join_labels(LatencyTable.load_all(tables), graphs)
 
 
-def architectures() -> Labelled[Any]:
+def architectures() -> LabelledSet[Any]:
     """The 795 that predictor-architectures learnt from."""
     graphs = [
         g for name in ("architectures", "networks-blocks") for g in read_graphs(DATASETS / f"random-{name}.parquet")
@@ -61,14 +61,14 @@ def architectures() -> Labelled[Any]:
     return join_labels(LatencyTable.load_all(tables), graphs)
 
 
-def applications(backend: str) -> Labelled[Any]:
+def applications(backend: str) -> LabelledSet[Any]:
     """The 40 Keras applications, run by torch or by Keras."""
     infix = "torch-" if backend == "torch" else ""
     table = LatencyTable.load(DATASETS / f"keras-applications-{infix}latency.parquet")
     return join_labels(table, read_graphs(DATASETS / "keras-applications-graphs.parquet"))
 
 
-def calibrated(trained: TrainedPredictor, labelled: Labelled[Any], split: RowSplit) -> TrainedPredictor:
+def calibrated(trained: TrainedPredictor, labelled: LabelledSet[Any], split: RowSplit) -> TrainedPredictor:
     """With what it was trained on, and the errors on kinds held out."""
     rows = np.concatenate([split.train, split.dev])
     graphs, latency_s = labelled.take(rows)
@@ -83,7 +83,7 @@ def calibrated(trained: TrainedPredictor, labelled: Labelled[Any], split: RowSpl
     return replace(trained, domain=domain, like=like, calibration=calibration, old=False)
 
 
-def tell(what: str, trained: TrainedPredictor, labelled: Labelled[Any], rows: np.ndarray) -> None:
+def tell(what: str, trained: TrainedPredictor, labelled: LabelledSet[Any], rows: np.ndarray) -> None:
     """What its intervals cover of these rows, and how wide they are."""
     scores = trained.held_out(labelled, rows).scores()
     near = int(np.sum(~trained.predict(labelled.take(rows)[0]).far))
@@ -115,7 +115,7 @@ def write(name: str, trained: TrainedPredictor, scores: dict[str, Any], table: P
     print(f"wrote {path}", flush=True)
 
 
-def write_scored(name: str, trained: TrainedPredictor, labelled: Labelled[Any], split: RowSplit) -> None:
+def write_scored(name: str, trained: TrainedPredictor, labelled: LabelledSet[Any], split: RowSplit) -> None:
     """Put it back with scores of these intervals on the test set."""
     table = trained.held_out(labelled, split.test)
     scores = open_artifact(MODELS / name).json(SCORES)
@@ -146,7 +146,7 @@ def floors(keep: bool) -> None:
     of_floor("predictor", found["predictor-torch"].adapted(here.take(rows)), here, rows, keep)
 
 
-def of_floor(name: str, floor: Floor, labelled: Labelled[Any], rows: np.ndarray, keep: bool) -> None:
+def of_floor(name: str, floor: Floor, labelled: LabelledSet[Any], rows: np.ndarray, keep: bool) -> None:
     """What the floor is, how many of these rows it raises, and their error without and with it."""
     artifact = open_artifact(MODELS / name)
     old = TrainedPredictor.load(str(MODELS / name))

@@ -38,7 +38,7 @@ from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.graphs.generators import RandomGraphs, SearchSpace
 from slotool.predictors.base import Examples
 from slotool.predictors.features import onednn
-from slotool.predictors.labels import Labelled, Setting
+from slotool.predictors.labels import LabelledSet, Setting
 from slotool.predictors.solo import graph_network
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.solo.graph_network import HIDDEN_UNITS, OPERATORS_AT_ONCE, GraphNetworkPredictor
@@ -90,7 +90,7 @@ class Run:
     mape: dict[str, float]
 
 
-def run(labelled: Labelled[OperatorGraph], split: RowSplit, seed: int) -> Run:
+def run(labelled: LabelledSet[OperatorGraph], split: RowSplit, seed: int) -> Run:
     train, dev, test = (labelled.take(rows) for rows in (split.train, split.dev, split.test))
     predictor = GraphNetworkPredictor()
     with counted_flops() as flops, to_the_end(labelled.setting.machine == MADE_UP):
@@ -152,7 +152,7 @@ def flops_per_s(repeats: int = 200) -> float:
     return 2 * len(x) * weight.numel() / statistics.median(took)
 
 
-def drawn(count: int, depth: tuple[int, int]) -> Labelled[OperatorGraph]:
+def drawn(count: int, depth: tuple[int, int]) -> LabelledSet[OperatorGraph]:
     """CNNs of all blocks with labels from a made-up rule: a roofline per operator whose FLOPs are the slower the
     smaller the image, weights five times dearer in a network that exceeds a cache, 1 % of noise."""
     space = SearchSpace(depth, (2, 8), (3, 32, 32), blocks=tuple(BLOCKS), resolutions=(32, 64))
@@ -166,10 +166,10 @@ def drawn(count: int, depth: tuple[int, int]) -> Labelled[OperatorGraph]:
         own = np.maximum(padded / rate, weights * per_byte + (read + written) * 5e-11)
         latency_s.append((1e-5 + np.sum(5e-7 + own)) * rng.lognormal(0, 0.01))
     setting = Setting(machine=MADE_UP, device="cpu", backend="torch", threads=1, batch_size=1)
-    return Labelled(graphs, np.array(latency_s), np.full(count, np.nan), setting)
+    return LabelledSet(graphs, np.array(latency_s), np.full(count, np.nan), setting)
 
 
-def sets() -> Iterator[tuple[str, Labelled[OperatorGraph]]]:
+def sets() -> Iterator[tuple[str, LabelledSet[OperatorGraph]]]:
     """What is trained on, by name."""
     yield "made-up labels, deep", drawn(FEW + 100, (28, 40))
     if CELLS.is_dir():
@@ -182,7 +182,7 @@ def sets() -> Iterator[tuple[str, Labelled[OperatorGraph]]]:
         yield "made-up labels, shallow", drawn(MANY + 100, (6, 10))
 
 
-def networks_of(labelled: Labelled[OperatorGraph]) -> int:
+def networks_of(labelled: LabelledSet[OperatorGraph]) -> int:
     """How many to learn from."""
     return MANY if len(labelled) > MANY else FEW
 
@@ -228,7 +228,7 @@ def seconds_of(answer: Callable[[list[OperatorGraph]], Any], asked: list[Operato
     return time.perf_counter() - started
 
 
-def told(name: str, labelled: Labelled[OperatorGraph], runs: list[Run]) -> dict[str, Any]:
+def told(name: str, labelled: LabelledSet[OperatorGraph], runs: list[Run]) -> dict[str, Any]:
     """Prints what was found of one set and returns its figures."""
     seconds, asked = [each.train_s for each in runs], runs[0].networks
     ratio = statistics.median(each.train_s / each.floor_s for each in runs)

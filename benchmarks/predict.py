@@ -19,7 +19,7 @@ import numpy as np
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
 from slotool.predictors.base import SOLO, Predictor
-from slotool.predictors.labels import Labelled, join_labels
+from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.registry import names_of, predictor_class
 from slotool.predictors.solo.dnn import DnnPredictor
 from slotool.predictors.solo.graph_network import GraphNetworkPredictor
@@ -54,7 +54,7 @@ def main() -> None:
     print(json.dumps({"benchmark": "predict", "scores": _figures(scores), "seconds": speeds, "train_s": study.train_s}))
 
 
-def _shipped() -> Labelled[OperatorGraph]:
+def _shipped() -> LabelledSet[OperatorGraph]:
     graphs = [g for kind in ("mlps", "cnns") for g in read_graphs(DATASETS / f"random-networks-{kind}.parquet")]
     return join_labels(LatencyTable.load(DATASETS / "random-networks-latency.parquet"), graphs)
 
@@ -105,7 +105,7 @@ def _verdict(score: dict[str, Any], mae: float, mape: float) -> str:
     return f"misses {', '.join(missed)}" if missed else "as wanted"
 
 
-def _speed(name: str, labelled: Labelled[OperatorGraph]) -> dict[str, float]:
+def _speed(name: str, labelled: LabelledSet[OperatorGraph]) -> dict[str, float]:
     """Seconds for one graph and for ``MANY``, of a predictor as large as a real one but hardly trained."""
     makers: dict[str, Any] = {
         DnnPredictor.name: lambda: DnnPredictor([13]),

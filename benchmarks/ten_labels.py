@@ -26,7 +26,7 @@ import pandas as pd
 from benchmarks.calibrate_shipped import MODELS, applications
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
-from slotool.predictors.labels import Labelled, Setting
+from slotool.predictors.labels import LabelledSet, Setting
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.splits import RowSplit
@@ -49,7 +49,7 @@ class Draw:
     three_term_mape: float
 
 
-def scored(base: TrainedPredictor, labelled: Labelled[OperatorGraph], given: np.ndarray, asked: np.ndarray) -> Draw:
+def scored(base: TrainedPredictor, labelled: LabelledSet[OperatorGraph], given: np.ndarray, asked: np.ndarray) -> Draw:
     adapted, _, _ = adapt(base, labelled.only(given))
     scores = adapted.held_out(labelled, asked).scores()
     rival = ThreeTermPredictor()
@@ -64,14 +64,14 @@ def scored(base: TrainedPredictor, labelled: Labelled[OperatorGraph], given: np.
     )
 
 
-def few_of(base: TrainedPredictor, labelled: Labelled[OperatorGraph], draws: int) -> Iterator[Draw]:
+def few_of(base: TrainedPredictor, labelled: LabelledSet[OperatorGraph], draws: int) -> Iterator[Draw]:
     """Ten random labels each time; the others are asked."""
     for seed in range(draws):
         order = np.random.default_rng(seed).permutation(len(labelled))
         yield scored(base, labelled, order[:FEW], order[FEW:])
 
 
-def ten_left_out(base: TrainedPredictor, labelled: Labelled[OperatorGraph], seed: int = 0) -> Iterator[Draw]:
+def ten_left_out(base: TrainedPredictor, labelled: LabelledSet[OperatorGraph], seed: int = 0) -> Iterator[Draw]:
     """Each network left out once."""
     order = np.random.default_rng(seed).permutation(len(labelled))
     for asked in np.array_split(order, len(labelled) // FEW):
@@ -106,13 +106,13 @@ def cell_graphs(folder: Path) -> list[OperatorGraph]:
         return list(read_graphs(path))
 
 
-def of_device(table: pd.DataFrame, graphs: dict[str, OperatorGraph], device: str) -> Labelled[OperatorGraph]:
+def of_device(table: pd.DataFrame, graphs: dict[str, OperatorGraph], device: str) -> LabelledSet[OperatorGraph]:
     """One label each, so nobody can tell their noise."""
     rows = table[table["device"] == device]
     known = [(graphs[str(name)], float(s)) for name, s in zip(rows["subject"], rows["latency_s"], strict=True)]
     latency_s = np.array([seconds for _, seconds in known])
     setting = Setting(machine="unknown", device=device, backend="unknown", threads=1, batch_size=1)
-    return Labelled(tuple(graph for graph, _ in known), latency_s, np.full(len(known), np.nan), setting)
+    return LabelledSet(tuple(graph for graph, _ in known), latency_s, np.full(len(known), np.nan), setting)
 
 
 def summary(what: str, draws: Iterator[Draw]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from slotool.predictors.base import Examples
 from slotool.predictors.colocated.labels import join_colocated
 from slotool.predictors.colocated.splits import colocated_splits
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.labels import Labelled, join_labels
+from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.scoring import score
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
@@ -141,7 +141,7 @@ def few_labels(piece: Piece, trained: TrainedPredictor[Any]) -> Figures:
     return {"networks": len(labelled), "chosen": found[0], "drawn": mean_of(found[1:]), "draws": len(found) - 1}
 
 
-def labels(piece: Piece, name: str) -> Labelled[Any]:
+def labels(piece: Piece, name: str) -> LabelledSet[Any]:
     return join_labels(LatencyTable.load_all(label_tables(piece, name)), read_graphs(graphs_file(piece, name)))
 
 
@@ -176,7 +176,7 @@ def shipped_pairs(piece: Piece) -> Path:
     return out
 
 
-def three_coefficients(labelled: Labelled[Any], split: Any) -> tuple[np.ndarray, np.ndarray]:
+def three_coefficients(labelled: LabelledSet[Any], split: Any) -> tuple[np.ndarray, np.ndarray]:
     """Measured and predicted seconds of the test rows: a · own solo latency + b · the co-runners' + c, all ≥ 0, by
     least squares of relative errors."""
     known = np.concatenate([split.train, split.dev])

@@ -35,7 +35,7 @@ def calibration_networks(backend: str) -> list[OperatorGraph]:
     from slotool.graphs.architectures.convolutional import with_groups
     from slotool.graphs.architectures.small import SMALL
     from slotool.graphs.blocks import BLOCKS
-    from slotool.graphs.drawing import Limits
+    from slotool.graphs.drawing import NetworkLimits
     from slotool.graphs.generators import DOWNSAMPLING, RandomGraphs, SearchSpace
 
     spaces = [
@@ -54,7 +54,7 @@ def calibration_networks(backend: str) -> list[OperatorGraph]:
         )),
     ]  # fmt: skip
     plain = [graph for kind, space in spaces for graph in RandomGraphs(kind, COUNT, SEED, space, MAX_MEMORY_BYTES, 1)]
-    limits = Limits(MAX_MEMORY_BYTES, 1, MAX_FLOPS)
+    limits = NetworkLimits(MAX_MEMORY_BYTES, 1, MAX_FLOPS)
     architectures = [
         graph for kind in ARCHITECTURES for graph in RandomArchitectures([kind], COUNT_OF_ARCHITECTURE, SEED, limits)
     ]

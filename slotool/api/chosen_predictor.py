@@ -74,9 +74,9 @@ class Chosen:
     @property
     def scaled(self) -> bool:
         """True if no label had the batch size of its latencies."""
-        from slotool.predictors.trained.batch_scaling import ScaledPredictor
+        from slotool.predictors.trained.batch_scaling import BatchScaledPredictor
 
-        return isinstance(self.opened.solo, ScaledPredictor)
+        return isinstance(self.opened.solo, BatchScaledPredictor)
 
     def fitting(self, *, scaling: bool = False, **facts: Any) -> list[int]:
         """Return the numbers of ``settings`` with all ``facts`` (``FACTS``) that are not None.
@@ -102,7 +102,7 @@ class Chosen:
         Raises ``ArgumentError`` where none or several fit, naming the nearest, or those that fit.
         """
         from slotool.predictors.settings.predictor import SettingsPredictor, parting_facts, usual
-        from slotool.predictors.trained.batch_scaling import ScaledPredictor
+        from slotool.predictors.trained.batch_scaling import BatchScaledPredictor
         from slotool.predictors.training.many_settings import of_setting
 
         known, found, size = self.settings, self.fitting(scaling=scaling, **facts), facts.get("batch_size")
@@ -122,7 +122,7 @@ class Chosen:
             assert isinstance(there.predictor, SettingsPredictor)
             there = of_setting(there, there.predictor, chosen)
         if there is not None and size not in (None, known[chosen].batch_size):
-            there = ScaledPredictor.of(there, size)
+            there = BatchScaledPredictor.of(there, size)
         return replace(self, opened=replace(self.opened, solo=there), why=", ".join(why) or None)
 
 

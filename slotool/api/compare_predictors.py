@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from slotool.graphs import OperatorGraph
     from slotool.predictors.base import Predictor
-    from slotool.predictors.labels import Labelled
-    from slotool.predictors.training.study import Study, Task
+    from slotool.predictors.labels import LabelledSet
+    from slotool.predictors.training.study import Study, StudyTask
     from slotool.profiling.journal import Journal
 
 TITLES = {
@@ -154,7 +154,7 @@ def compare_predictors(
     return PredictorComparison(study, bool(curve), written)
 
 
-def _journal(out: Path, labelled: Labelled[OperatorGraph], depths: list[int], force: bool) -> Journal:
+def _journal(out: Path, labelled: LabelledSet[OperatorGraph], depths: list[int], force: bool) -> Journal:
     """Where finished trials are kept until the study is written."""
     from slotool.predictors.training.study import data_digest
     from slotool.profiling.journal import Journal
@@ -165,8 +165,8 @@ def _journal(out: Path, labelled: Labelled[OperatorGraph], depths: list[int], fo
 
 def _run(
     reporter: Reporter,
-    labelled: Labelled[OperatorGraph],
-    tasks: list[Task],
+    labelled: LabelledSet[OperatorGraph],
+    tasks: list[StudyTask],
     makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]],
     journal: Journal,
 ) -> Study:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.data.options import DataOptions, ImageOptions
     from slotool.elastic.model_family import ModelFamily
-    from slotool.profiling.live_answers import Limits, LiveAnswers
+    from slotool.profiling.live_answers import CallLimits, LiveAnswers
     from slotool.tables import OutcomeTable
 
 
@@ -117,9 +117,9 @@ def _limits(
     max_requests: int | None,
     rate: float | None,
     concurrency: int,
-) -> tuple[Limits, str]:
+) -> tuple[CallLimits, str]:
     """The limits, and the currency or "". Raises ``ArgumentError`` for what cannot be."""
-    from slotool.profiling.live_answers import Limits
+    from slotool.profiling.live_answers import CallLimits
     from slotool.tables.importing import read_prices
 
     if not endpoints:
@@ -142,7 +142,7 @@ def _limits(
     if concurrency < 1:
         raise ArgumentError("concurrency", f"{concurrency} calls at the same time; expected 1 at least")
     charged = {name: by_call[name] for name in endpoints if by_call}
-    return Limits(charged, budget or math.inf, max_requests or math.inf, rate or math.inf, concurrency), currency
+    return CallLimits(charged, budget or math.inf, max_requests or math.inf, rate or math.inf, concurrency), currency
 
 
 def _opened(

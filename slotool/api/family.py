@@ -220,7 +220,7 @@ def _open(data: Any, options: DataOptions) -> Dataset:
     from slotool.data.adapters.factory import opened
     from slotool.data.assembly import assemble
     from slotool.data.registry import open_dataset
-    from slotool.data.table import Table
+    from slotool.data.table import ColumnSource
 
     if not isinstance(data, tuple):
         return open_dataset(data, options, stored=True)
@@ -230,7 +230,7 @@ def _open(data: Any, options: DataOptions) -> Dataset:
     frame = {str(name): np.asarray(x[name]) for name in x.columns} if hasattr(x, "columns") else {"features": x}
     label = next(name for name in ("label", "label_", "label__") if name not in frame)
     table = opened(IN_MEMORY, {**frame, label: y})
-    assert isinstance(table, Table)  # of arrays by name
+    assert isinstance(table, ColumnSource)  # of arrays by name
     return assemble(table, replace(options, label=label))
 
 

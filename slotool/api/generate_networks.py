@@ -177,10 +177,10 @@ def _architectures(
 ) -> tuple[RandomNetworks, dict[str, Any]]:
     from slotool.graphs.architectures import ARCHITECTURES as KINDS
     from slotool.graphs.architectures import RandomArchitectures
-    from slotool.graphs.drawing import Limits
+    from slotool.graphs.drawing import NetworkLimits
 
     names = tuple(KINDS) if wanted == "all" else _names(wanted)
-    graphs = RandomArchitectures(names, count, seed, Limits(*limits))
+    graphs = RandomArchitectures(names, count, seed, NetworkLimits(*limits))
     return graphs, {"architectures": names, "search_space_size": graphs.size}
 
 

@@ -57,7 +57,7 @@ def import_outcomes(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.tables.importing import KEYS, Layout, read_prices
+    from slotool.tables.importing import KEYS, AnswerLayout, read_prices
     from slotool.tables.importing import import_outcomes as read
 
     names = dict(columns or {})
@@ -68,7 +68,7 @@ def import_outcomes(
     if out is not None:
         refuse_existing(Path(out), force)
     by_call, currency = (prices, "") if isinstance(prices, Mapping) or prices is None else read_prices(Path(prices))
-    layout = Layout(names, _listed(versions), pattern, _listed(abstain), missing_error, _listed(keep))
+    layout = AnswerLayout(names, _listed(versions), pattern, _listed(abstain), missing_error, _listed(keep))
     found = read(Path(answers), layout, by_call)
     if currency:
         found.provenance["currency"] = currency

@@ -13,7 +13,7 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
-    from slotool.predictors.labels import Labelled
+    from slotool.predictors.labels import LabelledSet
     from slotool.tables import LatencyTable
 
 Paths = FilePath | Sequence[FilePath]
@@ -52,7 +52,7 @@ class MeasuredNetworks:
 
         return (graph for path in self.graphs for graph in read_graphs(path))
 
-    def labelled(self) -> Labelled[OperatorGraph]:
+    def labelled(self) -> LabelledSet[OperatorGraph]:
         """The measured networks with their solo latencies. Raises ``ArgumentError`` for co-located ones."""
         from slotool.predictors.colocated.labels import is_colocated
         from slotool.predictors.labels import join_labels
@@ -63,7 +63,7 @@ class MeasuredNetworks:
         return join_labels(table, self.read_graphs(), self.rows)
 
 
-def unmatched(labelled: Labelled[OperatorGraph]) -> list[str]:
+def unmatched(labelled: LabelledSet[OperatorGraph]) -> list[str]:
     """Sentences on networks and rows that are left out, and on rows of one network that disagree."""
     found = []
     if labelled.graphs_without_label:

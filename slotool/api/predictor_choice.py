@@ -13,7 +13,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     from slotool.plugins import Registry
     from slotool.predictors.base import Asked, Predictor
-    from slotool.predictors.labels import Labelled
+    from slotool.predictors.labels import LabelledSet
     from slotool.predictors.search import Search
     from slotool.predictors.splits import RowSplit
     from slotool.predictors.training.selection import TrainingRun
@@ -84,7 +84,7 @@ def predictor_makers(
 def trained_and_scored(
     reporter: Reporter,
     candidates: Sequence[Predictor[Asked]],
-    labelled: Labelled[Asked],
+    labelled: LabelledSet[Asked],
     split: RowSplit,
     protocols: Mapping[str, Sequence[RowSplit]] | None = None,
     *,

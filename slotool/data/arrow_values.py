@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from slotool.data.sequences import Ragged, dense_if_equal
-from slotool.data.table import ANY_LENGTH, Field, Table
+from slotool.data.table import ANY_LENGTH, ColumnSource, Field
 from slotool.errors import DataError
 
 _OBJECT = np.dtype(np.object_)
@@ -34,7 +34,9 @@ def field_of(kind: pa.DataType) -> Field:
     return Field(_OBJECT, unreadable=str(kind)[:60])
 
 
-def values_of(table: Table, column: str, rows: np.ndarray, values: pa.Array | pa.ChunkedArray) -> np.ndarray | Ragged:
+def values_of(
+    table: ColumnSource, column: str, rows: np.ndarray, values: pa.Array | pa.ChunkedArray
+) -> np.ndarray | Ragged:
     """The values of one column in ``rows`` [m]: an array of the field's dtype [m, ...], or ``Ragged``; text and
     images as ``bytes`` objects. Raises ``DataError`` naming the row of a value that is missing."""
     if isinstance(values, pa.ChunkedArray):
@@ -44,7 +46,7 @@ def values_of(table: Table, column: str, rows: np.ndarray, values: pa.Array | pa
     return _values(table, column, rows, values)
 
 
-def _values(table: Table, column: str, rows: np.ndarray, values: pa.Array) -> np.ndarray | Ragged:
+def _values(table: ColumnSource, column: str, rows: np.ndarray, values: pa.Array) -> np.ndarray | Ragged:
     kind, types = values.type, pa.types
     if values.null_count:
         at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
@@ -65,7 +67,7 @@ def _values(table: Table, column: str, rows: np.ndarray, values: pa.Array) -> np
     return made
 
 
-def _lists(table: Table, column: str, rows: np.ndarray, values: Any) -> np.ndarray | Ragged:
+def _lists(table: ColumnSource, column: str, rows: np.ndarray, values: Any) -> np.ndarray | Ragged:
     if pa.types.is_fixed_size_list(values.type):
         indptr = np.arange(len(values) + 1, dtype=np.int64) * values.type.list_size
     else:

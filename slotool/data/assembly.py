@@ -13,7 +13,7 @@ from slotool.data.encoded_images import ImageFormat
 from slotool.data.options import DataOptions, ImageOptions, Tensor
 from slotool.data.sequences import Ragged
 from slotool.data.stored import StoredExamples, TensorPlan
-from slotool.data.table import ANY_LENGTH, SPLIT_OF, SPLITS, TEST, TRAIN, VALIDATION, Table
+from slotool.data.table import ANY_LENGTH, SPLIT_OF, SPLITS, TEST, TRAIN, VALIDATION, ColumnSource
 from slotool.data.targets import Targets, targets_of
 from slotool.errors import DataError, InputError
 
@@ -31,7 +31,7 @@ ROWS_AT_ONCE = 1_000
 FLOAT32 = np.dtype(np.float32)
 
 
-def assemble(table: Table, options: DataOptions, *, stored: bool = False) -> Dataset:
+def assemble(table: ColumnSource, options: DataOptions, *, stored: bool = False) -> Dataset:
     """The data set in ``table``, read as ``options`` say; ``stored``: leave the examples in their files, each ``x`` is
     then a ``StoredExamples``. Raises ``DataError`` naming file, column and row."""
     if not len(table):
@@ -50,7 +50,7 @@ def assemble(table: Table, options: DataOptions, *, stored: bool = False) -> Dat
     )
 
 
-def _label_column(table: Table, options: DataOptions) -> str:
+def _label_column(table: ColumnSource, options: DataOptions) -> str:
     """The column with the labels; "" where there is none and none is needed."""
     named = [name for name, field in table.fields.items() if field.class_names]
     usual = [name for name in table.fields if name == options.usual_label] or named
@@ -65,12 +65,12 @@ def _label_column(table: Table, options: DataOptions) -> str:
     raise DataError(f"{table.source}: {what}; write {Path(table.name).name}:COLUMN, there are {listed}")
 
 
-def _no_targets(table: Table, options: DataOptions) -> Targets:
+def _no_targets(table: ColumnSource, options: DataOptions) -> Targets:
     """Of examples without labels."""
     return Targets(np.full(len(table), -1, dtype=np.int64), options.classes, np.ones(len(table), dtype=bool))
 
 
-def _plans(table: Table, options: DataOptions, label: str) -> tuple[dict[str, TensorPlan], bool]:
+def _plans(table: ColumnSource, options: DataOptions, label: str) -> tuple[dict[str, TensorPlan], bool]:
     """How each tensor is made, and whether examples are one array rather than ``Columns``."""
     groups, tensors = _groups(table, options, label), {tensor.name: tensor for tensor in options.tensors}
     for column in [column for group in groups.values() for column in group]:
@@ -87,7 +87,7 @@ def _plans(table: Table, options: DataOptions, label: str) -> tuple[dict[str, Te
     return plans, as_array
 
 
-def _groups(table: Table, options: DataOptions, label: str) -> dict[str, list[str]]:
+def _groups(table: ColumnSource, options: DataOptions, label: str) -> dict[str, list[str]]:
     """Columns by the tensor they become."""
     split = {SPLIT_COLUMN} if SPLIT_COLUMN in table.fields else set()
     left = [name for name in table.fields if name not in {label, *split, *options.inputs}]
@@ -111,7 +111,7 @@ def _groups(table: Table, options: DataOptions, label: str) -> dict[str, list[st
     return groups
 
 
-def _in_order(table: Table, features: Sequence[str], columns: list[str]) -> list[str]:
+def _in_order(table: ColumnSource, features: Sequence[str], columns: list[str]) -> list[str]:
     """``columns`` in the order of the model's ``features``. Raises ``DataError`` naming one that differs; an array of
     all features has no names to compare."""
     if not all(_is_number(table, column) for column in columns):
@@ -124,11 +124,11 @@ def _in_order(table: Table, features: Sequence[str], columns: list[str]) -> list
     return list(features)
 
 
-def _is_one_group(table: Table, names: Sequence[str]) -> bool:
+def _is_one_group(table: ColumnSource, names: Sequence[str]) -> bool:
     return FEATURES in names or all(_is_number(table, name) for name in names)
 
 
-def _all_features(table: Table, names: list[str], label: str) -> dict[str, list[str]]:
+def _all_features(table: ColumnSource, names: list[str], label: str) -> dict[str, list[str]]:
     """All columns in one tensor where each is a number, else each by itself; ``FEATURES`` where there is one."""
     if not names:
         raise DataError(f"{table.source}: it has no feature beside {label}")
@@ -139,12 +139,12 @@ def _all_features(table: Table, names: list[str], label: str) -> dict[str, list[
     return {name: [name] for name in names}
 
 
-def _is_number(table: Table, name: str) -> bool:
+def _is_number(table: ColumnSource, name: str) -> bool:
     field = table.fields[name]
     return not field.unreadable and field.shape == () and field.dtype.kind in "fiub"
 
 
-def _is_one_array(table: Table, options: DataOptions, name: str, columns: list[str]) -> bool:
+def _is_one_array(table: ColumnSource, options: DataOptions, name: str, columns: list[str]) -> bool:
     """Whether the only tensor is one of floating-point numbers, which is handed on as a bare array of float32; one of
     FP64 is not, whose values float32 would round."""
     first = table.fields[columns[0]]
@@ -158,13 +158,13 @@ def _is_one_array(table: Table, options: DataOptions, name: str, columns: list[s
     return meant and not _ragged(table, columns, fixed=False)
 
 
-def _ragged(table: Table, columns: Sequence[str], fixed: bool) -> bool:
+def _ragged(table: ColumnSource, columns: Sequence[str], fixed: bool) -> bool:
     """Whether examples have different lengths; where the file does not say and no tensor ``fixed`` it, all are read."""
     unknown = [column for column in columns if ANY_LENGTH in table.fields[column].shape]
     return not fixed and any(not _one_length(table, column) for column in unknown)
 
 
-def _one_length(table: Table, column: str) -> bool:
+def _one_length(table: ColumnSource, column: str) -> bool:
     shapes = set()
     for start in range(0, len(table), ROWS_AT_ONCE):
         read = table.read([column], np.arange(start, min(start + ROWS_AT_ONCE, len(table))))[column]
@@ -175,7 +175,7 @@ def _one_length(table: Table, column: str) -> bool:
 
 
 def _plan(
-    table: Table, options: DataOptions, name: str, tensor: Tensor | None, columns: list[str], as_array: bool
+    table: ColumnSource, options: DataOptions, name: str, tensor: Tensor | None, columns: list[str], as_array: bool
 ) -> TensorPlan:
     field = table.fields[columns[0]]
     wanted = f"input {name!r} takes {tensor.datatype}{list(tensor.shape)}" if tensor else "numbers are expected"
@@ -198,7 +198,9 @@ def _plan(
     return TensorPlan(tuple(columns), dtype, shape if tensor or len(columns) == 1 else None)
 
 
-def _image_plan(table: Table, options: ImageOptions, tensor: Tensor | None, column: str, as_array: bool) -> TensorPlan:
+def _image_plan(
+    table: ColumnSource, options: ImageOptions, tensor: Tensor | None, column: str, as_array: bool
+) -> TensorPlan:
     first = np.asarray(table.read([column], np.arange(1))[column])
     try:
         form = ImageFormat.of(options, tensor, first[0])
@@ -207,7 +209,7 @@ def _image_plan(table: Table, options: ImageOptions, tensor: Tensor | None, colu
     return TensorPlan((column,), FLOAT32 if as_array else form.dtype, image=form)
 
 
-def _split_rows(table: Table, labelled: np.ndarray, taken: set[str]) -> dict[str, np.ndarray]:
+def _split_rows(table: ColumnSource, labelled: np.ndarray, taken: set[str]) -> dict[str, np.ndarray]:
     """Labelled rows of each split, ascending."""
     if SPLIT_COLUMN in table.fields and SPLIT_COLUMN not in taken:
         rows = _by_column(table)
@@ -224,7 +226,7 @@ def _split_rows(table: Table, labelled: np.ndarray, taken: set[str]) -> dict[str
     return rows
 
 
-def _by_column(table: Table) -> dict[str, np.ndarray]:
+def _by_column(table: ColumnSource) -> dict[str, np.ndarray]:
     values = table.read([SPLIT_COLUMN], np.arange(len(table)))[SPLIT_COLUMN]
     named = [v.decode(errors="replace") if isinstance(v, bytes) else str(v) for v in np.asarray(values).tolist()]
     splits = np.array([SPLIT_OF.get(name, "") for name in named])

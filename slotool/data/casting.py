@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from slotool.data.sequences import Ragged
-from slotool.data.table import Table
+from slotool.data.table import ColumnSource
 
 
-def cast(table: Table, column: str, rows: np.ndarray, values: np.ndarray | Ragged, dtype: np.dtype[Any]) -> Any:
+def cast(table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray | Ragged, dtype: np.dtype[Any]) -> Any:
     """``values`` of ``rows`` as ``dtype``, finite where they are floating-point; an array, or ``Ragged``.
 
     Whole numbers stay exact or become the nearest floating-point numbers; fractions become no whole numbers, numbers no
@@ -23,7 +23,7 @@ def cast(table: Table, column: str, rows: np.ndarray, values: np.ndarray | Ragge
     return _cast(table, column, rows, values, dtype)
 
 
-def require_castable(table: Table, column: str, dtype: np.dtype[Any], wanted: str) -> None:
+def require_castable(table: ColumnSource, column: str, dtype: np.dtype[Any], wanted: str) -> None:
     """Raises ``DataError`` when no value of the column can be one of ``dtype``. ``wanted``: who wants what."""
     found = table.fields[column].dtype
     same_kind = found.kind == dtype.kind or (found.kind in "iub" and dtype.kind in "iufb")
@@ -31,13 +31,13 @@ def require_castable(table: Table, column: str, dtype: np.dtype[Any], wanted: st
         raise _wrong_kind(table, column, wanted)
 
 
-def _wrong_kind(table: Table, column: str, wanted: str) -> Exception:
+def _wrong_kind(table: ColumnSource, column: str, wanted: str) -> Exception:
     from slotool.errors import DataError
 
     return DataError(f"{table.source}: column {column!r} holds {table.fields[column]}, {wanted}")
 
 
-def _cast(table: Table, column: str, rows: np.ndarray, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def _cast(table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     if values.dtype.kind == "f":
         _require(table, column, rows, values, np.isfinite(values), "is no finite number")
     if values.dtype == dtype:
@@ -53,7 +53,9 @@ def _cast(table: Table, column: str, rows: np.ndarray, values: np.ndarray, dtype
     return made
 
 
-def _require(table: Table, column: str, rows: np.ndarray, values: np.ndarray, good: np.ndarray, what: str) -> None:
+def _require(
+    table: ColumnSource, column: str, rows: np.ndarray, values: np.ndarray, good: np.ndarray, what: str
+) -> None:
     if good.all():
         return
     at = int(np.flatnonzero(~good.reshape(-1))[0])

@@ -12,7 +12,7 @@ import numpy as np
 from slotool.data.casting import cast
 from slotool.data.encoded_images import ImageFormat
 from slotool.data.sequences import Ragged, bytes_of, concatenated, in_columns
-from slotool.data.table import ANY_LENGTH, Table
+from slotool.data.table import ANY_LENGTH, ColumnSource
 from slotool.errors import DataError
 from slotool.images import ImageError
 
@@ -38,7 +38,7 @@ class StoredExamples:
     found when it is read. Only a few rows are held at a time.
     """
 
-    def __init__(self, table: Table, plans: Mapping[str, TensorPlan], rows: np.ndarray, *, as_array: bool):
+    def __init__(self, table: ColumnSource, plans: Mapping[str, TensorPlan], rows: np.ndarray, *, as_array: bool):
         self._table, self._plans, self._rows, self._as_array = table, dict(plans), rows, as_array
 
     def __len__(self) -> int:

@@ -42,7 +42,7 @@ class Field:
         return self.unreadable or kind + (f"[{sizes}]" if self.shape else "")
 
 
-class Table(ABC):
+class ColumnSource(ABC):
     """Examples in named columns. ``source``: what sentences call it. ``name``: of the data set.
 
     ``splits``: rows of the splits that the files themselves tell apart, by name; empty where they do not.
@@ -73,7 +73,7 @@ class Table(ABC):
         return DataError(f"{self.source}: {self.row_name(row)}, column {column!r}: {what}")
 
 
-class ArrayTable(Table):
+class ArrayTable(ColumnSource):
     """Columns that are in memory, or mapped into it. ``arrays``: [n, ...] each, text as ``bytes`` objects or str.
 
     Raises ``DataError`` when they differ in length.

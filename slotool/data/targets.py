@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.data.dataset import LabelSets
 from slotool.data.sequences import Ragged, described
-from slotool.data.table import Field, Table
+from slotool.data.table import ColumnSource, Field
 from slotool.errors import DataError
 
 
@@ -24,7 +24,7 @@ class Targets:
     labelled: np.ndarray
 
 
-def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = ()) -> Targets:
+def targets_of(table: ColumnSource, column: str, kind: str, classes: tuple[str, ...] = ()) -> Targets:
     """The labels in ``column`` as ``kind``: class, numbers, sets or text; classes in the order of ``classes``.
 
     Raises ``DataError`` naming the row of one that cannot be read so."""
@@ -52,7 +52,7 @@ def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = 
     return _in_order(table, column, made, classes) if classes and made.names else made
 
 
-def _require_named(table: Table, column: str, values: Any, field: Field) -> None:
+def _require_named(table: ColumnSource, column: str, values: Any, field: Field) -> None:
     """Raises ``DataError`` naming a row whose class number is beyond the names of the column's classes."""
     if field.class_names and isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
         beyond = values >= len(field.class_names)
@@ -62,7 +62,7 @@ def _require_named(table: Table, column: str, values: Any, field: Field) -> None
             raise table.trouble(column, at, what)
 
 
-def _require_labels(table: Table, column: str, values: np.ndarray | Ragged) -> None:
+def _require_labels(table: ColumnSource, column: str, values: np.ndarray | Ragged) -> None:
     """Raises ``DataError`` naming a row whose label is empty: text in CSV has no other missing value."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "O" and values.ndim == 1:
         missing = values == b""
@@ -78,7 +78,7 @@ def _fitting(values: np.ndarray | Ragged) -> str:
     return "class" if values.ndim == 1 and whole else "numbers"
 
 
-def _in_order(table: Table, column: str, made: Targets, classes: tuple[str, ...]) -> Targets:
+def _in_order(table: ColumnSource, column: str, made: Targets, classes: tuple[str, ...]) -> Targets:
     """The same with the numbers that ``classes`` have by their names."""
     known = np.array(_numbers_of(made.names, classes), dtype=np.int64)
     if isinstance(made.y, LabelSets):

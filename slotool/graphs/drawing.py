@@ -15,7 +15,7 @@ MAX_SKIPPED_IN_A_ROW = 20_000
 
 
 @dataclass(frozen=True)
-class Limits:
+class NetworkLimits:
     """What a network may take at most, None for no limit: bytes of weights and of one batch's outputs, and FLOPs for
     one example."""
 
@@ -41,7 +41,7 @@ class RandomNetworks(Iterator[OperatorGraph], ABC):
     there are fewer than ``available``, else when the search has found no more.
     """
 
-    def __init__(self, count: int, available: int, seed: int, limits: Limits):
+    def __init__(self, count: int, available: int, seed: int, limits: NetworkLimits):
         if count > available:
             raise InputError(f"{count:,} networks wanted, but the search space has only {available:,}")
         self.count, self.drawn, self.skipped = count, 0, 0

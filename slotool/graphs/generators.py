@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from slotool.errors import InputError
 from slotool.graphs.blocks import BLOCKS
-from slotool.graphs.drawing import Limits, RandomNetworks
+from slotool.graphs.drawing import NetworkLimits, RandomNetworks
 from slotool.graphs.graph import GraphBuilder, OperatorGraph
 
 CLASSES = 10
@@ -147,7 +147,7 @@ class RandomGraphs(RandomNetworks):
             raise InputError(f"no family {family!r} of random networks; there are {', '.join(FAMILIES)}")
         default, self._build = FAMILIES[family]
         self.space = space or default
-        super().__init__(count, self.space.size, seed, Limits(max_memory_bytes, batch_size, max_flops))
+        super().__init__(count, self.space.size, seed, NetworkLimits(max_memory_bytes, batch_size, max_flops))
         self._seen: set[Genes] = set()
         self._left = {depth: self.space.size_of(depth) for depth in self.space.depths}
         self._require_one(self._graph(bytes([0, *[self.space.exponents[0], 0, 0] * self.space.depth[0]])))

@@ -78,7 +78,7 @@ SETTING_COLUMNS = tuple(
 
 
 @dataclass(frozen=True)
-class Labelled(Generic[Asked]):
+class LabelledSet(Generic[Asked]):
     """What predictors are trained on and scored by: networks, or co-locations, with labels, float64 seconds > 0 [n].
 
     ``noise_s``: how far each label may be off, float64 seconds [n] (``label_noise_s``), NaN where unknown.
@@ -117,7 +117,7 @@ class Labelled(Generic[Asked]):
 
 def join_labels(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
-) -> Labelled[OperatorGraph]:
+) -> LabelledSet[OperatorGraph]:
     """Each graph with the median latency of its measured solo rows: subject = graph id or name, point full, status ok.
 
     ``picked``: values of setting columns (``SETTING_COLUMNS``) to keep. Predicted and co-located rows, and rows of
@@ -143,7 +143,7 @@ def join_labels(
     samples_s, counts = _pooled(rows, "samples_s"), _pooled(rows, "samples_per_round")
     medians = _medians(samples_s)
     found = [graph for id_, graph in by_id.items() if id_ in medians]
-    return Labelled(
+    return LabelledSet(
         items=tuple(found),
         latency_s=np.array([medians[graph.id] for graph in found]),
         noise_s=np.array([label_noise_s(samples_s[graph.id], counts[graph.id]) for graph in found]),

@@ -11,7 +11,7 @@ import numpy as np
 from slotool.errors import WorkerError
 from slotool.process import cores_by_preference
 from slotool.profiling.barrier import SharedMemoryBarrier
-from slotool.profiling.process import WorkerProcess
+from slotool.profiling.process import MeasuringWorker
 from slotool.timing.timer import StoppingRule
 
 READY_TIMEOUT_S = 180.0
@@ -32,7 +32,7 @@ class BusyCopies:
         self.copies, self.core, self.device = copies, core, device
         self._request = dict(request)
         self._barrier: SharedMemoryBarrier | None = None
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[MeasuringWorker] = []
 
     def __enter__(self) -> BusyCopies:
         if not self.copies:
@@ -62,9 +62,9 @@ class BusyCopies:
         if not all(worker.alive for worker in self._workers):
             raise WorkerError("a busy copy co-located with the measured model has died")
 
-    def _started(self, member: int) -> WorkerProcess:
+    def _started(self, member: int) -> MeasuringWorker:
         assert self._barrier is not None
-        worker = WorkerProcess(
+        worker = MeasuringWorker(
             backend="elastic",
             device=self.device,
             threads=1,

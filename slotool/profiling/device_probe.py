@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slotool.profiling.plan import STREAMS, Item, Settings
-from slotool.profiling.process import WorkerProcess
+from slotool.profiling.process import MeasuringWorker
 
 # Free memory is never all to be had: allocators round up, and others may take some meanwhile.
 USABLE_SHARE = 0.9
@@ -21,7 +21,7 @@ def probed(settings: Settings, items: Sequence[Item]) -> Settings:
     """
     if settings.device == "cpu" or settings.device_name or not items:
         return settings
-    with WorkerProcess(
+    with MeasuringWorker(
         backend=settings.backend_of(items[0].subjects[0]),
         device=settings.device,
         threads=settings.threads,

@@ -33,7 +33,7 @@ NO_CLASS = "none of the classes"
 
 
 @dataclass(frozen=True)
-class Limits:
+class CallLimits:
     """``prices``: of a call, by version; empty where nobody knows. ``budget``: what all calls may cost. ``requests``:
     how many there may be. ``rate``: calls of one service per second. ``concurrency``: calls at the same time."""
 
@@ -59,7 +59,7 @@ class LiveAnswers:
     An example is begun only when the limits leave enough for all of its calls.
     """
 
-    def __init__(self, family: ModelFamily, split: Any, journal: Journal, limits: Limits):
+    def __init__(self, family: ModelFamily, split: Any, journal: Journal, limits: CallLimits):
         self._family, self._split, self._journal, self._limits = family, split, journal, limits
         self._truth = true_answers(family, split.y)
         self._versions = {version_name(point): point for point in family.points}

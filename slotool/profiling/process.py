@@ -26,7 +26,7 @@ class WorkerHung(WorkerError):
 
 
 class MeasuringProcess(Protocol):
-    """What measurers ask: a ``WorkerProcess``, or a seat in one that several share."""
+    """What measurers ask: a ``MeasuringWorker``, or a seat in one that several share."""
 
     @property
     def pid(self) -> int: ...
@@ -43,7 +43,7 @@ class MeasuringProcess(Protocol):
     def kill(self) -> None: ...
 
 
-class WorkerProcess:
+class MeasuringWorker:
     """A fresh ``slotool.profiling.worker`` with threads and affinity set and verified before it says hello.
 
     With ``streams`` a request names its seat (see ``StreamBench``). ``hello``: pid, affinity, threads, pools, device
@@ -126,7 +126,7 @@ class WorkerProcess:
             if pipe is not None:
                 pipe.close()
 
-    def __enter__(self) -> WorkerProcess:
+    def __enter__(self) -> MeasuringWorker:
         return self
 
     def __exit__(self, *_: object) -> None:

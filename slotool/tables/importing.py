@@ -30,7 +30,7 @@ _OF_ANSWER = ("error", "confidence", "latency_s", "cost", ANSWER)
 
 
 @dataclass(frozen=True)
-class Layout:
+class AnswerLayout:
     """How a table of answers is to be read.
 
     ``names``: what it calls the columns ``KEYS``, where not so. ``versions``: those of a table with a row per example,
@@ -88,7 +88,7 @@ def _price(where: str, price: object, per: object) -> float:
     return value
 
 
-def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | None = None) -> OutcomeTable:
+def import_outcomes(path: Path, layout: AnswerLayout, prices: Mapping[str, float] | None = None) -> OutcomeTable:
     """The outcome table of the answers in ``path`` (CSV, gzipped or not, or Parquet); ``prices``: of a call.
 
     Raises ``TableError`` naming file, row and column.
@@ -181,7 +181,7 @@ def _require(frame: pd.DataFrame, columns: Sequence[str], path: Path, remedy: st
         raise TableError(f"{path}: no column {absent[0]!r}; there are {there}{remedy}")
 
 
-def _renamed(found: pd.DataFrame, layout: Layout, path: Path) -> pd.DataFrame:
+def _renamed(found: pd.DataFrame, layout: AnswerLayout, path: Path) -> pd.DataFrame:
     remedy = "; say which it is with --columns"
     _require(found, [layout.column(key) for key in ("example", "version", "confidence")], path, remedy)
     _require(found, [*layout.names.values(), *layout.keep], path, remedy)
@@ -189,7 +189,7 @@ def _renamed(found: pd.DataFrame, layout: Layout, path: Path) -> pd.DataFrame:
     return pd.DataFrame(chosen | {name: found[name] for name in layout.keep})
 
 
-def _by_answer(found: pd.DataFrame, layout: Layout, path: Path) -> pd.DataFrame:
+def _by_answer(found: pd.DataFrame, layout: AnswerLayout, path: Path) -> pd.DataFrame:
     """A row per answer, of a table with a row per example; without a column of examples they are numbered."""
     if "{version}" not in layout.pattern or "{column}" not in layout.pattern:
         raise TableError(f"pattern {layout.pattern!r} of column names lacks {{version}} or {{column}}")
@@ -208,11 +208,11 @@ def _by_answer(found: pd.DataFrame, layout: Layout, path: Path) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).fillna("")
 
 
-def _named(layout: Layout, version: str, key: str) -> str:
+def _named(layout: AnswerLayout, version: str, key: str) -> str:
     return layout.pattern.replace("{column}", layout.column(key)).replace("{version}", version)
 
 
-def _missing(long: pd.DataFrame, layout: Layout) -> np.ndarray:
+def _missing(long: pd.DataFrame, layout: AnswerLayout) -> np.ndarray:
     given = np.zeros(len(long), dtype=bool)
     for key in (ANSWER, "error"):
         if key in long:

@@ -9,7 +9,7 @@ import pytest
 import slotool
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
-from slotool.graphs.drawing import Limits
+from slotool.graphs.drawing import NetworkLimits
 from slotool.graphs.store import read_graphs
 from slotool.profiling.backends.torch_backend import TorchBackend
 
@@ -45,7 +45,7 @@ def test_a_published_network_of_the_kind_has_its_weights_and_flops(name: str, si
 
 
 def test_same_seed_same_networks_within_limits() -> None:
-    limits = Limits(memory_bytes=100_000_000, flops=500_000_000)
+    limits = NetworkLimits(memory_bytes=100_000_000, flops=500_000_000)
     graphs = RandomArchitectures(list(ARCHITECTURES), 40, 3, limits)
     drawn = list(graphs)
     assert len({graph.id for graph in drawn}) == 40
@@ -61,7 +61,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name each once, from resnet"):
         RandomArchitectures(["vit", "cubist"], 1)
     with pytest.raises(InputError, match="the smallest network in this search space takes"):
-        RandomArchitectures(["gpt"], 1, limits=Limits(flops=1000))
+        RandomArchitectures(["gpt"], 1, limits=NetworkLimits(flops=1000))
     with pytest.raises(InputError, match="search space has only 840"):
         RandomArchitectures(["densenet"], 841)
     with pytest.raises(ArgumentError, match="each architecture has its own"):

@@ -10,7 +10,7 @@ import pytest
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
-from slotool.predictors.labels import Labelled, join_labels
+from slotool.predictors.labels import LabelledSet, join_labels
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.solo.additive import AdditivePredictor
 from slotool.predictors.solo.linear import LinearPredictor
@@ -46,12 +46,12 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def labelled() -> Labelled[OperatorGraph]:
+def labelled() -> LabelledSet[OperatorGraph]:
     return join_labels(latency_table(GRAPHS), GRAPHS)
 
 
 @pytest.fixture(scope="module")
-def predictor(tmp_path_factory, labelled: Labelled[OperatorGraph]) -> Path:
+def predictor(tmp_path_factory, labelled: LabelledSet[OperatorGraph]) -> Path:
     out = tmp_path_factory.mktemp("predictor") / "p"
     train_and_score([AdditivePredictor()], labelled, paper_split(labelled.kinds, 0)).save(out, config={}, seed=0)
     return out
@@ -92,7 +92,7 @@ def test_a_person_reads_the_papers_table_the_relative_one_and_the_floor(slotool,
     assert max(len(line) for line in finished.stdout.splitlines() if "│" in line) <= 120
 
 
-def test_an_interrupted_study_goes_on_where_it_was(labelled: Labelled[OperatorGraph], tmp_path: Path) -> None:
+def test_an_interrupted_study_goes_on_where_it_was(labelled: LabelledSet[OperatorGraph], tmp_path: Path) -> None:
     tasks = plan_tasks(labelled, ["random", "family"], [0], [60])
     journal = tmp_path / "s.journal"
     told: list[str] = []
@@ -116,7 +116,7 @@ def test_an_interrupted_study_goes_on_where_it_was(labelled: Labelled[OperatorGr
     assert whole.refused == resumed.refused
 
 
-def test_a_predictor_is_scored_alike_alone_and_in_a_study(labelled: Labelled[OperatorGraph], tmp_path: Path) -> None:
+def test_a_predictor_is_scored_alike_alone_and_in_a_study(labelled: LabelledSet[OperatorGraph], tmp_path: Path) -> None:
     with Journal(tmp_path / "journal", {}) as journal:
         study = run_study(labelled, plan_tasks(labelled, ["random"], [0]), MAKERS, journal)
     alone = train_and_score([LinearPredictor()], labelled, paper_split(labelled.kinds, 0)).held_out["linear"].scores()

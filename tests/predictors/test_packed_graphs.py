@@ -16,7 +16,7 @@ from slotool.predictors.base import Examples
 from slotool.predictors.features import onednn, packed_graphs
 from slotool.predictors.features.packed_graphs import Packed, Picker
 from slotool.predictors.solo import graph_network
-from slotool.predictors.solo.graph_network import GraphNetwork, GraphNetworkPredictor, Scaling
+from slotool.predictors.solo.graph_network import GraphNetwork, GraphNetworkPredictor, GraphScaling
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
 
@@ -39,7 +39,7 @@ GRAPHS = [
     residual_network(3),
 ]
 ARRAYS = OperatorArrays.of(GRAPHS)
-SCALING = Scaling.fit(GRAPHS, synthetic_latency_s(GRAPHS))
+SCALING = GraphScaling.fit(GRAPHS, synthetic_latency_s(GRAPHS))
 
 
 def network() -> GraphNetwork:

@@ -17,7 +17,7 @@ from slotool.graphs.store import write_graphs
 from slotool.predictors.base import Examples
 from slotool.predictors.features.amounts import AMOUNTS, amounts, log_seconds, prices
 from slotool.predictors.features.network_features import CATEGORIES, FEATURES, network_features
-from slotool.predictors.labels import Labelled, Setting
+from slotool.predictors.labels import LabelledSet, Setting
 from slotool.predictors.settings.labels import SettingsLabelled, join_settings
 from slotool.predictors.settings.model import SettingsModel
 from slotool.predictors.settings.new_setting import Function, fact_odds
@@ -107,7 +107,7 @@ def test_it_answers_for_the_setting_that_is_asked(run: SettingsRun, networks: li
 
 def test_ten_labels_take_it_to_a_new_setting(run: SettingsRun) -> None:
     others = random_networks(40, 5) + random_networks(40, 6, kind="cnn")
-    labelled = Labelled(tuple(others), latency_on(others, *NEW), np.full(80, np.nan), setting_of("new"))
+    labelled = LabelledSet(tuple(others), latency_on(others, *NEW), np.full(80, np.nan), setting_of("new"))
     found = adapt_and_score(run.trained, labelled, samples=10)
     assert found.mape[SETTINGS] < 0.08 < found.mape["scaled"]
     assert found.harm is None
@@ -139,7 +139,7 @@ def test_a_new_setting_is_given_no_less_than_operators_take_anywhere(run: Settin
 
 def test_labels_that_do_harm_are_said_to(run: SettingsRun) -> None:
     others = random_networks(10, 8)
-    labelled = Labelled(tuple(others), latency_on(others, *PRICES["a"]), np.full(10, np.nan), setting_of("a"))
+    labelled = LabelledSet(tuple(others), latency_on(others, *PRICES["a"]), np.full(10, np.nan), setting_of("a"))
     found = adapt_and_score(run.trained, labelled)
     better, worse = np.full(10, 0.05), np.full(10, 0.4)
     harmed = replace(found, held_out=HeldOut({AS_IS: better, SETTINGS: worse}), best=SETTINGS)
@@ -150,7 +150,7 @@ def test_labels_that_do_harm_are_said_to(run: SettingsRun) -> None:
 
 def test_the_setting_that_the_labels_speak_for_is_named_as_the_base(run: SettingsRun) -> None:
     others = random_networks(12, 9) + random_networks(12, 9, kind="cnn")
-    labelled = Labelled(tuple(others), latency_on(others, *PRICES["c"]), np.full(24, np.nan), setting_of("new"))
+    labelled = LabelledSet(tuple(others), latency_on(others, *PRICES["c"]), np.full(24, np.nan), setting_of("new"))
     found = adapt_and_score(run.trained, labelled, samples=12)
     assert found.base_setting.device == found.scores()["base"]["setting"]["device"] == "c"
     given = np.isfinite(found.adapted.predict(others).low_s)

@@ -21,7 +21,7 @@ from slotool.predictors.labels import Setting
 from slotool.predictors.settings.labels import SettingsLabelled
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
-from slotool.predictors.trained.batch_scaling import ScaledPredictor
+from slotool.predictors.trained.batch_scaling import BatchScaledPredictor
 from slotool.predictors.training.many_settings import train_settings
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
@@ -111,7 +111,7 @@ def test_scaling_keeps_calls_and_weights_and_multiplies_the_rest(here: Path) -> 
     assert four - two == pytest.approx(2 * (two - one))
     assert (two < 2 * one).all()
     trained = TrainedPredictor.load(str(here))
-    assert ScaledPredictor.of(trained, 1).predict([graph]).latency_s == pytest.approx(
+    assert BatchScaledPredictor.of(trained, 1).predict([graph]).latency_s == pytest.approx(
         trained.predict([graph]).latency_s
     )
 

@@ -16,7 +16,7 @@ import pytest
 from slotool.errors import AlreadyExistsError, InputError, WorkerError
 from slotool.profiling.campaign import Campaign, journal_path, plan_only, profile_solo
 from slotool.profiling.plan import Settings, make_plan, solo_items
-from slotool.profiling.process import WorkerHung, WorkerProcess
+from slotool.profiling.process import MeasuringWorker, WorkerHung
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
 from slotool.timing.timer import StoppingRule
@@ -31,8 +31,8 @@ def runs(out: Path) -> Counter[str]:
     return Counter((out.parent / "log").read_text().split())
 
 
-def start(**options: Any) -> WorkerProcess:
-    return WorkerProcess(
+def start(**options: Any) -> MeasuringWorker:
+    return MeasuringWorker(
         **{"backend": "torch", "device": "cpu", "threads": 1, "affinity": [0], "rule": RULE, **options}
     )
 

@@ -16,7 +16,7 @@ from slotool.profiling.busy_copies import BusyCopies
 from slotool.profiling.campaign import Campaign, plan_only, profile_solo
 from slotool.profiling.device_probe import USABLE_SHARE, probed
 from slotool.profiling.plan import Settings, combinations_of, solo_items
-from slotool.profiling.process import WorkerProcess
+from slotool.profiling.process import MeasuringWorker
 from slotool.tables import LatencyTable
 from slotool.testing.scripted_backend import PLACE as SCRIPTED
 from slotool.timing.timer import StoppingRule
@@ -155,4 +155,4 @@ def test_streams_need_a_device_and_a_backend_that_has_them() -> None:
     with pytest.raises(ArgumentError, match="sharing: streams are those of a device; name one"):
         profile_colocated(sharing="streams")
     with pytest.raises(InputError, match="the scripted backend has no streams on cpu; use --sharing processes"):
-        WorkerProcess(backend=SCRIPTED, device="cpu", threads=1, affinity=[0], rule=SETTINGS.rule, streams=True)
+        MeasuringWorker(backend=SCRIPTED, device="cpu", threads=1, affinity=[0], rule=SETTINGS.rule, streams=True)

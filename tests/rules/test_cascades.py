@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError, TableError
 from slotool.rules import OSFA, RuleSet, Seq, from_point, generate_rules
-from slotool.rules.generate.search import Examples, paths
+from slotool.rules.generate.search import ExampleSet, paths
 from slotool.rules.generate.signals import Signals, calibrated
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, TableAsked, Worth, chosen, chosen_of_one
 from slotool.rules.policies.conditions.agree import Agree
@@ -191,7 +191,7 @@ def test_the_search_says_what_a_replay_says() -> None:
     valued = np.stack([worth[v].of(sure[:, v]) for v in range(3)], axis=1)
     group = np.arange(80) % 4 == 0
     shares = np.stack([group * 4.0, ~group * 4 / 3], axis=1)
-    examples = Examples(error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), valued, labels, 2, shares)
+    examples = ExampleSet(error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), valued, labels, 2, shares)
     every = np.arange(80)
     signals = Signals(outcomes, 1 - error, every, every)
     listed = paths(examples, signals.after, ("last", "surer", "majority", "weighted"), 4)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from slotool.data.arrow_values import field_of, values_of
 from slotool.data.sequences import Ragged
-from slotool.data.table import Field, Table
+from slotool.data.table import ColumnSource, Field
 from slotool.errors import DataError
 
 
@@ -36,8 +36,8 @@ def class_names_of(features: Any) -> dict[str, tuple[str, ...]]:
     return found
 
 
-class ArrowTable(Table):
-    """Record batches of one schema. ``splits``: as ``Table`` says."""
+class ArrowTable(ColumnSource):
+    """Record batches of one schema. ``splits``: as ``ColumnSource`` says."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ def take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
 
 
 def in_order(
-    table: Table, taken: pa.Table, columns: Sequence[str], rows: np.ndarray, order: np.ndarray
+    table: ColumnSource, taken: pa.Table, columns: Sequence[str], rows: np.ndarray, order: np.ndarray
 ) -> dict[str, np.ndarray | Ragged]:
     """Values by column of ``rows``, of which ``taken`` holds ``rows[order]``."""
     ascending = rows[order]

@@ -9,9 +9,9 @@ from typing import Any
 
 from slotool.data.dataset import Dataset, MultiLabelDataset
 from slotool.data.options import DataOptions
-from slotool.data.table import Table
+from slotool.data.table import ColumnSource
 
-Opened = Table | Dataset | MultiLabelDataset
+Opened = ColumnSource | Dataset | MultiLabelDataset
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,5 @@ class DataAdapter(ABC):
 
     @abstractmethod
     def open(self, location: Location, options: DataOptions) -> Any:
-        """A ``Table`` of its columns, from which ``options`` are met later; or a ``Dataset`` or ``MultiLabelDataset``
+        """Return a ``ColumnSource``, from which ``options`` are met later; or a ``Dataset`` or ``MultiLabelDataset``
         that leaves nothing to choose. Raises ``DataError`` naming what is missing or damaged."""

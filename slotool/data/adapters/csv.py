@@ -10,7 +10,7 @@ from pyarrow import csv
 from slotool.data.adapters.arrow_tables import ArrowTable
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.options import DataOptions
-from slotool.data.table import Table
+from slotool.data.table import ColumnSource
 from slotool.errors import DataError
 from slotool.printable import reason
 
@@ -19,7 +19,7 @@ class CsvAdapter(DataAdapter):
     name, suffixes = "csv", (".csv", ".csv.gz", ".tsv", ".tsv.gz")
     reads = "CSV with a header line: a column per feature; numbers, or text where a model takes it"
 
-    def open(self, location: Location, options: DataOptions) -> Table:
+    def open(self, location: Location, options: DataOptions) -> ColumnSource:
         """The whole file; a column that a model takes as text is one, whatever it looks like."""
         path = location.path
         is_tabbed = path.name.lower().endswith((".tsv", ".tsv.gz"))

@@ -6,7 +6,7 @@ import numpy as np
 
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.options import DataOptions
-from slotool.data.table import SPLITS, ArrayTable, Table
+from slotool.data.table import SPLITS, ArrayTable, ColumnSource
 
 SPLIT_SEED = 0
 
@@ -15,7 +15,7 @@ class DigitsAdapter(DataAdapter):
     name, known = "digits", ("digits",)
     reads = "scikit-learn's 1,797 images of digits, 8×8, in [0, 1]"
 
-    def open(self, location: Location, options: DataOptions) -> Table:
+    def open(self, location: Location, options: DataOptions) -> ColumnSource:
         """1,077 train, 360 validation, 360 test images, stratified by class; the split never changes."""
         from sklearn import datasets
         from sklearn.model_selection import train_test_split

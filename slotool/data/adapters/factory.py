@@ -14,14 +14,14 @@ from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.columns import Columns
 from slotool.data.dataset import Dataset, MultiLabelDataset
 from slotool.data.options import DataOptions
-from slotool.data.table import ArrayTable, Table
+from slotool.data.table import ArrayTable, ColumnSource
 from slotool.errors import DataError
 from slotool.printable import reason
 
 
 class FactoryAdapter(DataAdapter):
     name = "factory"
-    reads = "module:factory, a function of yours that returns arrays by name, (x, y), a Table or a Dataset"
+    reads = "module:factory, a function of yours that returns arrays by name, (x, y), a ColumnSource or a Dataset"
 
     def recognises(self, location: Location) -> bool:
         module, colon, factory = location.text.rpartition(":")
@@ -47,9 +47,9 @@ class FactoryAdapter(DataAdapter):
         return opened(location.text, returned)
 
 
-def opened(source: str, returned: Any) -> Table | Dataset | MultiLabelDataset:
+def opened(source: str, returned: Any) -> ColumnSource | Dataset | MultiLabelDataset:
     """What a function called ``source`` returned, as an adapter gives it. Raises ``DataError`` for anything else."""
-    if isinstance(returned, Table | Dataset | MultiLabelDataset):
+    if isinstance(returned, ColumnSource | Dataset | MultiLabelDataset):
         return returned
     if isinstance(returned, tuple) and len(returned) == 2:
         returned = {"x": returned[0], "y": returned[1]}
@@ -60,7 +60,7 @@ def opened(source: str, returned: Any) -> Table | Dataset | MultiLabelDataset:
         if all(array.ndim > 0 and array.dtype.kind in "fiubSUO" for array in arrays.values()):
             return ArrayTable(source, arrays)
     kind = type(returned).__name__
-    raise DataError(f"{source} returned {kind}; arrays by name, (x, y), a Table or a Dataset are expected")
+    raise DataError(f"{source} returned {kind}; arrays by name, (x, y), a ColumnSource or a Dataset are expected")
 
 
 def _imported(module: str, source: str) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.options import DataOptions
 from slotool.data.sequences import Ragged
-from slotool.data.table import SPLITS, Field, Table
+from slotool.data.table import SPLITS, ColumnSource, Field
 from slotool.errors import DataError
 
 FASHION_MNIST_LABELS = (
@@ -62,7 +62,7 @@ class IdxAdapter(DataAdapter):
     def recognises(self, location: Location) -> bool:
         return location.path.is_dir() and _complete(location.path)
 
-    def open(self, location: Location, options: DataOptions) -> Table:
+    def open(self, location: Location, options: DataOptions) -> ColumnSource:
         """Images as float32 [n, 1, height, width] in [0, 1]; the tail of the training file is the validation split."""
         if location.text not in self.known:
             return IdxTable(location.path, location.text)
@@ -74,7 +74,7 @@ class IdxAdapter(DataAdapter):
         return IdxTable(found, location.text, FASHION_MNIST_LABELS)
 
 
-class IdxTable(Table):
+class IdxTable(ColumnSource):
     """Columns ``x`` and ``label``; pixels are scaled when they are read."""
 
     def __init__(self, folder: Path, name: str, class_names: tuple[str, ...] = ()):

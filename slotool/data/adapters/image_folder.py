@@ -12,7 +12,7 @@ import numpy as np
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.options import DataOptions
 from slotool.data.sequences import Ragged
-from slotool.data.table import SPLIT_OF, Field, Table
+from slotool.data.table import SPLIT_OF, ColumnSource, Field
 from slotool.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -32,14 +32,14 @@ class ImageFolderAdapter(DataAdapter):
         deeper = (folder for name in below for folder in _folders(name))
         return any(_has_image(folder) for folder in (location.path, *below, *deeper))
 
-    def open(self, location: Location, options: DataOptions) -> Table:
+    def open(self, location: Location, options: DataOptions) -> ColumnSource:
         folders = _folders(location.path)
         if folders and all(folder.name in SPLIT_OF for folder in folders):
             return ImageFolder(location, {folder: SPLIT_OF[folder.name] for folder in folders})
         return ImageFolder(location, {location.path: ""})
 
 
-class ImageFolder(Table):
+class ImageFolder(ColumnSource):
     """Columns ``image`` and, of images in folders of classes, ``label``. ``parts``: split by folder, "" where there are
     none. Raises ``DataError`` naming an image that lies beside folders of classes.
     """

@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.options import DataOptions
-from slotool.data.table import SPLIT_NAMES, SPLIT_OF, ArrayTable, Table
+from slotool.data.table import SPLIT_NAMES, SPLIT_OF, ArrayTable, ColumnSource
 from slotool.errors import DataError
 from slotool.printable import reason
 
@@ -25,7 +25,7 @@ class NpzAdapter(DataAdapter):
     name, suffixes = "npz", (".npz",)
     reads = "NumPy's .npz: arrays x and y, or any number of arrays by name; or x_train, y_train, x_test, y_test"
 
-    def open(self, location: Location, options: DataOptions) -> Table:
+    def open(self, location: Location, options: DataOptions) -> ColumnSource:
         """Arrays whose names end in ``_train``, ``_validation`` or ``_test`` are splits of one array."""
         path = location.path
         try:

@@ -14,7 +14,7 @@ from slotool.data.adapters.arrow_tables import class_names_of, fields_of, in_ord
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.options import DataOptions
 from slotool.data.sequences import Ragged
-from slotool.data.table import Table
+from slotool.data.table import ColumnSource
 from slotool.errors import DataError
 from slotool.printable import reason
 
@@ -27,11 +27,11 @@ class ParquetAdapter(DataAdapter):
     name, suffixes = "parquet", (".parquet", ".pq")
     reads = "Parquet: a column per feature, list columns, text, images as Hugging Face keeps them"
 
-    def open(self, location: Location, options: DataOptions) -> Table:
+    def open(self, location: Location, options: DataOptions) -> ColumnSource:
         return ParquetTable(location)
 
 
-class ParquetTable(Table):
+class ParquetTable(ColumnSource):
     """One file. A cursor goes through it in batches of rows; going back reads a row group again from its start."""
 
     def __init__(self, location: Location):

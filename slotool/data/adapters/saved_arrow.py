@@ -17,7 +17,7 @@ from slotool import strict_json
 from slotool.data.adapters.arrow_tables import ArrowTable, class_names_of
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.options import DataOptions
-from slotool.data.table import SPLIT_OF, Table
+from slotool.data.table import SPLIT_OF, ColumnSource
 from slotool.errors import DataError
 from slotool.printable import printable, reason
 
@@ -31,7 +31,7 @@ class SavedArrowAdapter(DataAdapter):
     def recognises(self, location: Location) -> bool:
         return any((location.path / name).is_file() for name in (STATE, DICT))
 
-    def open(self, location: Location, options: DataOptions) -> Table:
+    def open(self, location: Location, options: DataOptions) -> ColumnSource:
         folder = location.path
         if not (folder / DICT).is_file():
             schema, batches, names = _read(folder)
@@ -54,7 +54,7 @@ class _Splits(ArrowTable):
         return super().row_name(row)
 
 
-def _of_splits(location: Location, names: list[str], listed: list[str]) -> Table:
+def _of_splits(location: Location, names: list[str], listed: list[str]) -> ColumnSource:
     folder = location.path
     if not names:
         raise DataError(f"{folder}: none of its splits ({', '.join(listed)}) is one of {', '.join(SPLIT_OF)}")

@@ -32,7 +32,7 @@ TRAIN_NAMES, TEST_NAMES = ("train", "trn"), ("test", "tst")
 
 
 @dataclass(frozen=True)
-class Examples:
+class LabelledFile:
     """What one file holds. ``x``: CSR float32 [n, features]; ``y``: labels; ``classes``: as the header says."""
 
     x: csr_matrix
@@ -106,7 +106,7 @@ def _test_file(path: Path) -> Path | None:
     return None
 
 
-def read_xmc(path: Path) -> Examples:
+def read_xmc(path: Path) -> LabelledFile:
     """All examples of one file, in its order; the text is never in memory as a whole.
 
     Labels and features are sorted within an example, a feature that occurs twice is summed.
@@ -124,7 +124,7 @@ def read_xmc(path: Path) -> Examples:
     ids = _joined(reader.labels, np.int32)
     y = csr_matrix((np.ones(len(ids), np.int8), ids, _starts(reader.label_counts)), (reader.lines, reader.classes))
     y.sum_duplicates()
-    return Examples(x, LabelSets(y.indptr.astype(np.int64), y.indices), reader.classes)
+    return LabelledFile(x, LabelSets(y.indptr.astype(np.int64), y.indices), reader.classes)
 
 
 class _Reader:
@@ -223,7 +223,7 @@ class _Reader:
         self.label_counts, self.feature_counts = [counts[0]], [counts[1]]
 
 
-def _labelled(examples: Examples) -> MultiLabelSplit:
+def _labelled(examples: LabelledFile) -> MultiLabelSplit:
     split = MultiLabelSplit(examples.x, examples.y)
     with_labels = np.flatnonzero(examples.y.counts)
     return split if len(with_labels) == len(split) else split.take(with_labels)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from slotool.errors import InputError
 from slotool.graphs.architectures.kinds import Architecture
 from slotool.graphs.architectures.registry import ARCHITECTURES
-from slotool.graphs.drawing import Limits, RandomNetworks
+from slotool.graphs.drawing import NetworkLimits, RandomNetworks
 from slotool.graphs.graph import OperatorGraph
 
-NO_LIMITS = Limits()
+NO_LIMITS = NetworkLimits()
 
 
 class RandomArchitectures(RandomNetworks):
@@ -25,7 +25,7 @@ class RandomArchitectures(RandomNetworks):
         kinds: Sequence[str],
         count: int,
         seed: int = 0,
-        limits: Limits = NO_LIMITS,
+        limits: NetworkLimits = NO_LIMITS,
         known: Mapping[str, Architecture] = ARCHITECTURES,
     ):
         unknown = [kind for kind in kinds if kind not in known]

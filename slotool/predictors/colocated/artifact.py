@@ -13,7 +13,7 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.labels import SETTING_COLUMNS, Labelled, Setting, machines_in_words
+from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, machines_in_words
 from slotool.predictors.trained.artifact import COLOCATED, KIND, SOLO, SOLO_LATENCIES, Predictions, TrainedPredictor
 from slotool.predictors.trained.earlier_format import holds
 
@@ -109,7 +109,7 @@ class PredictorArtifact:
         return answers, colocations, trained.predict(colocations, unsure)
 
 
-def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Labelled[Colocation]) -> None:
+def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: LabelledSet[Colocation]) -> None:
     """Raises ``InputError`` when a solo predictor is of another machine, device … than co-located labels."""
     for column in SETTING_COLUMNS:
         own, theirs = getattr(alone.setting, column), getattr(labelled.setting, column)

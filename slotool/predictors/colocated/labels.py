@@ -14,7 +14,7 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import (
     SETTING_COLUMNS,
-    Labelled,
+    LabelledSet,
     Setting,
     facts_in,
     graphs_by_name,
@@ -35,7 +35,7 @@ def is_colocated(table: LatencyTable) -> bool:
 
 def join_colocated(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
-) -> Labelled[Colocation]:
+) -> LabelledSet[Colocation]:
     """Each co-location of the table whose members all are among ``graphs``, by id or name, with the subject's latency.
 
     Rows of one subject with the same co-runners are one label: the median of the co-located samples of the subject,
@@ -69,7 +69,7 @@ def join_colocated(
     if not labels:
         raise InputError("no co-located row can be learnt from: a co-runner's own solo latency is nowhere in the table")
     colocations, latency_s, noise_s = zip(*labels, strict=True)
-    return Labelled(
+    return LabelledSet(
         items=colocations,
         latency_s=np.array(latency_s),
         noise_s=np.array(noise_s),

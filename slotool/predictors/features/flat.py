@@ -26,7 +26,7 @@ MIN_DIRECTION = 1e-6
 
 
 @dataclass(frozen=True)
-class Place:
+class Standardization:
     """One member's place in the encoding: the columns in which the training set's members differ there.
 
     ``columns_used`` int64 [c], ``mean`` and ``deviation`` float64 [c] over the training set, and, of co-locations,
@@ -69,7 +69,7 @@ class Place:
 
 @dataclass(frozen=True)
 class FlatFeatures:
-    """Networks or co-locations as numbers: the coordinates of each member at its ``Place``, the subject first.
+    """Networks or co-locations as numbers: coordinates of each member by its ``Standardization``, the subject first.
 
     Attribute lists and adjacency matrix of each member, with weight counts scaled, constant columns left out and the
     others standardised. A network alone is a co-location of one. A co-location smaller than the largest of the training
@@ -78,7 +78,7 @@ class FlatFeatures:
 
     encoding: FlatEncoding
     weight_scale: str
-    places: tuple[Place, ...]
+    places: tuple[Standardization, ...]
 
     @classmethod
     def fit(cls, encoding: FlatEncoding, items: Sequence[OperatorGraph | Colocation], weight_scale: str) -> Self:
@@ -87,7 +87,7 @@ class FlatFeatures:
         for at in range(most):
             rows, which = _encoded_members(encoding, items, at, weight_scale)
             counts = np.bincount(which, minlength=len(rows))
-            places.append(Place.fit(rows, counts, directions=most > 1))
+            places.append(Standardization.fit(rows, counts, directions=most > 1))
         return cls(encoding, weight_scale, tuple(places))
 
     def matrix(self, items: Sequence[OperatorGraph | Colocation]) -> np.ndarray:
@@ -119,7 +119,7 @@ class FlatFeatures:
         alone = "places" not in document
         names = ["columns_used", "mean", "deviation"] if alone else ["columns_used", "mean", "deviation", "directions"]
         prefixes = [""] if alone else [f"places.{i}." for i in range(int(document["places"]))]
-        places = [Place(*(tensors[prefix + name] for name in names)) for prefix in prefixes]
+        places = [Standardization(*(tensors[prefix + name] for name in names)) for prefix in prefixes]
         return cls(FlatEncoding.from_state(document["encoding"]), document["weight_scale"], tuple(places))
 
 

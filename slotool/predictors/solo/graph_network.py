@@ -88,7 +88,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
     ) -> None:
         train.require("training")
         dev.require("dev")
-        self._scaling = Scaling.fit(*train)
+        self._scaling = GraphScaling.fit(*train)
         fitting, choosing = (
             (self._scaling.pack(OperatorArrays.of(part.items), merge=True), _log_labels(part)) for part in (train, dev)
         )
@@ -140,7 +140,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         if document["measures"] != list(MEASURES) or document["context"] != list(CONTEXT):
             raise InputError("the graph predictor was trained with other measures than this slotool has")
         restored = cls(int(document["members"]), int(document["epochs"]))
-        restored._scaling = Scaling.from_tensors(tuple(strict_json.convert(document["types"], list[str])), tensors)
+        restored._scaling = GraphScaling.from_tensors(tuple(strict_json.convert(document["types"], list[str])), tensors)
         restored._networks = []
         for i in range(restored.members):
             prefix = f"networks.{i}."
@@ -155,7 +155,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
 
 
 @dataclass(frozen=True)
-class Scaling:
+class GraphScaling:
     """What training fixed about how graphs become numbers: types, ranges of the logarithms, prices of the roofline."""
 
     types: tuple[str, ...]
@@ -299,7 +299,7 @@ def _in_turn_or_at_once() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
             stopped.set()
 
 
-def _new_network(scaling: Scaling, seed: int) -> GraphNetwork:
+def _new_network(scaling: GraphScaling, seed: int) -> GraphNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = GraphNetwork(scaling.width)

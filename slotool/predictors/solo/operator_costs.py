@@ -53,7 +53,7 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
     ) -> None:
         train.require("training")
         terms = OperatorTerms.of(train.items)
-        self._shapes = Shapes.fit(terms)
+        self._shapes = ShapeFeatures.fit(terms)
         self._prices = _fitted(self._shapes, terms, np.log(train.latency_s), self._iterations)
         if progress:
             error = np.mean(np.abs(self.predict(train.items) / train.latency_s - 1))
@@ -84,7 +84,7 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
         if document["terms"] != list(TERMS) or document["features"] != list(FEATURES):
             raise InputError("the costs predictor was trained with other terms than this slotool has")
         restored = cls()
-        restored._shapes = Shapes.from_tensors(tuple(strict_json.convert(document["kinds"], list[str])), tensors)
+        restored._shapes = ShapeFeatures.from_tensors(tuple(strict_json.convert(document["kinds"], list[str])), tensors)
         restored._prices = {name: tensors[f"prices.{name}"] for name in ("common", "own", "shape", "network")}
         rows, width = len(restored._shapes.kinds) + 2, len(FEATURES) * (1 + len(BENDS))
         expected = {"common": (2, len(TERMS)), "own": (rows, len(TERMS)), "shape": (rows, width, len(TERMS) - 1)}
@@ -102,7 +102,7 @@ class OperatorCostPredictor(Predictor[OperatorGraph]):
 
 
 @dataclass(frozen=True)
-class Shapes:
+class ShapeFeatures:
     """The features of each of ``kinds`` as numbers of like size: float64 [kinds + 2, features]: least, most, deviation
     and mean (in deviations, from the least); ``bends`` [2, kinds + 2, features]. The last two rows are those of
     products and of other operators of no known kind, whose shape plays no part."""
@@ -163,7 +163,7 @@ def _neutral_s(terms: OperatorTerms) -> np.ndarray:
     return np.asarray(terms.terms * rates)
 
 
-def _fitted(shapes: Shapes, terms: OperatorTerms, log_s: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
+def _fitted(shapes: ShapeFeatures, terms: OperatorTerms, log_s: np.ndarray, iterations: int) -> dict[str, np.ndarray]:
     """The prices of greatest posterior likelihood."""
     import torch
 

@@ -16,7 +16,7 @@ from slotool.graphs.operator_arrays import Batch
 from slotool.predictors.base import Asked, Predictor
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.features.domain import Distance, Domain
-from slotool.predictors.labels import Labelled, Setting, facts_of
+from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.registry import predictor_class, registry
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
@@ -106,7 +106,7 @@ class TrainedPredictor(Generic[Asked]):
     def train(
         cls,
         predictor: Predictor[Asked],
-        labelled: Labelled[Asked],
+        labelled: LabelledSet[Asked],
         split: RowSplit,
         *,
         seed: int,
@@ -218,7 +218,7 @@ class TrainedPredictor(Generic[Asked]):
     def calibrated(
         self,
         make: Callable[[], Predictor[Asked]],
-        labelled: Labelled[Asked],
+        labelled: LabelledSet[Asked],
         split: RowSplit,
         *,
         seed: int,
@@ -243,7 +243,7 @@ class TrainedPredictor(Generic[Asked]):
         given = np.array([reason is None for reason in predictions.no_interval], dtype=bool)
         return np.where(given, np.where(predictions.far, far, near), np.nan)
 
-    def held_out(self, labelled: Labelled[Asked], rows: np.ndarray) -> PredictionsTable:
+    def held_out(self, labelled: LabelledSet[Asked], rows: np.ndarray) -> PredictionsTable:
         """Measured and predicted latencies of these rows."""
         graphs, latency_s = labelled.take(rows)
         predictions = self.predict(graphs)

@@ -15,7 +15,7 @@ from slotool.predictors.trained.explanation import Explanation
 
 
 @dataclass(frozen=True)
-class ScaledPredictor(TrainedPredictor[OperatorGraph]):
+class BatchScaledPredictor(TrainedPredictor[OperatorGraph]):
     """Predictor at a batch size other than ``learnt``, that of its labels; no prediction has an interval.
 
     Each operator's share of the latency grows as its cost on a neutral roofline: FLOPs and what it reads and writes

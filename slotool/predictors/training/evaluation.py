@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.labels import SETTING_COLUMNS, Labelled, Setting, facts_in, machines_in_words
+from slotool.predictors.labels import SETTING_COLUMNS, LabelledSet, Setting, facts_in, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.settings.labels import PRECISION
 from slotool.predictors.trained.artifact import TrainedPredictor
@@ -54,7 +54,7 @@ class Evaluation:
         ]
 
 
-def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: Labelled[OperatorGraph]) -> Evaluation:
+def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: LabelledSet[OperatorGraph]) -> Evaluation:
     """Predict every labelled network. Raises ``GraphError`` for one that the predictor cannot take."""
     table = trained.held_out(labelled, np.arange(len(labelled)))
     outside = trained.predict(labelled.items).outside

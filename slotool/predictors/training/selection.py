@@ -12,7 +12,7 @@ import pandas as pd
 from slotool.artifacts import Artifact, create_artifact
 from slotool.errors import GraphError
 from slotool.predictors.base import Asked, Predictor
-from slotool.predictors.labels import Labelled
+from slotool.predictors.labels import LabelledSet
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained.artifact import (
@@ -37,7 +37,7 @@ class TrainingRun(Generic[Asked]):
     ``protocols``: of co-locations, scores by protocol (``colocated_splits``) and predictor, None where it cannot take
     such co-locations."""
 
-    labelled: Labelled[Asked]
+    labelled: LabelledSet[Asked]
     split: RowSplit
     trained: Mapping[str, TrainedPredictor[Asked]]
     held_out: Mapping[str, PredictionsTable]
@@ -98,7 +98,7 @@ class TrainingRun(Generic[Asked]):
 
 def train_and_score(
     candidates: Sequence[Predictor[Asked]],
-    labelled: Labelled[Asked],
+    labelled: LabelledSet[Asked],
     split: RowSplit,
     protocols: Mapping[str, Sequence[RowSplit]] | None = None,
     *,
@@ -134,7 +134,7 @@ def train_and_score(
 
 
 def _protocol_score(
-    predictor: Predictor[Asked], labelled: Labelled[Asked], splits: Sequence[RowSplit], seed: int
+    predictor: Predictor[Asked], labelled: LabelledSet[Asked], splits: Sequence[RowSplit], seed: int
 ) -> Score | None:
     """Of all test rows together, but those that the predictor cannot take: ``refused`` counts them. None when it can
     take none. What a search found is not searched for again."""

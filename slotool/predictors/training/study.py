@@ -17,7 +17,7 @@ from slotool.artifacts import create_artifact
 from slotool.errors import GraphError, InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Predictor
-from slotool.predictors.labels import Labelled
+from slotool.predictors.labels import LabelledSet
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable, Score, mean_score
 from slotool.predictors.splits import PROTOCOLS, RowSplit, splits_of
 from slotool.predictors.trained.artifact import TrainedPredictor
@@ -45,7 +45,7 @@ GROUP = ("protocol", "split", "labels", "predictor")
 
 
 @dataclass(frozen=True)
-class Task:
+class StudyTask:
     """One split, for every predictor to learn from."""
 
     protocol: str
@@ -101,7 +101,7 @@ class Study:
     training took, by predictor and number of labels.
     """
 
-    labelled: Labelled[OperatorGraph]
+    labelled: LabelledSet[OperatorGraph]
     table: StudyTable
     refused: Sequence[Mapping[str, Any]]
     train_s: Mapping[str, Mapping[int, float]]
@@ -129,8 +129,11 @@ class Study:
 
 
 def plan_tasks(
-    labelled: Labelled[OperatorGraph], protocols: Sequence[str], seeds: Sequence[int], curve: Sequence[int | None] = ()
-) -> list[Task]:
+    labelled: LabelledSet[OperatorGraph],
+    protocols: Sequence[str],
+    seeds: Sequence[int],
+    curve: Sequence[int | None] = (),
+) -> list[StudyTask]:
     """Every split of every protocol for each seed; and ``curve``, numbers of networks (None: all there are) to learn
     from in the random split of all kinds, the test set staying the same.
 
@@ -140,18 +143,18 @@ def plan_tasks(
     for seed in seeds:
         for protocol in protocols:
             splits = splits_of(protocol, labelled.items, seed)
-            tasks += [Task(protocol, name, seed, split) for name, split in splits.items()]
+            tasks += [StudyTask(protocol, name, seed, split) for name, split in splits.items()]
         if curve:
             name, whole = list(splits_of(RANDOM, labelled.items, seed).items())[-1]
             points = [whole if labels is None else whole.fewer(labels, seed) for labels in curve]
-            tasks += [Task(RANDOM, name, seed, split) for split in points]
+            tasks += [StudyTask(RANDOM, name, seed, split) for split in points]
     # The curve's last point may be the protocol's own split.
     return list({tuple(task.columns().values()): task for task in tasks}.values())
 
 
 def run_study(
-    labelled: Labelled[OperatorGraph],
-    tasks: Sequence[Task],
+    labelled: LabelledSet[OperatorGraph],
+    tasks: Sequence[StudyTask],
     makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]],
     journal: Journal,
     *,
@@ -182,7 +185,7 @@ def run_study(
 
 
 def steps_left(
-    tasks: Sequence[Task], makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]], journal: Journal
+    tasks: Sequence[StudyTask], makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]], journal: Journal
 ) -> int:
     """How often ``run_study`` will call ``progress``, unless a predictor fails."""
     done = {_key(row["trial"]) for row in journal.rows}
@@ -190,14 +193,14 @@ def steps_left(
     return sum(makers[name]().fit_steps for name in left)
 
 
-def data_digest(labelled: Labelled[OperatorGraph]) -> str:
+def data_digest(labelled: LabelledSet[OperatorGraph]) -> str:
     """Hash of graphs and labels: trials of other data are other trials."""
     digest = hashlib.sha256(np.ascontiguousarray(labelled.latency_s).tobytes())
     digest.update("".join(graph.id for graph in labelled.items).encode())
     return digest.hexdigest()[:16]
 
 
-def _trials(tasks: Sequence[Task], makers: Mapping[str, Any]) -> Iterator[tuple[Task, str]]:
+def _trials(tasks: Sequence[StudyTask], makers: Mapping[str, Any]) -> Iterator[tuple[StudyTask, str]]:
     return ((task, name) for task in tasks for name in makers)
 
 
@@ -207,8 +210,8 @@ def _key(trial: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _outcome(
     predictor: Predictor[OperatorGraph],
-    labelled: Labelled[OperatorGraph],
-    task: Task,
+    labelled: LabelledSet[OperatorGraph],
+    task: StudyTask,
     progress: Callable[[str], None] | None,
 ) -> dict[str, Any]:
     """What a trial found, as JSON."""
@@ -230,7 +233,7 @@ def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _frame(labelled: Labelled[OperatorGraph], task: Task, row: Mapping[str, Any]) -> pd.DataFrame:
+def _frame(labelled: LabelledSet[OperatorGraph], task: StudyTask, row: Mapping[str, Any]) -> pd.DataFrame:
     graphs, latency_s = labelled.take(task.rows.test)
     columns = {"graph_id": [graph.id for graph in graphs], "kind": [graph.kind for graph in graphs]}
     answers = {name: np.array(row[name], dtype=np.float64) for name in ("predicted_s", "low_s", "high_s")}

@@ -14,7 +14,7 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Examples
 from slotool.predictors.features.domain import Domain
-from slotool.predictors.labels import Labelled, Setting, facts_of
+from slotool.predictors.labels import LabelledSet, Setting, facts_of
 from slotool.predictors.settings.predictor import SettingsPredictor
 from slotool.predictors.trained.artifact import KIND, SCORES, TrainedPredictor
 from slotool.predictors.trained.bounds import Bounds
@@ -50,7 +50,7 @@ MIN_KINDS = 4
 
 def adapt(
     base: TrainedPredictor[OperatorGraph],
-    labelled: Labelled[OperatorGraph],
+    labelled: LabelledSet[OperatorGraph],
     seed: int = 0,
     groups: Sequence[str] | None = None,
     advance: Callable[[], object] = lambda: None,
@@ -121,7 +121,7 @@ class AdaptationRun:
 
     base: TrainedPredictor[OperatorGraph]
     adapted: TrainedPredictor[OperatorGraph]
-    labelled: Labelled[OperatorGraph]
+    labelled: LabelledSet[OperatorGraph]
     chosen: np.ndarray
     held_out: HeldOut
     best: str
@@ -132,7 +132,7 @@ class AdaptationRun:
     units: str | None = None
 
     @property
-    def learnt(self) -> Labelled[OperatorGraph]:
+    def learnt(self) -> LabelledSet[OperatorGraph]:
         """The labels that were chosen, in the order of ``held_out``."""
         return self.labelled.only(self.chosen)
 
@@ -255,7 +255,7 @@ class AdaptationRun:
 
 def adapt_and_score(
     base: TrainedPredictor[OperatorGraph],
-    labelled: Labelled[OperatorGraph],
+    labelled: LabelledSet[OperatorGraph],
     samples: int | None = None,
     seed: int = 0,
     *,
@@ -296,7 +296,7 @@ def adapt_and_score(
 
 
 def _doubtful(
-    base: TrainedPredictor[OperatorGraph], own: Labelled[OperatorGraph], held_out: HeldOut, seed: int
+    base: TrainedPredictor[OperatorGraph], own: LabelledSet[OperatorGraph], held_out: HeldOut, seed: int
 ) -> tuple[OddLabel, tuple[TrainedPredictor[OperatorGraph], HeldOut, str]] | None:
     """The label that the others contradict, by ``held_out`` of all, and what adapting leaves without it."""
     row = furthest(held_out) if len(own) <= MAX_LEFT_OUT_ALONE else None
@@ -310,7 +310,7 @@ def _doubtful(
 
 def _on_others(
     base: TrainedPredictor[OperatorGraph],
-    labelled: Labelled[OperatorGraph],
+    labelled: LabelledSet[OperatorGraph],
     chosen: np.ndarray,
     others: np.ndarray,
     adapted: TrainedPredictor[OperatorGraph],

@@ -11,7 +11,7 @@ from slotool.machine import machine_id
 from slotool.profiling.backends import backend_class
 from slotool.profiling.out_of_memory import OUT_OF_MEMORY
 from slotool.profiling.plan import Item, Settings
-from slotool.profiling.process import WorkerProcess
+from slotool.profiling.process import MeasuringWorker
 from slotool.profiling.rows import judged
 from slotool.profiling.subjects import Subject
 from slotool.tables.latency import MEASURED_COLUMNS
@@ -56,10 +56,10 @@ class Measurer(ABC):
         needed, limit = settings.needed_bytes(item) / 2**30, settings.limit_bytes / 2**30
         return {"status": "skipped", "reason": f"needs about {needed:.2f} GiB{of_device}, the limit is {limit:.2f} GiB"}
 
-    def start(self, backend: str, cores: Sequence[int]) -> WorkerProcess:
+    def start(self, backend: str, cores: Sequence[int]) -> MeasuringWorker:
         """A fresh worker bound to these cores."""
         settings = self.settings
-        return WorkerProcess(
+        return MeasuringWorker(
             backend=backend,
             device=settings.device,
             threads=settings.threads,

@@ -7,7 +7,7 @@ from typing import Any
 from slotool.errors import WorkerError
 from slotool.profiling.measurers.base import TRIES, Measurer, request_for
 from slotool.profiling.plan import Item, Settings
-from slotool.profiling.process import WorkerHung, WorkerProcess
+from slotool.profiling.process import MeasuringWorker, WorkerHung
 
 
 class SoloMeasurer(Measurer):
@@ -16,7 +16,7 @@ class SoloMeasurer(Measurer):
     def __init__(self, settings: Settings):
         super().__init__(settings)
         self._cores = settings.cores_of()[0]
-        self._workers: dict[str, WorkerProcess] = {}
+        self._workers: dict[str, MeasuringWorker] = {}
 
     def rows(self, item: Item) -> list[dict[str, Any]]:
         return [self.row(item, 0, self._cores, self.too_big(item) or self._measured(item))]
@@ -44,7 +44,7 @@ class SoloMeasurer(Measurer):
                 return answer
         return {"status": "failed", "reason": death}
 
-    def _worker(self, backend: str) -> WorkerProcess:
+    def _worker(self, backend: str) -> MeasuringWorker:
         if backend not in self._workers:
             self._workers[backend] = self.start(backend, self._cores)
         return self._workers[backend]

@@ -10,20 +10,20 @@ from typing import Any
 from slotool.errors import WorkerError
 from slotool.profiling.measurers.colocated import ColocatedMeasurer, Key
 from slotool.profiling.plan import Settings
-from slotool.profiling.process import START_TIMEOUT_S, WorkerProcess
+from slotool.profiling.process import START_TIMEOUT_S, MeasuringWorker
 from slotool.profiling.subjects import Subject
 
 
 class SharedWorker:
     """A worker that several seats ask; an answer goes to the seat that it names."""
 
-    def __init__(self, worker: WorkerProcess, backend: str, cores: Sequence[int]):
+    def __init__(self, worker: MeasuringWorker, backend: str, cores: Sequence[int]):
         self.worker, self.backend, self.cores = worker, backend, cores
         self.numbers = count()
         self._answers: dict[int, deque[dict[str, Any]]] = defaultdict(deque)
 
     def receive(self, seat: int, timeout_s: float) -> dict[str, Any]:
-        """The next answer to this seat. Raises as ``WorkerProcess.receive`` does."""
+        """The next answer to this seat. Raises as ``MeasuringWorker.receive`` does."""
         while not self._answers[seat]:
             answer = self.worker.receive(timeout_s)
             self._answers[int(answer.pop("seat"))].append(answer)
@@ -31,7 +31,7 @@ class SharedWorker:
 
 
 class Seat:
-    """A place in a shared worker, used as a ``WorkerProcess`` of its own is."""
+    """A place in a shared worker, used as a ``MeasuringWorker`` of its own is."""
 
     def __init__(self, shared: SharedWorker, cores: Sequence[int]):
         self._shared, self._cores, self._number = shared, list(cores), next(shared.numbers)

@@ -17,7 +17,7 @@ from slotool.rules.generate.base import Problem
 from slotool.rules.generate.candidates import quantiles
 from slotool.rules.generate.certified import FIT_SHARE, LEARN_SHARE, ROUNDS, Certified
 from slotool.rules.generate.generator import largest_error, method_class, usable_policies
-from slotool.rules.generate.search import MAX_GRID, MAX_KINDS, Examples
+from slotool.rules.generate.search import MAX_GRID, MAX_KINDS, ExampleSet
 from slotool.rules.policies.cascades import ANSWERS, MAX_STEPS, Cascade
 from slotool.rules.policies.routing import OSFA, PAIRS
 from slotool.tables import OutcomeTable
@@ -113,7 +113,7 @@ class _Cascades:
 
         outcomes = self._sample.outcomes
         error, sure = outcomes.matrix("error"), outcomes.matrix("confidence")
-        examples = Examples(
+        examples = ExampleSet(
             error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), np.zeros_like(error), None, self._sample.best
         )
         grids = [quantiles(sure[:, at], self._grid(length)) for at in range(length - 1)]

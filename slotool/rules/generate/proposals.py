@@ -14,7 +14,7 @@ import numpy as np
 
 from slotool.rules.generate.base import Problem
 from slotool.rules.generate.candidates import Candidates
-from slotool.rules.generate.search import Examples, Path, paths
+from slotool.rules.generate.search import ExampleSet, Path, paths
 from slotool.rules.generate.signals import Signals, calibrated
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Worth
 from slotool.rules.policies.routing import OSFA, PAIRS, RoutingPolicy
@@ -154,7 +154,7 @@ def _cascades(
     outcomes, names = problem.outcomes, problem.outcomes.versions
     error, sure = outcomes.matrix("error") / problem.max_error, outcomes.matrix("confidence")
     worth = [calibrated(sure[fit, v], 1.0 - error[fit, v]) for v in range(len(names))]
-    examples = Examples(
+    examples = ExampleSet(
         error[learn],
         outcomes.matrix("latency_s")[learn],
         outcomes.matrix("cost")[learn],
@@ -172,7 +172,7 @@ def _cascades(
 
 
 def _shares(of: np.ndarray, groups: int) -> np.ndarray:
-    """As ``Examples.shares``."""
+    """As ``ExampleSet.shares``."""
     inside = of[:, None] == np.arange(groups)
     return np.asarray(inside * (len(of) / np.maximum(1, inside.sum(axis=0))))
 

@@ -45,7 +45,7 @@ Grids = dict[tuple[int, ...], list[tuple[Signal, np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True)
-class Examples:
+class ExampleSet:
     """What is known of the examples searched over: float64 [examples, versions] each but ``labels`` (integers, None
     where unknown). ``worth``: how likely each answer is right; ``best``: the version others are compared with.
     ``shares``: float64 [examples, groups], one over the share of a group for those in it, else 0."""
@@ -94,7 +94,7 @@ class Path:
 
 
 def paths(
-    examples: Examples,
+    examples: ExampleSet,
     signals: Callable[[tuple[int, ...], int], Sequence[Signal]],
     answers: Sequence[str],
     thresholds: int,
@@ -126,7 +126,9 @@ def _grid(signal: Signal, count: int) -> tuple[np.ndarray, np.ndarray]:
     return thresholds, np.where(np.isnan(signal.values), 0, reached)
 
 
-def _paths_after(examples: Examples, order: tuple[int, ...], grids: Grids, answers: Sequence[str]) -> list[list[Path]]:
+def _paths_after(
+    examples: ExampleSet, order: tuple[int, ...], grids: Grids, answers: Sequence[str]
+) -> list[list[Path]]:
     """The paths of all orders of one version more that begin with ``order``: a list for each kind of signal."""
     from slotool.rules.generate.search_kernels import cascade_means
 
