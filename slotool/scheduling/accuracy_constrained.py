@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotool.scheduling.edf import EdfQueue, WorkerState
+from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
@@ -19,18 +19,13 @@ class AccuracyConstrained(Policy):
     Source: slo-aware-neural-networks, §2.2, Eq. 2.
     """
 
-    decides_alone = True
-
     def __init__(self, space: ControlSpace):
         self._space = space
         self.points = space.points
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
-        return None if query is None else self.decide_alone(now_us, query, queue)
-
-    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
-        if query.min_accuracy is None:
+        if query is None or query.min_accuracy is None:
             return None
         expected = {point: self._expected(query, point) for point in self.points}
         known = {point: accuracy for point, accuracy in expected.items() if accuracy is not None}

@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping
 
 from slotool.errors import InputError
-from slotool.scheduling.edf import EdfQueue, WorkerState
+from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.latency_constrained import LatencyConstrained
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
-from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
@@ -63,8 +62,6 @@ class InterferenceAware(Policy):
     ``spaces``: by β, one for each that the estimator may return. Source: slo-aware-neural-networks, §2.3 and §3.2.
     """
 
-    decides_alone = True
-
     def __init__(self, spaces: Mapping[int, ControlSpace], estimator: CoRunnerEstimator):
         self._policies = {co_runners: LatencyConstrained(space) for co_runners, space in spaces.items()}
         if estimator.co_runners not in self._policies:
@@ -74,9 +71,6 @@ class InterferenceAware(Policy):
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         return self._policies[self.estimator.co_runners].decide(now_us, queue)
-
-    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
-        return self._policies[self.estimator.co_runners].decide_alone(now_us, query, workers)
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
         return self._policies[self.estimator.co_runners].planned_us(point, examples)

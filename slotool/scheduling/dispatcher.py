@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -121,70 +121,6 @@ class Dispatcher:
             else:
                 return self._begin(worker, decision, now_us), dropped
         return None, dropped
-
-    def begin_alone(self, query: Query, now_us: float) -> Batch | Drop:
-        """What ``arrive`` and then ``next_batch`` do with a query that comes while no other waits and a worker is idle:
-        the same, and sooner where the policy decides without the queue."""
-        policy = self.policy
-        if not policy.decides_alone:
-            self.arrive(query)
-            batch, dropped = self.next_batch(now_us)
-            return dropped[0] if batch is None else batch
-        self.queue.note_arrival(query)
-        if query.deadline_us <= now_us:
-            return self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed")
-        worker = self.workers.idle()
-        assert worker is not None
-        decision = self._decided(policy.decide_alone, now_us, query, self.workers)
-        if not isinstance(decision, Decision):
-            return self._undecided(query, decision)
-        if (late := self._too_late(query, decision.point, now_us)) is not None:
-            return late
-        batch = Batch(
-            worker, [query], decision, now_us, self._second(worker, decision),
-            self.planned_us(decision.point, query.examples),
-        )  # fmt: skip
-        self.workers.begins(batch)
-        return batch
-
-    def decide_alone(self, query: Query, now_us: float) -> tuple[int, Decision] | None:
-        """The worker and the decision of ``begin_alone`` where it begins a call on that worker only, and by the policy
-        alone; None otherwise. Nothing changes: ``answered_alone`` says that the call was made and has ended."""
-        policy, worker = self.policy, self.workers.idle()
-        if worker is None or not policy.decides_alone or query.deadline_us <= now_us:
-            return None
-        try:
-            decision = policy.decide_alone(now_us, query, self.workers)
-        except Exception:
-            return None  # ``begin_alone`` says why
-        if not isinstance(decision, Decision) or decision.concurrent:
-            return None
-        return None if self._needs_us(query, decision.point) > query.slack_us(now_us) else (worker, decision)
-
-    def answered_alone(self, query: Query, worker: int, now_us: float) -> None:
-        """A call decided by ``decide_alone`` has ended with an answer; nothing else has happened since."""
-        self.queue.note_arrival(query)
-        self.workers.becomes_idle(worker, now_us)
-        self.outcomes[RequestOutcome.IN_TIME if now_us <= query.deadline_us else RequestOutcome.LATE] += 1
-
-    def decide_alike(self, query: Query, now_us: float) -> tuple[int, Decision] | None:
-        """Return the worker and the decision of the batch that ``query`` begins with others like it, which came later,
-        where the policy decides without the queue; None where none would join, and otherwise as ``decide_alone``.
-        ``answered_alike`` notes that the call was made and has ended."""
-        decided = self.decide_alone(query, now_us)
-        if decided is None or not self._serves(decided[1].point, query):
-            return None
-        return decided[0], self._decision_for(query, decided[1])
-
-    def answered_alike(self, first: Query, arrivals_us: Sequence[float], worker: int, now_us: float) -> None:
-        """Note that a call decided by ``decide_alike`` for ``first`` has ended with answers to queries that came at
-        these instants."""
-        self.queue.note_arrivals(arrivals_us)
-        self.workers.becomes_idle(worker, now_us)
-        slack_us = first.slack_us(first.arrival_us)
-        late = sum(now_us > arrival_us + slack_us for arrival_us in arrivals_us)
-        self.outcomes[RequestOutcome.LATE] += late
-        self.outcomes[RequestOutcome.IN_TIME] += len(arrivals_us) - late
 
     def finished(self, worker: int, now_us: float) -> Batch:
         """The answers of ``worker`` are there; it is idle again. The batch they are of."""

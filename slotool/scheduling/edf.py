@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -96,14 +96,6 @@ class EdfQueue:
             self._examples.add(query)
         if not returning:
             self._arrivals.unread_us.append(query.arrival_us)
-
-    def note_arrival(self, query: Query) -> None:
-        """``query`` has come, and is served without having been here."""
-        self._arrivals.unread_us.append(query.arrival_us)
-
-    def note_arrivals(self, arrivals_us: Sequence[float]) -> None:
-        """The same of several."""
-        self._arrivals.unread_us.extend(arrivals_us)
 
     def peek(self) -> Query | None:
         """The most urgent query, left where it is; None when the queue is empty."""

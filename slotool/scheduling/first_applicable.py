@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.scheduling.accuracy_constrained import AccuracyConstrained
 from slotool.scheduling.co_runners import InterferenceAware
-from slotool.scheduling.edf import EdfQueue, WorkerState
+from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.fixed import FixedPoint
 from slotool.scheduling.latency_constrained import LatencyConstrained
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
@@ -28,20 +28,12 @@ class FirstApplicable(Policy):
             tuple(policy for policy in self._policies if getattr(type(policy), method) is not getattr(Policy, method))
             for method in ("shed_candidate", "planned_us", "observe", "own_point")
         )
-        self.decides_alone = not self._shedding and all(policy.decides_alone for policy in self._policies)
         sharing = [policy for policy in self._policies if type(policy).serves is not Policy.serves]
         self._sharing = {point: [policy for policy in sharing if point in policy.points] for point in self.points}
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         for policy in self._policies:
             answer = policy.decide(now_us, queue)
-            if answer is not None:
-                return answer
-        return None
-
-    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
-        for policy in self._policies:
-            answer = policy.decide_alone(now_us, query, workers)
             if answer is not None:
                 return answer
         return None

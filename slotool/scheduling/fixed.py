@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slotool.scheduling.edf import EdfQueue, WorkerState
+from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
@@ -24,8 +24,6 @@ class FixedPoint(Policy):
     Raises ``InputError`` when the space does not hold the point.
     """
 
-    decides_alone = True
-
     def __init__(self, space: ControlSpace, point: OperatingPoint | None = None):
         self._example_us = math.inf
         self._space = space
@@ -36,9 +34,8 @@ class FixedPoint(Policy):
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
-        return None if query is None else self.decide_alone(now_us, query, queue)
-
-    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
+        if query is None:
+            return None
         slack_us = query.slack_us(now_us)
         if math.isfinite(slack_us) and not self._space.fits(self._point, query.examples, slack_us):
             return CannotMeet(self._space.too_slow(self.points, query.examples, slack_us))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slotool.scheduling.edf import EdfQueue, WorkerState
+from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
@@ -19,18 +19,13 @@ class LatencyConstrained(Policy):
     latency is known. Source: slo-aware-neural-networks, §2.3, Eq. 3; queueing time is part of the slack.
     """
 
-    decides_alone = True
-
     def __init__(self, space: ControlSpace):
         self._space = space
         self.points = tuple(point for point in space.points if space.latency_us(point) is not None)
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
-        return None if query is None else self.decide_alone(now_us, query, queue)
-
-    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
-        if math.isinf(query.deadline_us) or not self.points:
+        if query is None or math.isinf(query.deadline_us) or not self.points:
             return None
         slack_us = query.slack_us(now_us)
         fitting = [point for point in self.points if self._space.fits(point, query.examples, slack_us)]

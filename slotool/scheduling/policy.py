@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from slotool.scheduling.edf import EdfQueue, WorkerState
+from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.query import Query
 from slotool.tables import OperatingPoint
 
@@ -44,13 +44,6 @@ class Policy(ABC):
 
     points: tuple[OperatingPoint, ...]
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        # What a base class decides alone is not what this one decides.
-        own = cls.__dict__
-        if ("decide" in own or "shed_candidate" in own) and "decide_alone" not in own:
-            cls.decides_alone = False
-
     @abstractmethod
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         """The answer for ``queue.peek()`` at the instant ``now_us``.
@@ -59,16 +52,6 @@ class Policy(ABC):
         is about. ``CannotMeet``: it has, and no point will do. Where latencies are known, a ``Decision`` finishes
         by the deadline if it is acted on at once.
         """
-
-    # Whether ``decide_alone`` may be asked: what others wait for makes no difference to the answer.
-    decides_alone: bool = False
-
-    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
-        """What ``decide`` answers for a queue of ``workers`` in which ``query`` waits and no other.
-
-        Asked only where ``decides_alone``, and where no query waits: then it saves the way through the queue.
-        """
-        raise NotImplementedError(f"{type(self).__name__} decides by the queue")
 
     def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
         """The query to shed, when not all can be in time and some have a higher priority; None: none.

@@ -112,8 +112,6 @@ class ToleranceTiers(Policy):
     the other: the same answers, later. Source: tolerance-tiers, §IV.
     """
 
-    decides_alone = True
-
     def __init__(self, rules: RuleSet, space: ControlSpace):
         self._rules, self._space = rules, space
         self._best = OperatingPoint.of(policy="osfa", version=rules.best_version)
@@ -133,7 +131,7 @@ class ToleranceTiers(Policy):
         query = queue.peek()
         if query is None:
             return None
-        decision = self.decide_alone(now_us, query, queue)
+        decision = self._of_tier(now_us, query, queue)
         if len(queue) == 1 or not isinstance(decision, Decision):
             return decision
         room = self._calls_of(decision.point).room(query.slack_us(now_us))
@@ -141,7 +139,8 @@ class ToleranceTiers(Policy):
             return lost
         return decision._replace(batch_size=max(room, query.examples))
 
-    def decide_alone(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
+    def _of_tier(self, now_us: float, query: Query, workers: WorkerState) -> Decision | CannotMeet | None:
+        """Return the decision for ``query`` where no other waits."""
         if query.tolerance is None:
             return None
         slack_us = query.slack_us(now_us)

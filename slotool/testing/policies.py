@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from slotool.scheduling.dispatcher import Dispatcher
 from slotool.scheduling.edf import EdfQueue, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
@@ -102,22 +101,6 @@ class PolicyConformance:
         queries = demanding_queries()
         urgent = min(queries, key=lambda query: query.urgency)
         assert policy.decide(NOW_US, queue_of(*queries)) == policy.decide(NOW_US, queue_of(urgent))
-
-    def test_a_query_that_is_alone_is_decided_as_by_the_queue(self) -> None:
-        space = three_versions()
-        for workers in (1, 2):
-            alone, queued = (Dispatcher(self.make(space), workers) for _ in range(2))
-            for query in demanding_queries():
-                queued.arrive(query)
-                batch, dropped = queued.next_batch(NOW_US)
-                assert alone.begin_alone(query, NOW_US) == (dropped[0] if batch is None else batch), query
-                assert alone.running == queued.running
-                if batch is not None:
-                    for state in (alone, queued):
-                        for worker in list(state.running):
-                            state.ended(worker, NOW_US)
-            assert alone.outcomes == queued.outcomes
-            assert alone.queue.arrived_us.tolist() == queued.queue.arrived_us.tolist()
 
     def test_the_clock_has_no_origin(self) -> None:
         policy = self.make(three_versions())

@@ -128,70 +128,6 @@ def test_a_batch_of_a_dead_worker_is_served_by_another() -> None:
         state.finished(1, 0.0)
 
 
-class Doubled(FixedPoint):
-    """A policy that says nothing of queries that are alone, derived from one that does."""
-
-    def decide(self, now_us: float, queue: EdfQueue) -> Any:
-        return super().decide(now_us, queue)._replace(batch_size=2 * len(queue))
-
-
-class Broken(FixedPoint):
-    def decide_alone(self, now_us: float, query: Query, workers: Any) -> Any:
-        raise ValueError("no idea")
-
-
-def tiers(space: Any) -> FirstApplicable:
-    point = OperatingPoint.of(policy="conc", first="small", second="large", threshold=0.8)
-    rule = Rule("tier", "response-time", 0.1, point, 0.0, 0.1, 1e-3, 1e-3)
-    return by_demand(space, RuleSet("certified", 0.999, "relative", "large", 0.02, 1_000, "0" * 64, (rule,)))
-
-
-@given(
-    st.lists(st.tuples(queries, st.sampled_from([None, None, 0.0, 0.05, 0.2]), st.sampled_from([0.0, 30.0, 700.0])),
-             min_size=1, max_size=25),
-    st.sampled_from([tiers, FixedPoint, Doubled, Broken, SlackFit, ValueIteration]),
-    st.sampled_from([1, 2, 3]),
-    st.booleans(),
-)  # fmt: skip
-@settings(max_examples=60, deadline=None)
-def test_a_query_alone_is_served_as_by_the_queue(steps: list, make: Any, count: int, ensembles: bool) -> None:
-    """Whatever came before it, on workers of which some are busy or dead."""
-    space = three_versions()
-    alone, queued = (
-        Dispatcher(make(space), Workers(count, runs_ensemble_calls=ensembles)) for _ in range(2)
-    )  # fmt: skip
-    now_us = 0.0
-    for number, (drawn, tolerance, passes_us) in enumerate(steps):
-        now_us += passes_us
-        asked = Query(
-            str(number), now_us - 5.0, now_us + drawn.deadline_us - 60.0, tolerance,
-            min_accuracy=None if tolerance is not None else drawn.min_accuracy, priority=drawn.priority,
-            examples=drawn.examples,
-        )  # fmt: skip
-        if alone.workers.idle() is None:
-            for state in (alone, queued):
-                for worker in list(state.running):
-                    state.ended(worker, now_us)
-        queued.arrive(asked)
-        batch, dropped = queued.next_batch(now_us)
-        decided = alone.decide_alone(asked, now_us)
-        assert alone.begin_alone(asked, now_us) == (dropped[0] if batch is None else batch)
-        by_itself = alone.policy.decides_alone and batch is not None and not batch.decision.concurrent
-        assert decided == ((batch.worker, batch.decision) if by_itself and batch is not None else None)
-        assert (alone.running, alone.outcomes) == (queued.running, queued.outcomes)
-        assert alone.workers.free_us.tolist() == queued.workers.free_us.tolist()
-        assert alone.queue.arrived_us.tolist() == queued.queue.arrived_us.tolist()
-        assert len(alone.queue) == len(queued.queue) == 0
-
-
-def test_a_derived_policy_is_not_decided_by_its_base() -> None:
-    state = Dispatcher(Doubled(three_versions()))
-    begun: Any = state.begin_alone(Query("q", 0.0), 0.0)
-    assert begun.decision.batch_size == 2
-    assert not Doubled.decides_alone
-    assert FixedPoint.decides_alone
-
-
 def conc(workers: int | Workers) -> Dispatcher:
     """A service whose only tier is a Conc ensemble of versions with latencies of single examples: no call is shared."""
     point = OperatingPoint.of(policy="conc", first="small", second="large", threshold=0.8)
@@ -466,12 +402,15 @@ def test_an_estimate_that_rules_out_all_queries_is_tried_again() -> None:
     """A stall must not make a service refuse all later requests: nothing would show that it is over."""
     state, point = Dispatcher(FixedPoint(ControlSpace([GRID.points[0]])), 1), GRID.points[0]
     state.observe(point, 1, 1e6)
+    batch: Batch | None = None
     for number in range(1_000):
-        decided = state.begin_alone(Query(str(number), 0.0, 5e4), 0.0)
-        if isinstance(decided, Batch):
+        state.arrive(Query(str(number), 0.0, 5e4))
+        batch, _ = state.next_batch(0.0)
+        if batch is not None:
             break
-    assert isinstance(decided, Batch)
-    state.finished(decided.worker, 6e3)
+    assert batch is not None
+    state.finished(batch.worker, 6e3)
     for _ in range(50):
         state.observe(point, 1, 6e3)
-    assert isinstance(state.begin_alone(Query("next", 1e4, 1e4 + 5e4), 1e4), Batch)
+    state.arrive(Query("next", 1e4, 1e4 + 5e4))
+    assert state.next_batch(1e4)[0] is not None
