@@ -24,9 +24,9 @@ from slotool.rules.policies.conditions.sure import Sure
 from slotool.rules.policies.conditions.sure_by_label import SureByLabel
 from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
+from slotool.serving.calls import EnsembleCall
 from slotool.serving.cascade_run import cascade_run
 from slotool.serving.ensemble import EnsemblePlan
-from slotool.serving.ensemble_call import EnsembleCall
 from slotool.serving.outputs import Scores, combined
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import queue_of

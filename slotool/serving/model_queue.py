@@ -11,7 +11,6 @@ from slotool.scheduling import Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.scheduling.policy_failure import PolicyFailure
 from slotool.serving import rejections
-from slotool.serving.fault import FaultCheck
 from slotool.serving.metrics import Metrics
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import Request
@@ -42,7 +41,6 @@ class ModelQueue:
         # Methods of its policy whose failure was said.
         self._failing: set[str] = set()
         self.pending: dict[str, Request] = {}
-        self.fault_check = FaultCheck(now_us)
         # It takes no further requests, and goes once those that it has are answered.
         self.is_closing = False
         # Calls that began before this were computed by another model than ``served``.
@@ -52,7 +50,6 @@ class ModelQueue:
         """From the next dispatch on, choose by another policy, and be another model where ``served`` has one."""
         if served.model is not self.served.model:
             self.changed_us = self._now_us()
-            self.fault_check = FaultCheck(self._now_us)
         if served.policy is not self.served.policy:
             self._failing.clear()
         self.served, self.dispatcher.policy = served, served.policy

@@ -82,7 +82,7 @@ class PooledRouter:
                     default_deadline_us=default_deadline_us,
                     events=PoolEvents(events, pool.name),
                 )
-                router.results.loss_listener = partial(self._worker_lost, router)
+                router.listen_to_losses(partial(self._worker_lost, router))
                 router.alive_elsewhere = self.alive
                 router.models_listener = self._models_changed
                 self._routers.append(router)

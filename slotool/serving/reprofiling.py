@@ -29,7 +29,7 @@ class Reprofiling:
         self._watches: dict[str, LatencyWatch] = {}
         self._spaces: dict[str, ControlSpace] = {}
         self._reloads, self._others = settings.reloads, OtherWork()
-        router.results.call_listener = self.observe
+        router.listen_to_calls(self.observe)
 
     def observe(self, model: str, point: OperatingPoint, examples: int, took_us: float, now_us: float) -> None:
         """A call of ``model`` has ended."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,15 @@ from slotool.serving.engines import InferenceEngine, InlineInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
-from slotool.serving.model_exchange import ModelExchange, hand_over
 from slotool.serving.model_queue import DefaultDeadline, ModelQueue
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Request, answer_of
 from slotool.serving.request_options import RequestOptions, with_objective
 from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
 
+# How long a model that is served no more may take for the requests that it has, and how often that is looked at.
+DRAIN_S, DRAINED_LOOK_S = 30.0, 0.02
 # Random bytes of an id, and ids drawn at a time.
 ID_BYTES, IDS_AT_ONCE = 12, 1_024
 
@@ -95,8 +98,6 @@ class Router:
             events=self.events,
             now_us=clock_us,
         )
-        self.results = self._dispatch_loop.results
-        self._exchange = ModelExchange(self.engine, self._queues, clock_us, self._new_queue, self._models_changed)
         self._ended: Rejection | None = None
         self._is_draining = False
         # Requests that have come, whatever became of them.
@@ -118,9 +119,17 @@ class Router:
         model_queue = self._queues.get(name)
         return None if model_queue is None or model_queue.is_closing else model_queue.served
 
+    def listen_to_calls(self, listener: Callable[[str, OperatingPoint, int, float, float], None]) -> None:
+        """Call ``listener`` with every call: model, point, examples, µs it took, and the instant it ended."""
+        self._dispatch_loop.call_listener = listener
+
+    def listen_to_losses(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever a worker was lost, and what it computed waits again."""
+        self._dispatch_loop.loss_listener = listener
+
     def listen_to_batches(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever all requests of a call have their answers."""
-        self.results.batch_listener = listener
+        self._dispatch_loop.batch_listener = listener
 
     def waiting(self, model: str | None = None) -> int:
         """Requests in the queue of a model, by default in all."""
@@ -185,28 +194,63 @@ class Router:
         self._queues[served.name].replace(served)
 
     async def exchange(self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None) -> None:
-        """Serve these models in place of all others, as ``ModelExchange.run`` has it. ``workers``: how many from then
-        on, and the threads of each, where that changes too.
+        """From the next dispatch on, serve these models in place of all others; waiting requests stay in the queue, and
+        calls in progress are answered by the models they began on. A model that is missing takes no further requests
+        once the others are ready, and goes when those that it has are answered, after ``DRAIN_S`` at most.
 
-        Raises ``InputError`` or ``RunError`` when the engine cannot make them ready; then nothing has changed.
+        ``workers``: how many from then on, and the threads of each, where that changes too. Raises ``InputError`` or
+        ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
-        await self._exchange.run(models, workers)
+        finish = await self.stage(models, workers)
+        await finish()
 
-    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], Awaitable[None]]:
-        """The first half of ``exchange``, as ``ModelExchange.stage`` has it."""
-        return await self._exchange.stage(models)
+    async def stage(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
+    ) -> Callable[[], Awaitable[None]]:
+        """Have the engine make these models ready, the first half of ``exchange``; return the rest as a function."""
+        staging = self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers)
+        return partial(self._finish, models, workers, await staging)
+
+    async def _finish(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None, change_over: Callable[[], None]
+    ) -> None:
+        await self._drain([queue for name, queue in self._queues.items() if name not in models])
+        change_over()
+        for name, served in models.items():
+            if name in self._queues:
+                self._queues[name].replace(served)
+                if workers is not None:  # latencies of calls that began before are those of other threads
+                    self._queues[name].changed_us = self.now_us()
+            else:
+                self._queues[name] = self._new_queue(served)
+        for name in self._queues.keys() - models.keys():
+            del self._queues[name]
+        self._models_changed()
+
+    async def _drain(self, leaving: Sequence[ModelQueue]) -> None:
+        """Have these models answer what they have, and take no more."""
+        for model_queue in leaving:
+            model_queue.is_closing = True
+        if leaving:
+            self._models_changed()
+        until_us = self.now_us() + 1e6 * DRAIN_S
+        while any(queue.pending for queue in leaving) and self.now_us() < until_us:
+            await asyncio.sleep(DRAINED_LOOK_S)
+        for model_queue in leaving:
+            model_queue.end(rejections.no_longer_served(model_queue.served.name))
 
     def give_waiting_to(self, other: Router) -> None:
         """Have ``other``, which serves the same models, answer what waits here."""
         for name, model_queue in self._queues.items():
             if (heir := other._queues.get(name)) is not None and model_queue.dispatcher.queue:
-                hand_over(model_queue, heir, other._default_deadline)
+                for query in model_queue.hand_over(heir):
+                    other._default_deadline.begin(heir, query)
         other._dispatch_loop.wake_if_needed()
 
     def _worker_changed(self, worker: int, alive: bool) -> None:
         self._dispatch_loop.calls.worker_changed(worker, alive)
         if not alive:
-            self.results.loss_listener()
+            self._dispatch_loop.loss_listener()
 
     def _new_queue(self, served: ServedModel) -> ModelQueue:
         return ModelQueue(served, self._workers, self._no_worker, self.now_us, self.metrics)
