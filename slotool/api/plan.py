@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.inputs import FilePath
+from slotool.api.inputs import FilePath, devices_of, loaded, name_of
 from slotool.api.outputs import writes
-from slotool.api.plan_models import NO_FRONT_END, NO_RULES
-from slotool.api.plan_single import single_plan
-from slotool.api.plan_tiers import Tolerance
+from slotool.api.plan_demands import demands_of, why_none
+from slotool.api.plan_fleets import PlannedFleets
+from slotool.api.plan_interference import named_interference
+from slotool.api.plan_models import (
+    NO_FRONT_END,
+    NO_RULES,
+    PlannedModel,
+    models_by_name,
+    only_model,
+    require_files,
+    require_points,
+)  # fmt: skip
+from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.planned import Plan
 from slotool.api.progress import Reporting, reporter_of
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
+    from slotool.planning.planner import Planner
+    from slotool.planning.tiers import Tiers
     from slotool.rules import RuleSet
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
-# Of arguments that have no effect with models: why, where that is not of rules.
-_WHY_NOT = {"front_end_ms": NO_FRONT_END}
 # Tried where nobody names any.
 POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
 
@@ -78,7 +89,7 @@ def plan(
             ``latency`` and what else is its own: ``name``, ``artifact``, ``outcomes``, ``subject``, ``deadline_ms``,
             ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``interference``, ``data``. From
             ``deadline_ms`` on a model that leaves one out has what is given here for all. The promise of each model is
-            to hold with ``confidence``, and the plan, a ``SharedPlan``, says what a fleet for each model costs.
+            to hold with ``confidence``, and the plan says what a fleet for each model costs.
         deadline_ms: Deadline of every request, milliseconds; needed unless ``models`` state theirs.
         attainment: Least share of requests answered within it.
         min_accuracy: Least mean accuracy of these answers; 0: any.
@@ -130,55 +141,124 @@ def plan(
         AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
     """
+    from slotool.api.plan_verified import require_any_here
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.planning.planner import Planner
+
     out = None if out is None else Path(out)
+    _require_file_to_verify(verify_s, out)
+    shared = {
+        "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy, "arrivals": arrivals,
+        "rate": rate, "policies": policies, "data": data, "interference": interference,
+    }  # fmt: skip
+    own = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
+    if models is None:
+        require_alike(outcomes, rules, tolerance, objective, front_end_ms)
+        entries = {"": only_model({**shared, **own})}
+    else:
+        _refuse_with_models(own, {"rules": rules, "tolerance": tolerance, "objective": objective}, front_end_ms)
+        entries = models_by_name(models, shared)
+    reporter = reporter_of(progress)
+    if out is not None:
+        require_files(entries, rules)
+        refuse_existing(out, force)
+    if machine_cores is not None and all(entry.interference is None for entry in entries.values()):
+        raise ArgumentError("machine_cores", "it has no effect without interference")
+    tiers = None if rules is None else _tiers(rules, tolerance, objective, artifact)
+    demands = demands_of(
+        entries, tiers, prices or {}, confidence, machine_cores, front_end_ms, seed, reporter,
+        quantile=quantile, devices=devices_of(device),
+    )  # fmt: skip
+    if out is not None and tiers is None:
+        require_points(entries, demands)
+    if verify_s is not None:
+        require_any_here(list(demands[0].workers.values()), reporter)
+    planner = Planner(demands, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed)
+    if not planner.worker_types:
+        raise InputError(f"no worker serves all of the models, as their latency tables {why_none(demands)}")
+    facts = _facts(planner, entries, confidence, reserve_ms, seed, verify_s)
+    if models is None:
+        facts |= _facts_of_one(tiers, rules, device, tolerance)
+    search = PlannedFleets(planner, entries, reporter)
+    found = search.plan(facts, explain)
+    if not found.holds:
+        return found
+    search.note_sharing()
+    if plots is not None:
+        found = replace(found, plots=search.draw(Path(plots)))
+    return found if out is None else search.served(found, out, rules, verify_s)
+
+
+def _require_file_to_verify(verify_s: float | None, out: Path | None) -> None:
     if verify_s is not None and not verify_s > 0:
         raise ArgumentError("verify_s", "a time above 0 is expected, such as 20 s")
     if verify_s is not None and out is None:
         raise ArgumentError("out", "it is needed to verify the plan: what is served is the service file")
-    of_model: dict[str, Any] = {
-        "deadline_ms": deadline_ms, "attainment": attainment, "min_accuracy": min_accuracy,
-        "arrivals": arrivals, "rate": rate, "policies": policies, "data": data,
-        "interference": interference,
-    }  # fmt: skip
-    of_each: dict[str, Any] = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
-    of_all: dict[str, Any] = {
-        "confidence": confidence, "device": device, "prices": prices or {}, "reserve_ms": reserve_ms,
-        "max_workers": max_workers, "quantile": quantile, "machine_cores": machine_cores, "explain": explain,
-        "out": out, "plots": None if plots is None else Path(plots), "verify_s": verify_s, "seed": seed,
-        "force": force, "reporter": reporter_of(progress),
-    }  # fmt: skip
-    if models is not None:
-        unplanned = {
-            "rules": rules, "tolerance": tolerance, "objective": objective, "front_end_ms": front_end_ms or None,
-        }  # fmt: skip
-        return _of_models(models, of_model, of_each=of_each, unplanned=unplanned, **of_all)
-    return single_plan(
-        **of_model,
-        **of_each,
-        **of_all,
-        rules=rules,
-        tolerance=tolerance,
-        objective=objective,
-        front_end_ms=front_end_ms,
-    )
 
 
-def _of_models(
-    models: Sequence[Mapping[str, Any]],
-    left_out: Mapping[str, Any],
-    *,
-    of_each: Mapping[str, Any],
-    unplanned: Mapping[str, Any],
-    **settings: Any,
-) -> Plan:
-    """Of several models. Raises ``ArgumentError`` for what ``of_each`` of them states for itself, and what is not
-    planned of several."""
-    from slotool.api.plan_shared import shared_plan
-
-    for name, value in of_each.items():
+def _refuse_with_models(own: Mapping[str, Any], of_rules: Mapping[str, Any], front_end_ms: float) -> None:
+    """Raise ``ArgumentError`` for what each of several models states for itself, and what is not planned of several."""
+    for name, value in own.items():
         if value is not None:
             raise ArgumentError(name, "each of the models states its own; leave it out")
-    for name, value in unplanned.items():
+    for name, value in of_rules.items():
         if value is not None:
-            raise ArgumentError(name, f"it has no effect with models: {_WHY_NOT.get(name, NO_RULES)}")
-    return shared_plan(models, left_out=left_out, **settings)
+            raise ArgumentError(name, f"it has no effect with models: {NO_RULES}")
+    if front_end_ms:
+        raise ArgumentError("front_end_ms", f"it has no effect with models: {NO_FRONT_END}")
+
+
+def _tiers(rules: FilePath | RuleSet, tolerance: Tolerance, objective: str | None, artifact: FilePath | None) -> Tiers:
+    from slotool.elastic import ElasticModel, load_served
+    from slotool.planning.tiers import Tiers
+    from slotool.rules import RuleSet
+
+    rule_set = loaded(RuleSet, rules)
+    cancels = None
+    if artifact is not None:
+        # A call of a library's own model cannot be ended between two operators.
+        model = load_served(str(artifact), mapped=True)
+        cancels = type(model).set_cancellation_check is not ElasticModel.set_cancellation_check
+    return Tiers(rule_set, mixes(rule_set, tolerance, objective), tolerance is None, cancels)
+
+
+def _facts(
+    planner: Planner,
+    entries: Mapping[str, PlannedModel],
+    confidence: float,
+    reserve_ms: float,
+    seed: int,
+    verify_s: float | None,
+) -> dict[str, Any]:
+    """Facts of the plan; of several models a list of their ``promises``."""
+    promises = [
+        {
+            "model": name,
+            "subject": next(iter(planner.demands[name].workers.values())).profile.subject,
+            "deadline_ms": entry.deadline_ms,
+            "attainment": entry.attainment,
+            "min_accuracy": entry.min_accuracy,
+            "interference": named_interference(entry.interference),
+            "arrivals": f"{entry.rate:g} requests/s" if entry.arrivals is None else name_of(entry.arrivals),
+            "requests": len(planner.demands[name].arrival_s),
+            "rate_per_s": planner.alone[name].rate_per_s if name in planner.alone else 0.0,
+        }
+        for name, entry in entries.items()
+    ]
+    of_models: dict[str, Any] = {"promises": promises}
+    if "" in entries:
+        of_models = {key: value for key, value in promises[0].items() if key != "model"}
+    plan = {"confidence": confidence, "reserve_ms": reserve_ms, "seed": seed, "verify_s": verify_s}
+    return {**of_models, **plan, "requests": planner.requests}
+
+
+def _facts_of_one(
+    tiers: Tiers | None, rules: FilePath | RuleSet | None, device: str | None, tolerance: Tolerance
+) -> dict[str, Any]:
+    return {
+        "device": device,
+        "rules": None if rules is None else name_of(rules),
+        "best_version": None if tiers is None else tiers.rules.best_version,
+        "cancels": None if tiers is None else tiers.cancels,
+        "strictest": rules is not None and tolerance is None,
+    }

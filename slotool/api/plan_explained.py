@@ -11,7 +11,7 @@ from slotool.api.display import duration
 if TYPE_CHECKING:
     from slotool.planning.fleet import Fleet
     from slotool.planning.fleet_search import FleetSearch
-    from slotool.planning.shared import SharedFleet, SharedFleetSearch
+    from slotool.planning.planner import Planner
 
 # The latencies of the draw that confirmed the plan.
 CONFIRMED = 1
@@ -27,32 +27,34 @@ _BOUNDS = {
 }
 
 
-def why_not(search: FleetSearch, fleet: Fleet | None) -> dict[str, Any]:
-    """Explain what ``fleet`` misses; None where one worker is the least there is."""
-    from slotool.planning.explain import shortfall
-
+def why_not(planner: Planner, fleet: Fleet | None) -> dict[str, Any]:
+    """Explain what the only model misses on the workers of ``fleet``; None where one worker is the least there is."""
+    found = why_not_together(planner, fleet)
     if fleet is None:
-        return {"fewer": None, "sentences": ["one worker is the least there is"]}
-    result = search.run(fleet.pool, CONFIRMED, search.confirming)
-    found = asdict(shortfall(search, result, search.confirming))
-    fewer = {"replicas": fleet.replicas, "cost": fleet.cost, **found}
-    return {"fewer": fewer, "sentences": list(_sentences(fewer, search))}
+        return found
+    (only,) = found["fewer"].pop("models").values()
+    name = next(iter(fleet.pools))
+    prefix = f"{name}: " if name else ""
+    return {
+        "fewer": {**found["fewer"], **only},
+        "sentences": [sentence.removeprefix(prefix) for sentence in found["sentences"]],
+    }
 
 
-def why_not_shared(search: SharedFleetSearch, fleet: SharedFleet | None) -> dict[str, Any]:
+def why_not_together(planner: Planner, fleet: Fleet | None) -> dict[str, Any]:
     """Explain of each model what it misses on the workers of ``fleet``, which all models share."""
     from slotool.planning.explain import shortfall
 
     if fleet is None:
         return {"fewer": None, "sentences": ["one worker is the least there is"]}
-    traffic = search.confirming
-    results = search.results(fleet.pools, CONFIRMED, {name: traffic[name].arrival_s for name in fleet.pools})
-    models = {name: asdict(shortfall(search.alone[name], own, traffic[name])) for name, own in results.items()}
+    traffic = planner.confirming
+    results = planner.results(fleet.pools, CONFIRMED, traffic)
+    models = {name: asdict(shortfall(planner.alone[name], own, traffic[name])) for name, own in results.items()}
     sentences = [
-        f"{name}: {sentence}"
+        f"{name}: {sentence}" if name else sentence
         for name, own in models.items()
-        if own["misses"]
-        for sentence in _sentences({"replicas": fleet.replicas, **own}, search.alone[name])
+        if own["misses"] or planner.is_of_one
+        for sentence in _sentences({"replicas": fleet.replicas, **own}, planner.alone[name])
     ]
     return {"fewer": {"replicas": fleet.replicas, "cost": fleet.cost, "models": models}, "sentences": sentences}
 

@@ -129,7 +129,7 @@ def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:
     from slotool.planning.interference import Placement
     from slotool.planning.service_text import is_gpu
 
-    pool = fleet.pool
+    pool = fleet.pools[search.name]
     if is_gpu(pool.worker):
         return
     placement = search.placement or Placement(usable_cores(), {})
@@ -156,12 +156,6 @@ def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:
             "most: next to more it counts in proportion",
             True,
         )
-
-
-def with_raised_tables(search: FleetSearch, fleet: Fleet, out: Path) -> Fleet:
-    """``fleet`` with latency tables beside ``out`` where its workers share machines: a server then plans with what the
-    plan did."""
-    return replace(fleet, pool=with_raised_table(search, fleet.pool, out.with_name(f"{out.stem}-latency.parquet")))
 
 
 def with_raised_table(search: FleetSearch, pool: Pool, path: Path) -> Pool:

@@ -1,14 +1,18 @@
-"""The ``models`` of ``slotool.plan``: what each of several states of itself, its traffic and its promise."""
+"""Models of ``slotool.plan``: their tables, traffic and promises, stated for each or for all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
+
+if TYPE_CHECKING:
+    from slotool.planning.planner import Demand
 
 # Why a plan of several models has no tolerance tiers.
 NO_RULES = (
@@ -39,6 +43,26 @@ class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, k
     policies: str | list[str]
     interference: Any = None
     data: Any
+
+    @property
+    def tables(self) -> list[Any]:
+        """Latency tables, or their files."""
+        return list(self.latency) if isinstance(self.latency, list | tuple) else [self.latency]
+
+
+@contextmanager
+def of_model(name: str) -> Iterator[None]:
+    """Put the name of a model before its errors; a model that is planned alone has none."""
+    try:
+        yield
+    except ArgumentError as error:
+        if not name:
+            raise
+        raise ArgumentError("models", f"{name}: {error.argument.replace('_', '-')}: {error.problem}") from None
+    except InputError as error:
+        if not name:
+            raise
+        raise InputError(f"{name}: {error}") from error
 
 
 def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, Any]) -> dict[str, PlannedModel]:
@@ -74,15 +98,50 @@ def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, A
     return found
 
 
-def require_files(name: str, entry: PlannedModel) -> None:
-    """A service file names files, so that all it is made from has to be one."""
-    if entry.artifact is None or not Path(str(entry.artifact)).is_dir():
-        problem = "is missing" if entry.artifact is None else f"there is no folder {entry.artifact}"
-        raise ArgumentError("models", f"{name}: artifact: {problem}: the service file names what is to be served")
-    several = entry.latency if isinstance(entry.latency, list | tuple) else [entry.latency]
-    for key, given in (("latency", several), ("outcomes", [entry.outcomes])):
-        if not all(each is None or isinstance(each, str | Path) for each in given):
-            raise ArgumentError("models", f"{name}: {key}: a file is needed for out: the service file names it")
+def only_model(given: Mapping[str, Any]) -> PlannedModel:
+    """Return the only model of a plan, from the arguments of ``slotool.plan``."""
+    if given["latency"] is None:
+        raise ArgumentError("latency", "a latency table is expected, or several models")
+    if given["deadline_ms"] is None:
+        raise ArgumentError("deadline_ms", "it is needed: the promise is about it")
+    if (given["arrivals"] is None) == (given["rate"] is None):
+        raise ArgumentError("arrivals", "give either arrivals or a rate")
+    if given["rate"] is not None and not given["rate"] > 0:
+        raise ArgumentError("rate", f"{given['rate']:g} is not above 0")
+    return PlannedModel(**given)
+
+
+def require_files(entries: Mapping[str, PlannedModel], rules: Any = None) -> None:
+    """Raise ``ArgumentError`` for what is no file: a service file names all that it is made from."""
+    for model, entry in entries.items():
+        with of_model(model):
+            if entry.artifact is None:
+                raise ArgumentError("artifact", "is needed for out: the service file names what is to be served")
+            if not Path(str(entry.artifact)).is_dir():
+                raise ArgumentError("artifact", f"there is no folder {entry.artifact}; an artifact is expected")
+            for name, given in (("latency", entry.tables), ("outcomes", [entry.outcomes]), ("rules", [rules])):
+                if not all(each is None or isinstance(each, str | Path) for each in given):
+                    raise ArgumentError(name, "a file is needed for out: the service file names it")
+
+
+def require_points(entries: Mapping[str, PlannedModel], demands: Sequence[Demand]) -> None:
+    """Raise ``ArgumentError`` for a point of an artifact that a latency table lacks: it could not be served."""
+    from slotool.artifacts.bundle import MANIFEST
+    from slotool.elastic import load_served
+
+    for demand in demands:
+        artifact = Path(str(entries[demand.name].artifact))
+        if not (artifact / MANIFEST).is_file():  # the server says what it is
+            continue
+        points = load_served(str(artifact), mapped=True).points
+        for worker in demand.workers.values():
+            known = {point.key for point, _ in worker.profile.samples_us}
+            if lacking := [point.key for point in points if point.key not in known]:
+                raise ArgumentError(
+                    "latency",
+                    f"{worker.source} has no latencies of {', '.join(lacking)}, so that {artifact} could not be served "
+                    f"by it: slotool profile points {artifact}",
+                )
 
 
 def file_part(name: str, number: int) -> str:

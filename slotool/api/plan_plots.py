@@ -11,45 +11,33 @@ from slotool.api.plan_models import file_part
 from slotool.api.progress import Reporter
 
 if TYPE_CHECKING:
-    from slotool.planning.fleet import Found
+    from slotool.planning.fleet import Fleet, Found
     from slotool.planning.fleet_search import FleetSearch
+    from slotool.planning.planner import Planner
     from slotool.planning.promise import Promise
-    from slotool.planning.shared import SharedFleetSearch, SharedFound
     from slotool.reports.figure import Figure
 
 # Of a model that shares its workers, besides the plan's.
 MAX_POLICIES = 2
 
 
-def draw(
-    search: FleetSearch, found: Sequence[Found], policies: Sequence[str], folder: Path, reporter: Reporter
-) -> list[Path]:
-    """Draw fleets around the best one, and the promise."""
-    from slotool.reports.plots import save_plots
-    from slotool.reports.series.fleets import fleet_figures
-
-    name, rows = found[0].tried.pool.worker.profile.subject, _rows(search, found, policies, reporter)
-    return save_plots(fleet_figures(name, rows, found[0].tried.cost, _promised(search.promise)), folder)
-
-
-def draw_apart(
-    search: SharedFleetSearch, apart: Mapping[str, Sequence[Found]], folder: Path, reporter: Reporter
-) -> list[Path]:
-    """As ``draw``, of each model's own fleet."""
+def draw_apart(planner: Planner, apart: Mapping[str, Sequence[Found]], folder: Path, reporter: Reporter) -> list[Path]:
+    """Draw of each model fleets around its own best one, and the promise."""
     from slotool.reports.plots import save_plots
     from slotool.reports.series.fleets import fleet_figures
 
     figures: list[Figure] = []
     for number, (name, found) in enumerate(apart.items()):
-        own, policies = search.alone[name], list(search.demands[name].policies)
-        rows, cost = _rows(own, found, policies, reporter), found[0].tried.cost
-        figures += fleet_figures(name, rows, cost, _promised(own.promise), of=file_part(name, number))
+        chosen, search = found[0].tried, planner.alone[name]
+        rows = _rows(search, chosen, planner.demands[name].policies, reporter)
+        title, of = name or chosen.pool.worker.profile.subject, file_part(name, number) if name else ""
+        figures += fleet_figures(title, rows, chosen.cost, _promised(search.promise), of=of)
     return save_plots(figures, folder)
 
 
 def draw_shared(
-    search: SharedFleetSearch,
-    best: SharedFound,
+    planner: Planner,
+    best: Found,
     apart: Mapping[str, Sequence[Found]],
     folder: Path,
     reporter: Reporter,
@@ -64,7 +52,7 @@ def draw_shared(
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen.pools}
     with reporter.progress("fleets around the plan") as steps:
         for replicas in sizes_around(chosen.replicas):
-            fleet = search.served(chosen.pools, replicas, 1)
+            fleet = planner.served(chosen.pools, replicas, 1)
             for name, verdict in fleet.verdicts.items():
                 rows[name].append({"policy": chosen.pools[name].policy, "cost": fleet.cost, **asdict(verdict)})
             steps.advance()
@@ -72,30 +60,24 @@ def draw_shared(
             own = [found.tried.pool for found in apart[name] if found.tried.pool.worker.name == pool.worker.name]
             for other in [each for each in own if each.policy != pool.policy][:MAX_POLICIES]:
                 for replicas in sizes_around(chosen.replicas):
-                    fleet = search.served({**chosen.pools, name: other}, replicas, 1)
+                    fleet = planner.served({**chosen.pools, name: other}, replicas, 1)
                     rows[name].append({"policy": other.policy, "cost": fleet.cost, **asdict(fleet.verdicts[name])})
                     steps.advance()
     figures: list[Figure] = []
     for number, (name, own_rows) in enumerate(rows.items()):
-        promised = _promised(search.promises[name])
+        promised = _promised(planner.promises[name])
         figures += fleet_figures(name, own_rows, chosen.cost, promised, of=file_part(name, number))
     return save_plots(figures, folder)
 
 
-def _rows(
-    search: FleetSearch, found: Sequence[Found], policies: Sequence[str], reporter: Reporter
-) -> list[dict[str, Any]]:
+def _rows(search: FleetSearch, chosen: Fleet, policies: Sequence[str], reporter: Reporter) -> list[dict[str, Any]]:
     from slotool.planning.fleet_search import around
 
-    chosen = found[0].tried
-    pool = chosen.pool
+    pool, rows = chosen.pool, []
     others = [name for name in search.policies(pool.worker, policies) if not name.startswith("fixed")]
-    tried = list(dict.fromkeys([pool.policy, *others]))
-    rows = []
     with reporter.progress("fleets around the plan") as steps:
-        for fleet in around(search, chosen, tried):
-            figures = asdict(fleet.verdict)
-            rows.append({"policy": fleet.pool.policy, "cost": fleet.cost, **figures})
+        for fleet in around(search, chosen, list(dict.fromkeys([pool.policy, *others]))):
+            rows.append({"policy": fleet.pool.policy, "cost": fleet.cost, **asdict(fleet.verdict)})
             steps.advance()
     return rows
 

@@ -1,25 +1,29 @@
-"""Of ``slotool.plan``: what this machine makes of a plan, served by real servers under the busiest of the traffic."""
+"""Verification of ``slotool.plan``: the plan served on this machine, under the busiest of the traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.plan_service import raised_pools, service_of
 from slotool.api.progress import Reporter
-from slotool.errors import InputError
+from slotool.errors import ArgumentError, InputError
 from slotool.machine import usable_cores
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
-    from slotool.api.load_tested import LoadTest
+    from slotool.api.plan_models import PlannedModel
     from slotool.data import DataSource
     from slotool.planning.fleet import Fleet, Pool
-    from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.front_end import FrontEnd
+    from slotool.planning.planner import Planner
+    from slotool.planning.worker import WorkerType
     from slotool.tables import OutcomeTable
     from slotool.workloads import ArrivalTable
     from slotool.workloads.requests import RequestLog
@@ -29,76 +33,182 @@ VERIFIED = 1
 FRONT_END = "with the front end"
 
 
-def verified_plan(
-    service: Path,
-    search: FleetSearch,
-    fleet: Fleet,
-    verify_s: float,
-    data: str | DataSource,
-    reporter: Reporter,
-) -> tuple[list[dict[str, Any]], tuple[bool | None, str]]:
-    """As ``_verified``; only why not, of more workers than this machine has cores for and without a cluster that has
-    them: the plan is worth knowing all the same."""
-    from slotool.planning.service_text import runs_here
+def why_not_here(worker: WorkerType) -> str:
+    """Return why this machine cannot serve on the worker's device; empty where it can."""
+    from slotool import devices
+    from slotool.planning.service_text import is_gpu
 
     try:
-        return _verified(service, search, fleet, verify_s, data, reporter)
+        if is_gpu(worker):
+            devices.required(worker.device)
+    except ArgumentError as error:
+        return error.problem
+    return ""
+
+
+def require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
+    """Warn of workers that could not be verified on this machine. Raises ``ArgumentError`` when none could: at once,
+    and not when the plan is made."""
+    missing = {worker.name: why for worker in workers if (why := why_not_here(worker))}
+    if len(missing) == len(workers):
+        raise ArgumentError("verify_s", f"no plan could be served here: {next(iter(missing.values()))}; leave it out")
+    for name, why in missing.items():
+        reporter.warn(f"a plan with {name} will not be verified: {why}")
+
+
+def verified_plan(
+    service: Path,
+    entries: Mapping[str, PlannedModel],
+    planner: Planner,
+    fleet: Fleet,
+    verify_s: float,
+    reporter: Reporter,
+) -> tuple[list[dict[str, Any]], bool | None, str]:
+    """Serve ``fleet`` by the file ``service`` and send it the busiest stretch of the traffic.
+
+    Return figures by model: as planned, as planned had the front end been known, and as this machine serves it; whether
+    that keeps every promise, None where it is not decided; and by how much.
+    """
+    from slotool.planning.service_text import runs_here
+
+    if why := why_not_here(fleet.pool.worker):
+        return [], None, f"not verified: the plan needs a device that is not here: {why}"
+    try:
+        return _Verification(service, entries, planner, fleet, reporter).of_busiest(verify_s)
     except InputError as error:
         if runs_here(fleet.pool):
             raise
-        return [], (None, f"not verified: the plan needs more cores than this machine has; {error}")
+        return [], None, f"not verified: the plan needs more cores than this machine has; {error}"
 
 
-def _verified(
-    service: Path,
-    search: FleetSearch,
-    fleet: Fleet,
-    verify_s: float,
-    data: str | DataSource,
-    reporter: Reporter,
-) -> tuple[list[dict[str, Any]], tuple[bool | None, str]]:
-    """Figures of the busiest stretch of the traffic: as planned, as planned had the front end been known, and as this
-    machine serves it; and whether that keeps the promise.
+class _Verification:
+    """A fleet, served by the file ``service``, and the requests that are sent to it."""
 
-    One server gets bursts, probes of what calls take beyond the table, and the traffic.
-    """
-    from slotool.api.loadtest import loadtest
-    from slotool.planning import front_end, verification
-    from slotool.planning.server_process import RunningServer
-    from slotool.planning.traffic import Traffic
+    def __init__(
+        self,
+        service: Path,
+        entries: Mapping[str, PlannedModel],
+        planner: Planner,
+        fleet: Fleet,
+        reporter: Reporter,
+    ):
+        self._service, self._planner, self._fleet, self._reporter = service, planner, fleet, reporter
+        self._entries = entries
+        self._splits = {name: examples_sent(planner.alone[name].outcomes, entries[name].data) for name in planner.alone}
 
-    traffic = Traffic.whole(search.busiest_s(verify_s))
-    pool = fleet.pool
-    promised = search.served(pool, VERIFIED, traffic).verdict
-    deadline_ms = search.promise.deadline_us / 1e3
-    cores = usable_cores()
-    takes_all = pool.replicas * pool.worker.threads >= cores
-    split = examples_sent(search.outcomes, data)
-    sent = partial(loadtest, data=data, split=split, deadline_ms=deadline_ms, progress=reporter)
-    asked = partial(sent, **search.terms(pool))
-    bursts_at = _at(front_end.burst_times_s(deadline_ms / 1e3))
-    # All workers that were planned, also where they are to come with the load: the stretch begins at its peak.
-    served = ["--config", str(service), "--port", "0", "--replicas", str(pool.replicas)]
-    fastest = _fastest(pool, served, sent)
-    with RunningServer(served) as server:
+    def of_busiest(self, verify_s: float) -> tuple[list[dict[str, Any]], bool | None, str]:
+        from slotool.planning import verification
+        from slotool.planning.server_process import RunningServer
+        from slotool.planning.service_text import is_gpu
+        from slotool.planning.traffic import Traffic
+
+        planner, fleet, cores = self._planner, self._fleet, usable_cores()
+        busiest = {name: times_s for name, times_s in planner.busiest(verify_s).items() if len(times_s)}
+        pools = {name: fleet.pools[name] for name in busiest}
+        traffic = {name: Traffic.whole(times_s) for name, times_s in busiest.items()}
+        takes_all = fleet.replicas * fleet.pool.worker.threads >= cores
+        fastest = self._fastest()
+        served = ["--config", str(self._service), "--port", "0"]
+        if not is_gpu(fleet.pool.worker):  # all of them, also where workers come with the load
+            served += ["--replicas", str(fleet.replicas)]
+        with RunningServer(served) as server:
+            front_ends = {name: self._front_end(name, server, fastest.get(name)) for name in pools}
+            for name, found in front_ends.items():
+                self._reporter.note(f"the front end{f' of {name}' if name else ''} takes {found}")
+            if takes_all:
+                spent_us = verification.mean_cpu_us(traffic, front_ends)
+                self._reporter.note(cores_shared(spent_us, verification.rate_per_s(traffic), cores))
+            logs = self._sent_together(server.url, busiest)
+        promised = planner.served(pools, fleet.replicas, VERIFIED, traffic).verdicts
+        with_front_end = verification.planned(
+            planner, pools, VERIFIED, traffic, front_ends, cores if takes_all else None
+        )
+        figures, verdicts = [], []
+        for name, verdict in promised.items():
+            planned = {"attainment": verdict.attainment, "accuracy": verdict.accuracy, "p99_s": verdict.p99_us / 1e6}
+            of = {"model": name} if name else {}
+            figures += [
+                {**of, "what": "planned", "requests": len(busiest[name]), **planned},
+                {**of, "what": FRONT_END, **with_front_end[name]},
+                {**of, "what": "served", **verification.served([logs[name]])},
+            ]
+            judged = verification.verdict(planner.promises[name], planned, [logs[name]])
+            verdicts.append(replace(judged, sentence=f"{name}: {judged.sentence}" if name else judged.sentence))
+        kept = False if any(each.kept is False for each in verdicts) else all(each.kept for each in verdicts) or None
+        return figures, kept, "\n".join(each.sentence for each in verdicts)
+
+    def _front_end(self, name: str, server: Any, fastest: RequestLog | None) -> FrontEnd:
+        """As probed by requests for one model alone: bursts, low load, and then as many as keep the workers busy."""
+        from slotool.planning import front_end, verification
+        from slotool.planning.front_end import FrontEnd
+        from slotool.planning.warm_up import with_warm_up
+
+        pool, alone, entry = self._fleet.pools[name], self._planner.alone[name], self._entries[name]
         spent = front_end.CpuTime(server.process_id)
-        bursts = asked(server.url, arrivals=bursts_at).log
+        bursts_at = _at(front_end.burst_times_s(entry.deadline_ms / 1e3))
+        bursts = self._sent(name, server.url, arrivals=bursts_at, **alone.terms(pool))
         cpu_us, client_us = spent.each_us(len(bursts.rows))
-        probed = replace(_probed(pool, search, server.url, sent, fastest), cpu_us=cpu_us, client_us=client_us)
-        probed = verification.with_bursts(search, pool, probed, bursts)
-        reporter.note(f"the front end takes {probed}")
-        if takes_all:
-            reporter.note(cores_shared((cpu_us, client_us), traffic.rate_per_s, cores))
-        logs = [asked(server.url, arrivals=_at(traffic.arrival_s)).log]
-    with_front_end = verification.planned(search, pool, VERIFIED, traffic, probed, cores if takes_all else None)
-    planned = {"attainment": promised.attainment, "accuracy": promised.accuracy, "p99_s": promised.p99_us / 1e6}
-    verdict = verification.verdict(search.promise, planned, logs)
-    figures = [
-        {"what": "planned", "requests": len(traffic.arrival_s), **planned},
-        {"what": FRONT_END, **with_front_end},
-        {"what": "served", **verification.served(logs)},
-    ]
-    return figures, (verdict.kept, verdict.sentence)
+        rested = self._probe(name, pool, server.url)
+        busy = self._sent(name, server.url, arrivals=_at(front_end.busy_times_s(pool)))
+        found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
+        found = replace(found, cpu_us=cpu_us, client_us=client_us)
+        found = with_warm_up(found, alone.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
+        return verification.with_bursts(self._planner, name, pool, found, bursts)
+
+    def _fastest(self) -> dict[str, RequestLog]:
+        """Probes of the fastest points, by a server of these, of the models where they are to be probed too."""
+        from slotool.atomic import whole_file
+        from slotool.planning.front_end import fastest_apart
+        from slotool.planning.server_process import RunningServer
+
+        raised = raised_pools(self._service, self._planner, self._fleet)
+        points = {name: fastest_apart(pool.worker.profile) for name, pool in self._fleet.pools.items()}
+        pools = {
+            name: replace(pool, policy=f"fixed@{point.key}")
+            for name, pool in raised.items()
+            if (point := points[name]) is not None
+        }
+        if not pools:
+            return {}
+        # Beside the service file, as its paths are relative.
+        file = self._service.with_name(f".{self._service.stem}-{os.getpid()}.toml")
+        try:
+            with whole_file(file) as written:
+                written.write_text(service_of(file, self._entries, self._planner, self._fleet, {**raised, **pools}))
+            with RunningServer(["--config", str(file), "--port", "0"]) as server:
+                return {name: self._probe(name, pool, server.url) for name, pool in pools.items()}
+        finally:
+            file.unlink(missing_ok=True)
+
+    def _probe(self, name: str, pool: Pool, url: str) -> RequestLog:
+        """Of requests for one model, none of which waits for another: by single versions, of which the latency table
+        has the latency."""
+        from slotool.planning import front_end
+
+        return self._sent(name, url, rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
+
+    def _sent(self, name: str, url: str, **arrivals_and_terms: Any) -> RequestLog:
+        from slotool.api.loadtest import loadtest
+
+        entry = self._entries[name]
+        return loadtest(
+            url, model=name or None, data=entry.data, split=self._splits[name], deadline_ms=entry.deadline_ms,
+            progress=self._reporter, **arrivals_and_terms,
+        ).log  # fmt: skip
+
+    def _sent_together(self, url: str, times_s: Mapping[str, np.ndarray]) -> dict[str, RequestLog]:
+        """What becomes of the requests for all models, sent at the same time."""
+        from slotool.api.loadtest import models_together
+
+        if len(times_s) == 1:
+            ((name, own_s),) = times_s.items()
+            terms = self._planner.alone[name].terms(self._fleet.pools[name])
+            return {name: self._sent(name, url, arrivals=_at(own_s), **terms)}
+        asked = {
+            name: (_at(own_s), self._entries[name].deadline_ms, self._entries[name].data, self._splits[name])
+            for name, own_s in times_s.items()
+        }
+        return models_together(url, asked)
 
 
 def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
@@ -126,43 +236,9 @@ def cores_shared(spent_us: tuple[float, float], rate_per_s: float, cores: int) -
     )
 
 
-def _probed(
-    pool: Pool, search: FleetSearch, url: str, sent: Callable[..., LoadTest], fastest: RequestLog | None
-) -> FrontEnd:
-    """By requests none of which waits for another; then by as many as keep the workers busy."""
-    from slotool.planning import front_end
-    from slotool.planning.front_end import FrontEnd
-    from slotool.planning.warm_up import with_warm_up
-
-    rested = _probe(pool, url, sent)
-    found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
-    busy = sent(url, arrivals=_at(front_end.busy_times_s(pool))).log
-    return with_warm_up(found, search.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
-
-
-def _probe(pool: Pool, url: str, sent: Callable[..., LoadTest]) -> RequestLog:
-    """Of requests none of which waits for another, by single versions, of which the latency table knows how long they
-    take: the most accurate, which a server without load chooses, or the only one."""
-    from slotool.planning import front_end
-
-    return sent(url, rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S).log
-
-
-def _fastest(pool: Pool, served: Sequence[str], sent: Callable[..., LoadTest]) -> RequestLog | None:
-    """The probe of the fastest point, where it is to be probed too."""
-    from slotool.planning.front_end import fastest_apart
-    from slotool.planning.server_process import RunningServer
-
-    point = fastest_apart(pool.worker.profile)
-    if point is None:
-        return None
-    with RunningServer([*served, "--policy", f"fixed@{point.key}"]) as server:
-        return _probe(pool, server.url, sent)
-
-
-def _at(arrival_s: np.ndarray) -> ArrivalTable:
+def _at(times_s: np.ndarray) -> ArrivalTable:
     import pandas as pd
 
     from slotool.workloads import ArrivalTable
 
-    return ArrivalTable(pd.DataFrame({"arrival_s": arrival_s}))
+    return ArrivalTable(pd.DataFrame({"arrival_s": times_s}))

@@ -1,10 +1,11 @@
-"""A fleet: workers of one type, what the simulation says of it, and what a search found of its kind."""
+"""A fleet: workers of one type that serve one model or several, and what the simulation says of each."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slotool.planning.promise import Reach, Verdict
+from slotool.planning.promise import Promise, Reach, Verdict
 from slotool.planning.worker import WorkerType
 
 
@@ -32,18 +33,42 @@ class Pool:
 
 @dataclass(frozen=True)
 class Fleet:
-    """A pool of workers that serves one model, and what the simulation says of it."""
+    """The same workers by model: ``pools`` with the model's policy and latencies, ``verdicts`` of the simulation."""
 
-    pool: Pool
-    verdict: Verdict
+    pools: Mapping[str, Pool]
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def pool(self) -> Pool:
+        """Pool of the first model, the only one of a fleet that is not shared."""
+        return next(iter(self.pools.values()))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict on the first model."""
+        return next(iter(self.verdicts.values()))
+
+    @property
+    def replicas(self) -> int:
+        return self.pool.replicas
 
     @property
     def cost(self) -> float:
         return self.pool.cost
 
     @property
-    def replicas(self) -> int:
-        return self.pool.replicas
+    def utilisation(self) -> float:
+        """Share of the time that a worker is busy, on average."""
+        return sum(verdict.utilisation for verdict in self.verdicts.values())
+
+    def misses(self, promises: Mapping[str, Promise]) -> dict[str, list[str]]:
+        """Return by model what of its promise is not shown to hold; without models whose promise is."""
+        found = {name: verdict.misses(promises[name]) for name, verdict in self.verdicts.items()}
+        return {name: missed for name, missed in found.items() if missed}
+
+    def shortfall(self, promises: Mapping[str, Promise]) -> float:
+        """Return by how much what is shown lies below the promises; 0 where all hold."""
+        return sum(verdict.shortfall(promises[name]) for name, verdict in self.verdicts.items())
 
     def __str__(self) -> str:
         return str(self.pool)
@@ -51,8 +76,8 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Found:
-    """``tried``: the smallest fleet of its type and policy that ``holds`` the promise; where none does, the largest
-    one tried. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on
+    """``tried``: the smallest fleet of its type and policies that ``holds`` the promises; where none does, the one that
+    comes closest. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on
     more of long traffic. ``rank``: the lowest of those that hold is the plan, whatever it costs. ``most``: where no
     point has the promised accuracy, how near the nearest comes; ``limited``: more workers would come no closer.
     """

@@ -9,9 +9,10 @@ least that did well once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.pool_service import BatchingService, Service
 from slotool.planning.promise import Judge, Promise, Verdict
-from slotool.planning.sizes import bisected, smallest
+from slotool.planning.sizes import smallest_fleet
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import FixedBatching, make_policy
@@ -46,7 +47,8 @@ class FleetSearch:
     """Of ``arrival_s`` (float64 [n], ascending), under ``promise``.
 
     ``reserve_us``: of each deadline, kept for the front end and the network. ``max_workers``: of a fleet. ``seed``: of
-    the latencies drawn. Raises ``InputError`` for traffic that is too short to show the promise.
+    the latencies drawn. ``name``: of the model in fleets. Raises ``InputError`` for traffic that is too short to show
+    the promise.
     """
 
     def __init__(
@@ -58,8 +60,9 @@ class FleetSearch:
         reserve_us: float = 0.0,
         max_workers: int = 1_000,
         seed: int = 0,
+        name: str = "",
     ):
-        self.outcomes, self._judge = outcomes, Judge(promise, outcomes)
+        self.name, self.outcomes, self._judge = name, outcomes, Judge(promise, outcomes)
         self._judge.require_enough(len(arrival_s))
         if not promise.deadline_us > reserve_us:
             raise InputError(
@@ -201,26 +204,11 @@ class FleetSearch:
 
     def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
         """By growing steps from ``first``; where those fail, by lesser ones up to workers that fill a machine."""
-        grown = smallest(run, first, self.max_workers, self._enough, _served_alike)
-        if grown.enough is not None:
-            return self._as_found(grown.enough, grown.fewer)
-        assert grown.fewer is not None
-        if self.placement is None:
-            return Found(grown.fewer, holds=False, limited=grown.limited)
-        fewer, nearest = first, grown.fewer
-        for replicas in self.placement.sizes(first.pool.worker, first.replicas, self.max_workers):
-            tried = run(replicas)
-            if self._enough(tried):
-                found = bisected(run, fewer, tried, self._enough)
-                assert found.enough is not None
-                return self._as_found(found.enough, found.fewer)
-            fewer, nearest = tried, min(nearest, tried, key=self._distance)
-        return Found(nearest, holds=False)
-
-    def _as_found(self, enough: Fleet, fewer: Fleet | None) -> Found:
-        if not self._holds(enough):
-            return Found(enough, holds=False, limited=True)
-        return Found(enough, holds=True, fewer=fewer)
+        sizes: Iterable[int] = ()
+        if self.placement is not None:
+            sizes = chain((first.replicas,), self.placement.sizes(first.pool.worker, first.replicas, self.max_workers))
+        found = smallest_fleet(run, first, self.max_workers, self._enough, self._distance, sizes, alike=_served_alike)
+        return Found(found.tried, holds=False, limited=True) if found.holds and not self._holds(found.tried) else found
 
     def _distance(self, fleet: Fleet) -> tuple[bool, float]:
         """Of what does not hold, from the promise: what is simulated of calls that do not fit says nothing."""
@@ -231,17 +219,9 @@ class FleetSearch:
         traffic = self._confirming if arrival_s is None else Traffic.whole(arrival_s)
         return self._alike(worker, policy, 1, traffic, replicas)
 
-    def busiest_s(self, duration_s: float) -> np.ndarray:
-        """The arrivals of the stretch of this length with the most of them, from 0."""
-        times_s = self._arrival_s
-        ends = np.searchsorted(times_s, times_s + duration_s)
-        first = int(np.argmax(ends - np.arange(len(times_s))))
-        busiest: np.ndarray = times_s[first : ends[first]] - times_s[first]
-        return busiest
-
     def served(self, pool: Pool, draw: int, traffic: Traffic) -> Fleet:
         """Simulate ``pool`` under ``traffic``. ``draw``: of the latencies."""
-        return Fleet(pool, self.judged(self.run(pool, draw, traffic), traffic))
+        return Fleet({self.name: pool}, {self.name: self.judged(self.run(pool, draw, traffic), traffic)})
 
     def judged(self, result: SimulationResult, traffic: Traffic) -> Verdict:
         """Return what the simulation of ``traffic`` shows of the promise."""

@@ -73,11 +73,6 @@ class FrontEnd:
         reserve_us = min(self.overhead.reserve_us, MAX_SHARE * deadline_us)
         return self.overhead._replace(reserve_us=reserve_us, all_busy=all_busy)
 
-    def read_us(self, arrival_us: np.ndarray) -> np.ndarray:
-        """Instants at which requests have been read, float64 [n]; ``arrival_us``: float64 [n], ascending."""
-        count = len(arrival_us)
-        return read_in_turn(arrival_us, np.full(count, self.each_us), np.full(count, self.first_us))
-
     def __str__(self) -> str:
         outside_ms, of_call = np.quantile(self.outside_us, (0.5, 0.99)) / 1e3, self.overhead
         slower = f", and {1 + of_call.slower:.3g} times what the table says" if of_call.slower >= 0.005 else ""

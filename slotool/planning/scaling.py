@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slotool.planning.fleet import Fleet
-from slotool.planning.fleet_search import FleetSearch
+from slotool.planning.planner import Planner
 from slotool.planning.promise import Verdict
-from slotool.planning.shared import SharedFleet, SharedFleetSearch
-from slotool.planning.traffic import Traffic
 from slotool.scheduling.autoscaler import Autoscaler
 from slotool.scheduling.recent_rates import LOOK_S, RATE_S
 from slotool.simulation import SimulationResult
@@ -48,65 +46,26 @@ class ScalingLimits:
         )
 
 
-@dataclass(frozen=True)
-class _Alike:
-    """What one kind of workers makes of requests, by model, whatever their number; of a single model under ``""``.
+def limits_of(planner: Planner, fleet: Fleet) -> ScalingLimits | None:
+    """Return the limits with which the fewest workers on average keep the promise of each model; None where the mean
+    needs as many as the peaks, or no limits tried keep the promises.
 
-    ``simulated``: what becomes of the requests; ``judged``: what that shows, None where a promise does not hold.
+    The server's own ``Autoscaler`` says how many workers there are at each second, by the requests of all models; one
+    that is added serves ``START_S`` later. Each request gets what became of it in a simulation of as many workers all
+    the time as there were when it came; after an increase, for a deadline, as many as there were before, whose queue
+    was left.
     """
-
-    replicas: int
-    arrival_s: Mapping[str, np.ndarray]
-    deadline_s: Mapping[str, float]
-    simulated: Callable[[int], Mapping[str, SimulationResult]]
-    judged: Callable[[Mapping[str, SimulationResult]], Mapping[str, Verdict] | None]
-
-
-def limits_of(search: FleetSearch, fleet: Fleet, traffic: Traffic) -> ScalingLimits | None:
-    """The limits with which the fewest workers on average keep the promise under ``traffic``; None where the mean needs
-    as many as the peaks, or no limits tried keep the promise.
-
-    The server's own ``Autoscaler`` says how many workers there are at each second; one that is added serves ``START_S``
-    later. Each request gets what became of it in a simulation of as many workers all the time as there were when it
-    came; after an increase, for a deadline, as many as there were before, whose queue was left.
-    """
-    pool = fleet.pool
-
-    def simulated(replicas: int) -> dict[str, SimulationResult]:
-        return {"": search.run(replace(pool, replicas=replicas), 1, traffic)}
-
-    def judged(results: Mapping[str, SimulationResult]) -> dict[str, Verdict] | None:
-        verdict = search.judged(results[""], traffic)
-        return None if verdict.misses(search.promise) else {"": verdict}
-
-    deadline_s = {"": search.promise.deadline_us / 1e6}
-    return _limits(_Alike(pool.replicas, {"": traffic.arrival_s}, deadline_s, simulated, judged))
-
-
-def limits_together(
-    search: SharedFleetSearch, fleet: SharedFleet, traffic: Mapping[str, Traffic]
-) -> ScalingLimits | None:
-    """As ``limits_of``, of workers that several models share: the server counts the requests of all of them."""
+    traffic = planner.whole
+    times_s = np.sort(np.concatenate([own.arrival_s for own in traffic.values()]))
+    if not 1 < fleet.replicas <= MAX_REPLICAS or times_s[-1] - times_s[0] < 2 * RATE_S:
+        return None
 
     def simulated(replicas: int) -> dict[str, SimulationResult]:
         pools = {name: replace(pool, replicas=replicas) for name, pool in fleet.pools.items()}
-        return search.results(pools, 1, {name: own.arrival_s for name, own in traffic.items()})
+        return planner.results(pools, 1, traffic)
 
-    def judged(results: Mapping[str, SimulationResult]) -> dict[str, Verdict] | None:
-        verdicts = {name: search.alone[name].judged(result, traffic[name]) for name, result in results.items()}
-        return None if any(own.misses(search.promises[name]) for name, own in verdicts.items()) else verdicts
-
-    deadline_s = {name: promise.deadline_us / 1e6 for name, promise in search.promises.items()}
-    arrival_s = {name: own.arrival_s for name, own in traffic.items()}
-    return _limits(_Alike(fleet.replicas, arrival_s, deadline_s, simulated, judged))
-
-
-def _limits(fleet: _Alike) -> ScalingLimits | None:
-    times_s = np.sort(np.concatenate(list(fleet.arrival_s.values())))
-    if not 1 < fleet.replicas <= MAX_REPLICAS or times_s[-1] - times_s[0] < 2 * RATE_S:
-        return None
     peak_per_s = float(_rates_per_s(times_s).max())
-    made = {fleet.replicas: fleet.simulated(fleet.replicas)}
+    made = {fleet.replicas: simulated(fleet.replicas)}
     found = []
     for share in SHARES:
         autoscaler = Autoscaler(1, fleet.replicas, share * peak_per_s / fleet.replicas)
@@ -114,17 +73,17 @@ def _limits(fleet: _Alike) -> ScalingLimits | None:
         if workers.mean() > WORTH * fleet.replicas:
             continue
         at_arrival = {
-            name: _as_queued(workers, own_s - times_s[0], fleet.deadline_s[name])
-            for name, own_s in fleet.arrival_s.items()
+            name: _as_queued(workers, own.arrival_s - times_s[0], planner.promises[name].deadline_us / 1e6)
+            for name, own in traffic.items()
         }
         for count in np.unique(np.concatenate(list(at_arrival.values()))).tolist():
             if count not in made:
-                made[count] = fleet.simulated(count)
-        composed = {
-            name: _composed({count: each[name] for count, each in made.items()}, own)
-            for name, own in at_arrival.items()
-        }
-        if (verdicts := fleet.judged(composed)) is not None:
+                made[count] = simulated(count)
+        verdicts = {}
+        for name, there in at_arrival.items():
+            composed = _composed({count: each[name] for count, each in made.items()}, there)
+            verdicts[name] = planner.alone[name].judged(composed, traffic[name])
+        if not any(verdict.misses(planner.promises[name]) for name, verdict in verdicts.items()):
             rate = autoscaler.per_worker_per_s
             found.append(ScalingLimits(int(workers.min()), fleet.replicas, rate, float(workers.mean()), verdicts))
     return min(found, key=lambda limits: limits.mean_workers, default=None)

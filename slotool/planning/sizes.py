@@ -1,57 +1,65 @@
-"""The smallest fleet that is enough, searched where more workers never serve less."""
+"""The smallest fleet that is enough: by growing steps, where more workers serve no less, and else by small ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+
+from slotool.planning.fleet import Fleet, Found
 
 
-class Sized(Protocol):
-    @property
-    def replicas(self) -> int:
-        """How many workers there are."""
-
-
-F = TypeVar("F", bound=Sized)
-
-
-class Smallest(NamedTuple, Generic[F]):
-    """``enough``: the smallest fleet that is, None without one; ``fewer``: with one worker less, without an ``enough``
-    the largest that was tried; None where one worker is enough. ``limited``: more workers would change nothing."""
-
-    enough: F | None
-    fewer: F | None
-    limited: bool = False
-
-
-def smallest(
-    run: Callable[[int], F],
-    first: F,
+def smallest_fleet(
+    run: Callable[[int], Fleet],
+    first: Fleet,
     most: int,
-    is_enough: Callable[[F], bool],
-    alike: Callable[[F, F], bool] = lambda fewer, more: False,
-) -> Smallest[F]:
-    """By steps of 1, 2, 4 … up or down from ``first`` to where fleets begin to be enough, at ``most`` workers, and
-    bisection of the last step. ``alike``: whether the second serves just as the first, of fewer workers, does."""
-    step = 1
+    is_enough: Callable[[Fleet], bool],
+    distance: Callable[[Fleet], tuple[bool, float]],
+    small_sizes: Iterable[int] = (),
+    alike: Callable[[Fleet, Fleet], bool] = lambda fewer, more: False,
+) -> Found:
+    """Return the smallest fleet of at most ``most`` workers that is enough, or else the one nearest to it.
+
+    By steps of 1, 2, 4 … up or down from ``first`` to where fleets begin to be enough, and bisection of the last step.
+    Where that fails, as workers of one machine slow each other down, by ``small_sizes``, ascending.
+
+    Args:
+        run: Fleet of so many workers.
+        first: Fleet to begin with.
+        most: Limit of the workers.
+        is_enough: True for a fleet that is.
+        distance: Distance of a fleet from being enough.
+        small_sizes: Numbers of workers to try where growing steps fail.
+        alike: True if the second, larger fleet serves just as the first one: more workers would change nothing.
+    """
+    step, is_limited = 1, False
     fewer, enough = (None, first) if is_enough(first) else (first, None)
-    while enough is None and fewer is not None:
-        if fewer.replicas >= most:
-            return Smallest(None, fewer)
+    while enough is None and fewer is not None and fewer.replicas < most and not is_limited:
         tried = run(min(fewer.replicas + step, most))
-        if not is_enough(tried) and alike(fewer, tried):
-            return Smallest(None, fewer, limited=True)
-        fewer, enough, step = (fewer, tried, step) if is_enough(tried) else (tried, None, 2 * step)
-    assert enough is not None
-    while fewer is None and enough.replicas > 1:
+        if is_enough(tried):
+            enough = tried
+        elif alike(fewer, tried):
+            is_limited = True
+        else:
+            fewer, step = tried, 2 * step
+    while enough is not None and fewer is None and enough.replicas > 1:
         tried = run(max(1, enough.replicas - step))
         fewer, enough, step = (None, tried, 2 * step) if is_enough(tried) else (tried, enough, step)
-    return bisected(run, fewer, enough, is_enough)
+    if enough is not None:
+        return _bisected(run, fewer, enough, is_enough)
+    assert fewer is not None
+    nearest, fewer = fewer, None
+    for replicas in small_sizes:
+        tried = run(replicas)
+        if is_enough(tried):
+            return _bisected(run, fewer, tried, is_enough)
+        fewer, nearest = tried, min(nearest, tried, key=distance)
+    return Found(nearest, holds=False, limited=is_limited)
 
 
-def bisected(run: Callable[[int], F], fewer: F | None, enough: F, is_enough: Callable[[F], bool]) -> Smallest[F]:
+def _bisected(
+    run: Callable[[int], Fleet], fewer: Fleet | None, enough: Fleet, is_enough: Callable[[Fleet], bool]
+) -> Found:
     """Between ``fewer`` workers, which are not enough (None: there are none), and ``enough``, which are."""
     while fewer is not None and enough.replicas - fewer.replicas > 1:
         tried = run((fewer.replicas + enough.replicas) // 2)
         fewer, enough = (fewer, tried) if is_enough(tried) else (tried, enough)
-    return Smallest(enough, fewer)
+    return Found(enough, holds=True, fewer=fewer)

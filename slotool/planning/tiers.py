@@ -164,33 +164,35 @@ class TierService:
         return self._service.simulate(scenario, asked, seed=seed, overhead=overhead)
 
 
-class TierFleetSearch(FleetSearch):
-    """As ``FleetSearch``; what it calls policies are mixes of tiers, by their text.
+@dataclass(frozen=True)
+class Tiers:
+    """Requests that are answered by ``rules``. ``mixes``: what they may ask for; ``strictest``: the plan is for the
+    strictest tier of ``mixes`` that some fleet holds, and not the cheapest fleet; ``cancels``: see
+    ``TieredService``."""
 
-    ``strictest``: the plan is for the strictest tier of ``mixes`` that some fleet holds, and not the cheapest fleet.
-    ``cancels``: see ``TieredService``.
-    """
+    rules: RuleSet
+    mixes: Sequence[TierMix]
+    strictest: bool = False
+    cancels: bool | None = False
+
+
+class TierFleetSearch(FleetSearch):
+    """Search as of ``FleetSearch``; what it calls policies are mixes of tiers, by their text."""
 
     def __init__(
         self,
         arrival_s: np.ndarray,
         promise: Promise,
-        rules: RuleSet,
+        tiers: Tiers,
         outcomes: OutcomeTable,
-        mixes: Sequence[TierMix],
-        *,
-        strictest: bool = False,
-        cancels: bool = False,
-        reserve_us: float = 0.0,
-        max_workers: int = 1_000,
-        seed: int = 0,
+        **settings: Any,
     ):
-        super().__init__(
-            arrival_s, promise, outcomes=outcomes, reserve_us=reserve_us, max_workers=max_workers, seed=seed
-        )
-        self.mixes = {str(mix): mix for mix in mixes}
-        self._rules, self._table, self._strictest, self._cancels = rules, outcomes, strictest, cancels
-        self._tiers = list(dict.fromkeys((each, mix.objective) for mix in mixes for each in mix.tolerances))
+        super().__init__(arrival_s, promise, outcomes=outcomes, **settings)
+        self.mixes = {str(mix): mix for mix in tiers.mixes}
+        self._rules, self._table, self._strictest, self._cancels = (
+            tiers.rules, outcomes, tiers.strictest, bool(tiers.cancels)
+        )  # fmt: skip
+        self._tiers = list(dict.fromkeys((each, mix.objective) for mix in tiers.mixes for each in mix.tolerances))
         self._of_workers: dict[str, TieredService] = {}
         # Neighbouring tiers are often served by the same ensembles. The traffic is kept, so that its id stays its own.
         self._tried: dict[tuple[object, ...], tuple[Traffic, Fleet]] = {}
@@ -247,7 +249,7 @@ class TierFleetSearch(FleetSearch):
         key = placed.name, self._service(placed, policy).offered, draw, id(traffic), replicas
         if key not in self._tried:
             self._tried[key] = traffic, super()._alike(worker, policy, draw, traffic, replicas)
-        return replace(self._tried[key][1], pool=Pool(worker, policy, replicas))
+        return replace(self._tried[key][1], pools={self.name: Pool(worker, policy, replicas)})
 
     def _service(self, worker: WorkerType, policy: str) -> TierService:
         service = super()._service(worker, policy)

@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.planning.fleet import Pool
-from slotool.planning.fleet_search import FleetSearch
-from slotool.planning.front_end import BURST, FrontEnd
+from slotool.planning.front_end import BURST, FrontEnd, read_in_turn
+from slotool.planning.planner import Planner
 from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Promise, attainment_at_most
 from slotool.planning.traffic import Traffic
@@ -24,56 +24,92 @@ LARGE_IN_TIME = 0.95
 
 
 def planned(
-    search: FleetSearch,
-    pool: Pool,
+    planner: Planner,
+    pools: Mapping[str, Pool],
     draw: int,
-    traffic: Traffic,
-    front_end: FrontEnd,
+    traffic: Mapping[str, Traffic],
+    front_ends: Mapping[str, FrontEnd],
     cores: int | None = None,
-) -> dict[str, Any]:
-    """Return figures of ``pool`` under ``traffic``; see ``figures``. ``cores``: of a machine on which workers take
-    each, and front end and client a part of it; None where a core is left for these."""
-    longer = 1.0 if cores is None else all_busy(front_end.cpu_us + front_end.client_us, traffic.rate_per_s, cores)
-    took_us, right = answered(search, pool, draw, traffic.arrival_s, front_end, longer)
-    return figures(took_us <= search.promise.deadline_us, right, took_us)
+) -> dict[str, dict[str, Any]]:
+    """Return by model ``figures`` of its requests. ``cores``: of a machine on which workers take each, and front end
+    and client a part of it; None where a core is left for these."""
+    longer = 1.0 if cores is None else all_busy(sum(mean_cpu_us(traffic, front_ends)), rate_per_s(traffic), cores)
+    arrival_s = {name: own.arrival_s for name, own in traffic.items()}
+    found = answered(planner, pools, draw, arrival_s, front_ends, longer)
+    return {
+        name: figures(took_us <= planner.promises[name].deadline_us, right, took_us)
+        for name, (took_us, right) in found.items()
+    }
 
 
 def answered(
-    search: FleetSearch,
-    pool: Pool,
+    planner: Planner,
+    pools: Mapping[str, Pool],
     draw: int,
-    arrival_s: np.ndarray,
-    front_end: FrontEnd,
+    arrival_s: Mapping[str, np.ndarray],
+    front_ends: Mapping[str, FrontEnd],
     longer: float = 1.0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return by request, float64 [n], how long its answer takes, infinite for none, and how accurate it is.
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return by model and request, float64 [n], how long its answer takes, infinite for none, and how accurate it is.
 
-    ``longer``: how many times as long calls take while all workers are busy.
+    One server reads the requests of all models, one by one, each behind those before it. Its headroom is that of the
+    model whose answers come latest, as it keeps one for all. ``longer``: how many times as long calls take while all
+    workers are busy.
     """
-    read_us = front_end.read_us(1e6 * arrival_s)
-    overhead = front_end.overhead_within(search.promise.deadline_us, longer)
-    result = search.run(pool, draw, Traffic.whole(read_us / 1e6), overhead)
-    random = np.random.default_rng((search.seed, draw, len(arrival_s)))
-    took_us = result.done_us - result.scenario.arrival_us
-    outside_us = random.choice(front_end.outside_us, len(arrival_s))
-    took_us = np.where(np.isnan(took_us), np.inf, read_us - 1e6 * arrival_s + took_us + outside_us)
-    return took_us, result.right
+    read_us = read_together(arrival_s, front_ends)
+    reserve_us = max(each.overhead.reserve_us for each in front_ends.values())
+    overheads = {
+        name: replace(each, overhead=each.overhead._replace(reserve_us=reserve_us)).overhead_within(
+            planner.promises[name].deadline_us, longer
+        )
+        for name, each in front_ends.items()
+    }
+    traffic = {name: Traffic.whole(own / 1e6) for name, own in read_us.items()}
+    found = {}
+    for name, result in planner.results(pools, draw, traffic, overheads).items():
+        random = np.random.default_rng((planner.seed, draw, len(result.row)))
+        took_us = result.done_us - 1e6 * arrival_s[name] + random.choice(front_ends[name].outside_us, len(result.row))
+        found[name] = np.where(np.isnan(took_us), np.inf, took_us), result.right
+    return found
 
 
-def with_bursts(search: FleetSearch, pool: Pool, front_end: FrontEnd, bursts: RequestLog) -> FrontEnd:
-    """Return the front end whose simulated ``bursts`` take as long, on average, as those that were served.
+def mean_cpu_us(traffic: Mapping[str, Traffic], front_ends: Mapping[str, FrontEnd]) -> tuple[float, float]:
+    """Return the CPU time that the server's own process and the client spend on a request, the mean of all models."""
+    parts = [(own.rate_per_s / rate_per_s(traffic), front_ends[name]) for name, own in traffic.items()]
+    return sum(part * each.cpu_us for part, each in parts), sum(part * each.client_us for part, each in parts)
+
+
+def rate_per_s(traffic: Mapping[str, Traffic]) -> float:
+    """Return the requests per second of all models."""
+    return sum(own.rate_per_s for own in traffic.values())
+
+
+def read_together(arrival_s: Mapping[str, np.ndarray], front_ends: Mapping[str, FrontEnd]) -> dict[str, np.ndarray]:
+    """Return by model the instants at which its requests have been read, float64 µs: all by one loop."""
+    names = list(arrival_s)
+    counts = [len(arrival_s[name]) for name in names]
+    of, due_us = np.repeat(np.arange(len(names)), counts), np.concatenate([1e6 * arrival_s[name] for name in names])
+    each_us, first_us = np.array([(front_ends[name].each_us, front_ends[name].first_us) for name in names]).T
+    order = np.argsort(due_us, kind="stable")
+    read_us = read_in_turn(due_us[order], each_us[of[order]], first_us[of[order]])
+    return {name: read_us[of[order] == at] for at, name in enumerate(names)}
+
+
+def with_bursts(planner: Planner, name: str, pool: Pool, front_end: FrontEnd, bursts: RequestLog) -> FrontEnd:
+    """Return the front end of a model whose simulated ``bursts`` take as long, on average, as those that were served.
 
     What has no answer within the deadline counts as the deadline. By how much longer large bursts take than small ones
     a request is told from the first of a burst; where large ones outlast the deadline, all requests count alike. Found
     by bisection, as answers come later the longer each request keeps the loop: where its CPU time is known, no longer
     than server and client compute for it, as bursts that outlast the deadline take no longer by it.
     """
-    deadline_us = search.promise.deadline_us
+    alone, deadline_us = planner.only(name), planner.promises[name].deadline_us
     served = _Bursts.of(bursts, deadline_us)
 
     def simulated(each_us: float, first_us: float = 0.0) -> _Bursts:
         tried = replace(front_end, each_us=each_us, first_us=first_us)
-        return served.had_they_taken(answered(search, pool, 0, served.due_s, tried)[0])
+        found = answered(alone, {name: pool}, 0, {name: served.due_s}, {name: tried})
+        return served.had_they_taken(found[name][0])
 
     max_us = min(deadline_us / BURST, front_end.cpu_us + front_end.client_us or math.inf)
     if served.large_tell:

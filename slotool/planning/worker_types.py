@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slotool.elastic.evaluation import version_name
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import InputError
 from slotool.machine import machine_id
 from slotool.planning.tiers import read_versions
 from slotool.planning.worker import WorkerType
@@ -33,15 +33,13 @@ def worker_types(
     outcomes: OutcomeTable | None,
     rules: RuleSet | None,
     *,
-    prices: Mapping[str, float],
     devices: Sequence[str] = (),
     **conditions: Any,
 ) -> tuple[list[WorkerType], list[str]]:
     """The types, named by their threads, and by the file where there are several; and what is to be known of them.
 
-    ``conditions``, ``devices``: as of ``read_profile``; tables may be of different devices. Raises ``ArgumentError``
-    for a price of no type or that is not above 0, ``InputError`` for a table that cannot be planned with or that is
-    given twice.
+    ``conditions``, ``devices``: as of ``read_profile``; tables may be of different devices. A worker costs as much as
+    it has threads. Raises ``InputError`` for a table that cannot be planned with or that is given twice.
     """
     names = _names(tables)
     made: list[WorkerType] = []
@@ -55,9 +53,6 @@ def worker_types(
         for threads in sorted(set(known.rows["threads"])):
             name = f"{of}{threads} thread{'s' if threads > 1 else ''}"
             profile = _profile(named, outcomes, rules, threads=threads, **conditions)
-            price = prices.get(name, float(threads))
-            if not price > 0:
-                raise ArgumentError("prices", f"the price of {name} is {price:g}; one above 0 is expected")
             predicted = known.where(threads=threads, predicted=True).rows["machine"]
             if len(predicted):
                 whose = "" if set(predicted) <= {machine_id(), UNKNOWN_MACHINE} else ", of another machine"
@@ -70,12 +65,9 @@ def worker_types(
             device = str(known.rows["device"].iloc[0])
             if device == UNKNOWN_DEVICE and devices:
                 device = devices[0]  # whoever named it says of what these rows are
-            made.append(WorkerType(name, profile, int(threads), price, source, device))
+            made.append(WorkerType(name, profile, int(threads), float(threads), source, device))
     for name, own in said.items():
         remarks += [f"{name}: {remark}" if len(made) > 1 else remark for remark in own]
-    if unknown := set(prices) - {worker.name for worker in made}:
-        there = "; ".join(worker.name for worker in made)
-        raise ArgumentError("prices", f"there is no worker type {min(unknown)!r}; there are {there}")
     return made, remarks
 
 

@@ -302,9 +302,10 @@ def test_the_service_file_is_the_plan(slotool: Slotool, tmp_path: Path, traffic:
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     service = tomllib.loads((tmp_path / "service.toml").read_text())
-    assert service["policy"] == "slackfit"
     assert service["replicas"] == done.document["fleets"][0]["replicas"]
-    assert {key: (tmp_path / path).resolve() for key, path in service["models"][0].items()} == {
+    (model,) = service["models"]
+    assert (model.pop("policy"), model.pop("deadline-ms")) == ("slackfit", 20.0)
+    assert {key: (tmp_path / path).resolve() for key, path in model.items()} == {
         "artifact": artifact.resolve(), "latency": LATENCY.resolve(), "outcomes": OUTCOMES.resolve(),
     }  # fmt: skip
     assert len(done.document["plots"]) == 2

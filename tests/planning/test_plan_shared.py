@@ -16,8 +16,8 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken
 from slotool.planning import front_end
 from slotool.planning.fleet import Pool
+from slotool.planning.planner import Demand, Planner, sampled_together
 from slotool.planning.promise import Promise
-from slotool.planning.shared import Demand, SharedFleetSearch, sampled_together
 from slotool.planning.worker_types import Named, worker_types
 from slotool.serving.service_file import ServiceFile
 from slotool.serving.sources import Sources
@@ -124,7 +124,7 @@ def test_a_model_without_requests_changes_no_fleet() -> None:
 
 
 def demand(each: dict[str, Any], arrival_s: np.ndarray) -> Demand:
-    types, _ = worker_types([Named(each["latency"], None)], None, None, prices={})
+    types, _ = worker_types([Named(each["latency"], None)], None, None)
     promise = Promise(each["deadline_ms"] * 1e3, 0.95)
     return Demand(each["name"], arrival_s, promise, {own.name: own for own in types}, ["slackfit", "maxacc"])
 
@@ -132,7 +132,7 @@ def demand(each: dict[str, Any], arrival_s: np.ndarray) -> Demand:
 def test_one_model_planned_jointly_and_alone_gets_one_verdict_on_long_traffic() -> None:
     """Of 400,000 requests half are searched: the same ones, be the model alone among others or not."""
     asked = demand(model("only", 2.0, 0.0, 40.0), Poisson(8_000.0).times(50.0, seed=0))
-    search = SharedFleetSearch([asked, demand(model("idle", 8.0, 0.0, 90.0), np.zeros(0))])
+    search = Planner([asked, demand(model("idle", 8.0, 0.0, 90.0), np.zeros(0))])
     alone, (worker,) = search.alone["only"], asked.workers.values()
     assert len(alone.searched.arrival_s) < 0.6 * len(asked.arrival_s)
     verdicts = []
@@ -213,7 +213,7 @@ def test_the_smallest_shared_fleet_is_found() -> None:
     demands = []
     for at, each in enumerate(models):
         demands.append(demand(each, Poisson(each["rate"]).times(60.0, seed=at)))
-    search = SharedFleetSearch(demands, reserve_us=2e3)
+    search = Planner(demands, reserve_us=2e3)
     pools = {name: each[0].tried.pool for name in search.alone if (each := search.apart(name))}
     least = next(replicas for replicas in range(1, 10) if not search.served(pools, replicas, 1).misses(search.promises))
     assert shared["replicas"] <= least
@@ -277,7 +277,7 @@ def test_a_model_that_no_fleet_serves_as_promised_is_named() -> None:
         ({"name": "first"}, {}, r"'first' is the name of another model"),
         ({"attainment": 1.0}, {}, r"other: attainment: 1 is not above 0 and below 1"),
         ({}, {"latency": LATENCY}, "each of the models states its own"),
-        ({}, {"out": "service.toml"}, r"first: artifact: is missing"),
+        ({}, {"out": "service.toml"}, "first: artifact: is needed for out"),
     ],
 )
 def test_what_is_wrong_with_a_model_is_said(changed: dict[str, Any], settings: dict[str, Any], problem: str) -> None:

@@ -13,7 +13,7 @@ import slotool as api
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken, SlotoolWarning
 from slotool.planning.promise import Promise
-from slotool.planning.tiers import TierFleetSearch, TierMix, read_versions
+from slotool.planning.tiers import TierFleetSearch, TierMix, Tiers, read_versions
 from slotool.planning.worker import WorkerType
 from slotool.rules import Conc, Rule, RuleSet, from_point, generate_rules
 from slotool.scheduling import ControlSpace, ToleranceTiers
@@ -97,7 +97,7 @@ def test_the_plan_is_the_cheapest_of_all_fleets(
         prices=prices, max_workers=40, progress=None,
     )  # fmt: skip
     mixes = [TierMix(((0.04, 1.0),), objective) for objective in ("response-time", "cost")]
-    search = TierFleetSearch(times_s, Promise(60e3, 0.99), rules, outcomes, mixes, reserve_us=2e3)
+    search = TierFleetSearch(times_s, Promise(60e3, 0.99), Tiers(rules, mixes), outcomes, reserve_us=2e3)
     kinds = [
         WorkerType(name, read_versions(LatencyTable.load(file), outcomes, rules), 1, each)
         for (name, each), file in zip(prices.items(), files.values(), strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,10 @@ from slotool.data import DataSource
 from slotool.errors import InputError, PromiseBroken
 from slotool.planning import front_end, verification
 from slotool.planning.fleet import Pool
-from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart, read_in_turn
+from slotool.planning.planner import Demand, Planner
 from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Promise
-from slotool.planning.shared import Demand, SharedFleetSearch
-from slotool.planning.shared_verification import mean_cpu_us, planned_together, rate_per_s
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import read_profile
@@ -93,6 +92,23 @@ def two_points() -> WorkerType:
     return WorkerType("two", read_profile(LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=accuracy))), 1, 1.0)
 
 
+def planner(times_s: np.ndarray, promise: Promise) -> Planner:
+    """Of one model, which has no name."""
+    return Planner([Demand("", times_s, promise, {"one": worker()}, ["slackfit"])], reserve_us=2e3)
+
+
+def answered(
+    search: Planner, pool: Pool, draw: int, times_s: np.ndarray, front_end: FrontEnd, longer: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    return verification.answered(search, {"": pool}, draw, {"": times_s}, {"": front_end}, longer)[""]
+
+
+def planned(
+    search: Planner, pool: Pool, draw: int, traffic: Traffic, front_end: FrontEnd, cores: int | None = None
+) -> dict[str, Any]:
+    return verification.planned(search, {"": pool}, draw, {"": traffic}, {"": front_end}, cores)[""]
+
+
 @pytest.mark.parametrize(
     ("short_ms", "long_ms", "call_us", "slower"),
     [
@@ -118,8 +134,8 @@ def test_what_calls_take_longer_is_a_line_through_the_fastest_and_the_slowest(
     assert ("times what the table says" in str(found)) == (slower > 0)
     # One request every 0.1 s: none waits, and the slow point answers.
     times_s = 0.1 * np.arange(300.0)
-    search = FleetSearch(times_s, Promise(90e3, 0.9), reserve_us=2e3)
-    took_us, _ = verification.answered(search, Pool(kind, "maxacc", 1), 1, times_s, found)
+    search = planner(times_s, Promise(90e3, 0.9))
+    took_us, _ = answered(search, Pool(kind, "maxacc", 1), 1, times_s, found)
     assert took_us == pytest.approx(np.full(300, 500.0 + 21e3 * (1 + slower) + call_us))
 
 
@@ -145,11 +161,10 @@ def test_all_examples_are_sent_where_outcomes_are_of_all(
 
 
 def test_a_front_end_has_one_request_after_the_other() -> None:
-    front_end = FrontEnd(np.full(1, 500.0), Overhead(), each_us=2e3)
-    read_us = front_end.read_us(np.array([1e6, 1e6, 1e6, 2e6]))
-    assert read_us == pytest.approx([1e6, 1.002e6, 1.004e6, 2e6])
-    slow_first = FrontEnd(np.full(1, 500.0), Overhead(), each_us=2e3, first_us=1e3)
-    assert slow_first.read_us(np.array([1e6, 1e6, 1e6, 2e6])) == pytest.approx([1e6, 1.003e6, 1.005e6, 2e6])
+    arrived_us = np.array([1e6, 1e6, 1e6, 2e6])
+    assert read_in_turn(arrived_us, np.full(4, 2e3), np.zeros(4)) == pytest.approx([1e6, 1.002e6, 1.004e6, 2e6])
+    slow_first_us = read_in_turn(arrived_us, np.full(4, 2e3), np.full(4, 1e3))
+    assert slow_first_us == pytest.approx([1e6, 1.003e6, 1.005e6, 2e6])
 
 
 @settings(max_examples=50, deadline=None)
@@ -173,62 +188,62 @@ def test_requests_are_read_in_turn_as_by_lindleys_recursion(gaps_us: list[float]
 @pytest.mark.parametrize("each_us", [60.0, 150.0, 350.0])
 def test_bursts_tell_what_a_request_takes_of_the_loop(each_us: float, first_us: float) -> None:
     """As far as the worker's calls do not take longer: the first of a burst apart from the others."""
-    search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
+    search = planner(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9))
     pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
     true = FrontEnd(np.full(1, 700.0), Overhead(1e3, 20.0), each_us, first_us)
-    took_us, _ = verification.answered(search, pool, 1, due_s, true)
+    took_us, _ = answered(search, pool, 1, due_s, true)
     bursts = log_of(due_s, took_us)
     probed = FrontEnd(true.outside_us, true.overhead)
-    found = verification.with_bursts(search, pool, probed, bursts)
+    found = verification.with_bursts(search, "", pool, probed, bursts)
     assert found.each_us == pytest.approx(each_us, abs=20.0)
     assert found.first_us == pytest.approx(first_us, abs=200.0)
 
 
 def test_bursts_that_outlast_the_deadline_do_not_tell_the_first_request_apart() -> None:
-    search = FleetSearch(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9), reserve_us=2e3)
+    search = planner(Poisson(50.0).times(20.0, seed=0), Promise(50e3, 0.9))
     pool, due_s = Pool(worker(5e-5), "slackfit", 1), burst_times_s(0.05)
     true = FrontEnd(np.full(1, 700.0), Overhead(1e3, 20.0), 900.0)
-    took_us, _ = verification.answered(search, pool, 1, due_s, true)
+    took_us, _ = answered(search, pool, 1, due_s, true)
     assert (took_us[-96:] > 50e3).any()
     bursts = log_of(due_s, took_us)
-    found = verification.with_bursts(search, pool, FrontEnd(true.outside_us, true.overhead), bursts)
+    found = verification.with_bursts(search, "", pool, FrontEnd(true.outside_us, true.overhead), bursts)
     assert (found.each_us, found.first_us) == (pytest.approx(900.0, abs=10.0), 0.0)
 
 
 def test_a_plan_with_a_front_end_has_its_time_in_each_answer() -> None:
     promise, times_s = Promise(20e3, 0.9), Poisson(50.0).times(20.0, seed=0)
-    search = FleetSearch(times_s, promise, reserve_us=2e3)
+    search = planner(times_s, promise)
     pool, traffic = Pool(worker(), "slackfit", 1), Traffic.whole(times_s)
     none = FrontEnd(np.zeros(1), Overhead(2e3))
-    bare = verification.planned(search, pool, 1, traffic, none)
-    verdict = search.served(pool, 1, traffic).verdict
+    bare = planned(search, pool, 1, traffic, none)
+    verdict = search.alone[""].served(pool, 1, traffic).verdict
     assert (bare["attainment"], bare["accuracy"]) == (verdict.attainment, pytest.approx(verdict.accuracy))
     assert bare["p99_s"] == pytest.approx(verdict.p99_us / 1e6)
     slower = FrontEnd(np.full(3, 700.0), Overhead(2e3, 300.0))
-    later = verification.planned(search, pool, 1, traffic, slower)
+    later = planned(search, pool, 1, traffic, slower)
     assert later["p99_s"] >= bare["p99_s"] + 0.99e-3, "both parts of the front end are in the tail"
     # A server keeps half of each deadline for calls, whatever a stalled probe says.
     stalled = FrontEnd(np.zeros(1), Overhead(600e3))
-    assert verification.planned(search, pool, 1, traffic, stalled)["attainment"] > 0.95
+    assert planned(search, pool, 1, traffic, stalled)["attainment"] > 0.95
     hopeless = FrontEnd(np.full(3, 30e3), Overhead(2e3))
-    assert verification.planned(search, pool, 1, traffic, hopeless)["attainment"] == 0
+    assert planned(search, pool, 1, traffic, hopeless)["attainment"] == 0
 
 
 def test_front_end_and_client_take_their_part_of_cores_that_workers_keep_busy() -> None:
     """Pairs of requests for two workers: the second of each pair finds the other one busy."""
     times_s = np.repeat(0.05 * np.arange(100.0), 2) + np.tile([0.0, 2e-4], 100)
-    search = FleetSearch(times_s, Promise(20e3, 0.9), reserve_us=2e3)
+    search = planner(times_s, Promise(20e3, 0.9))
     pool, traffic = Pool(worker(), "slackfit", 2), Traffic.whole(times_s)
     takes = FrontEnd(np.zeros(1), Overhead(2e3), cpu_us=3e3, client_us=2e3)
     longer = all_busy(5e3, traffic.rate_per_s, 2)
     assert longer == pytest.approx(1 / (1 - 5e-3 * traffic.rate_per_s / 2))
-    took_us, _ = verification.answered(search, pool, 1, times_s, takes, longer)
+    took_us, _ = answered(search, pool, 1, times_s, takes, longer)
     assert took_us == pytest.approx(np.tile([1e3, 1e3 * longer], 100))
-    left = verification.planned(search, pool, 1, traffic, takes)
-    taken = verification.planned(search, pool, 1, traffic, takes, cores=2)
+    left = planned(search, pool, 1, traffic, takes)
+    taken = planned(search, pool, 1, traffic, takes, cores=2)
     assert (left["p99_s"], taken["p99_s"]) == pytest.approx((1e-3, 1e-3 * longer))
     apart_s = 0.05 * np.arange(100.0)
-    took_us, _ = verification.answered(search, pool, 1, apart_s, takes, longer)
+    took_us, _ = answered(search, pool, 1, apart_s, takes, longer)
     assert took_us == pytest.approx(np.full(100, 1e3)), "one core is free for the front end"
     assert all_busy(5e3, 1e6, 2) == 2, "beyond half of the cores nothing is known"
 
@@ -326,7 +341,7 @@ def test_a_p99_that_never_came_is_shown_as_such() -> None:
 def test_models_that_share_all_cores_share_them_with_the_front_end_too() -> None:
     """Two requests at once, of two models, for two workers: the second finds the other one busy."""
     times_s = {"first": 0.05 * np.arange(100.0), "second": 0.05 * np.arange(100.0) + 2e-4}
-    search = SharedFleetSearch(
+    search = Planner(
         [Demand(name, own, Promise(20e3, 0.9), {"one": worker()}, ["slackfit"]) for name, own in times_s.items()]
     )
     pools = {name: Pool(worker(), "slackfit", 2) for name in times_s}
@@ -336,10 +351,10 @@ def test_models_that_share_all_cores_share_them_with_the_front_end_too() -> None
         name: FrontEnd(np.zeros(1), Overhead(2e3), cpu_us=cpu_us, client_us=1e3)
         for name, cpu_us in (("first", 2e3), ("second", 4e3))
     }
-    assert mean_cpu_us(traffic, front_ends) == pytest.approx((3e3, 1e3))
-    left = planned_together(search, pools, 1, traffic, front_ends)
-    taken = planned_together(search, pools, 1, traffic, front_ends, cores=2)
-    longer = all_busy(4e3, rate_per_s(traffic), 2)
+    assert verification.mean_cpu_us(traffic, front_ends) == pytest.approx((3e3, 1e3))
+    left = verification.planned(search, pools, 1, traffic, front_ends)
+    taken = verification.planned(search, pools, 1, traffic, front_ends, cores=2)
+    longer = all_busy(4e3, verification.rate_per_s(traffic), 2)
     assert longer > 1.05
     assert [left[name]["p99_s"] for name in times_s] == pytest.approx([1e-3, 1e-3])
     assert [taken[name]["p99_s"] for name in times_s] == pytest.approx([1e-3, longer * 1e-3])

@@ -139,5 +139,5 @@ def test_slow_downs_of_two_devices_are_drawn_apart() -> None:
 def test_rows_that_do_not_say_their_device_are_planned_for_the_one_that_is_named() -> None:
     unsaid = LatencyTable(BOTH.where(device="cuda:0").rows.assign(device="unknown"))
     for table in (BOTH, unsaid):
-        (made,), _ = worker_types([Named(table, "table")], None, None, prices={}, devices=devices_of("cuda"))
+        (made,), _ = worker_types([Named(table, "table")], None, None, devices=devices_of("cuda"))
         assert made.device == "cuda:0"

@@ -1,4 +1,4 @@
-"""Several models on the same workers: the cheapest fleet that keeps the promise of each, beside a fleet for each model.
+"""The cheapest fleet that keeps the promise of each model: of one, or of several that share its workers.
 
 Workers are shared as ``slotool serve`` shares them between the models of a service file: the request with the earliest
 deadline goes first, whatever its model, and the model's own policy chooses a point and a batch.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,8 +20,9 @@ from slotool.errors import InputError
 from slotool.planning.fleet import Fleet, Found, Pool
 from slotool.planning.fleet_search import MAX_CONFIRMED, MAX_SEARCHED, FleetSearch, confirm
 from slotool.planning.interference import Placement
-from slotool.planning.promise import Promise, Verdict
-from slotool.planning.sizes import bisected, smallest
+from slotool.planning.promise import Promise
+from slotool.planning.sizes import smallest_fleet
+from slotool.planning.tiers import TierFleetSearch, Tiers
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.simulation import Scenario, SimulationResult
@@ -35,9 +38,10 @@ MIN_OF_A_MODEL = 20_000
 
 @dataclass(frozen=True)
 class Demand:
-    """What one model is to serve. ``arrival_s``: float64 [n], ascending from about 0, empty where nothing is asked of
-    it; ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try;
-    ``placement``: where workers share machines, how they slow down this model's calls; None: each is as if alone."""
+    """Requests for one model. ``arrival_s``: float64 [n], ascending from about 0, empty where none are expected;
+    ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try; ``placement``:
+    where workers share machines, how they slow down this model's calls, None: each is as if alone; ``tiers``: what
+    requests ask for of rules, which then choose in place of policies."""
 
     name: str
     arrival_s: np.ndarray
@@ -46,63 +50,15 @@ class Demand:
     policies: Sequence[str]
     outcomes: OutcomeTable | None = None
     placement: Placement | None = None
+    tiers: Tiers | None = None
 
 
-@dataclass(frozen=True)
-class SharedFleet:
-    """``replicas`` workers of one type that all models share. ``pools``: of each model that is asked for anything, its
-    policy, and the workers by its own latencies; ``verdicts``: what the simulation says of each."""
+class Planner:
+    """Search of fleets for the models of ``demands``. ``reserve_us``: of each deadline, kept for the front end and the
+    network; ``max_workers``: of all models, be they shared or not; ``seed``: of the latencies drawn.
 
-    worker: WorkerType
-    replicas: int
-    pools: Mapping[str, Pool]
-    verdicts: Mapping[str, Verdict]
-
-    @property
-    def cost(self) -> float:
-        return self.replicas * self.worker.price
-
-    @property
-    def of_models(self) -> dict[str, Fleet]:
-        """The workers as a fleet of each of the models, for what is said of workers alone."""
-        return {name: Fleet(pool, self.verdicts[name]) for name, pool in self.pools.items()}
-
-    @property
-    def alike(self) -> Fleet:
-        """The workers as a fleet of any of the models."""
-        return next(iter(self.of_models.values()))
-
-    @property
-    def utilisation(self) -> float:
-        """Share of the time that a worker is busy, on average."""
-        return sum(verdict.utilisation for verdict in self.verdicts.values())
-
-    def misses(self, promises: Mapping[str, Promise]) -> dict[str, list[str]]:
-        """By model, what of its promise is not shown to hold; without those whose promise is."""
-        found = {name: verdict.misses(promises[name]) for name, verdict in self.verdicts.items()}
-        return {name: missed for name, missed in found.items() if missed}
-
-    def shortfall(self, promises: Mapping[str, Promise]) -> float:
-        """By how much what is shown lies below the promises; 0 where all hold."""
-        return sum(verdict.shortfall(promises[name]) for name, verdict in self.verdicts.items())
-
-
-@dataclass(frozen=True)
-class SharedFound:
-    """``tried``: the smallest shared fleet of its type that ``holds`` all promises; where none of those that cost no
-    more than a fleet for each model does, the largest of these. ``fewer``: with one worker less."""
-
-    tried: SharedFleet
-    holds: bool
-    fewer: SharedFleet | None = None
-
-
-class SharedFleetSearch:
-    """Of models that share workers. ``reserve_us`` and ``seed``: as of ``FleetSearch``;
-    ``max_workers``: of all models, be they shared or not.
-
-    Raises ``InputError`` for more models than can be simulated, none that is asked for anything, and traffic that is
-    too short to show a promise.
+    Raises ``InputError`` for more models than can be simulated, none that has requests, and traffic that is too short
+    to show a promise.
     """
 
     def __init__(self, demands: Sequence[Demand], *, reserve_us: float = 0.0, max_workers: int = 1_000, seed: int = 0):
@@ -112,14 +68,16 @@ class SharedFleetSearch:
             raise InputError(f"{len(asked)} models with requests cannot be planned together; 1 to {MAX_MODELS} can")
         self.alone: dict[str, FleetSearch] = {}
         for demand in asked:
+            settings: dict[str, Any] = {
+                "reserve_us": reserve_us,
+                "max_workers": max_workers,
+                "seed": seed,
+                "name": demand.name,
+            }
             try:
-                self.alone[demand.name] = FleetSearch(
-                    demand.arrival_s, demand.promise, outcomes=demand.outcomes, reserve_us=reserve_us,
-                    max_workers=max_workers, seed=seed,
-                )  # fmt: skip
+                self.alone[demand.name] = _search_of(demand, settings)
             except InputError as error:
-                raise InputError(f"{demand.name}: {error}") from error
-            self.alone[demand.name].placement = demand.placement
+                raise InputError(f"{demand.name}: {error}" if len(demands) > 1 else str(error)) from error
         self.promises = {demand.name: demand.promise for demand in asked}
         self.max_workers, self.seed, self._reserve_us = max_workers, seed, reserve_us
 
@@ -131,50 +89,78 @@ class SharedFleetSearch:
 
     @property
     def requests(self) -> int:
-        """Of all models."""
+        """Requests of all models."""
         return sum(search.requests for search in self.alone.values())
+
+    @property
+    def is_of_one(self) -> bool:
+        """True if one model alone has requests."""
+        return len(self.alone) == 1
+
+    def only(self, name: str) -> Self:
+        """Return the planner of one of the models by itself."""
+        other = copy(self)
+        other.demands, other.alone = {name: self.demands[name]}, {name: self.alone[name]}
+        other.promises = {name: self.promises[name]}
+        for cached in ("searched", "confirming"):
+            other.__dict__.pop(cached, None)
+        return other
 
     @cached_property
     def searched(self) -> Mapping[str, Traffic]:
-        """What a fleet is looked for on, by model."""
+        """Traffic by model that a fleet is looked for on."""
         return self._sampled(MAX_SEARCHED)
 
     @cached_property
     def confirming(self) -> Mapping[str, Traffic]:
-        """What a fleet is confirmed on, by model."""
+        """Traffic by model that a fleet is confirmed on."""
         return self._sampled(MAX_CONFIRMED)
+
+    @property
+    def whole(self) -> dict[str, Traffic]:
+        """All of the traffic by model."""
+        return {name: search.whole for name, search in self.alone.items()}
 
     def _sampled(self, most: int) -> dict[str, Traffic]:
         arrivals = {name: self.demands[name].arrival_s for name in self.alone}
         deadline_s = max(search.computing_us for search in self.alone.values()) / 1e6
         return sampled_together(arrivals, most, deadline_s)
 
-    def apart(self, name: str, advance: Callable[[], None] = lambda: None) -> list[Found]:
-        """Fleets of the model by itself, of each type and policy, ranked as ``fleet.confirm`` has it: the first holds
-        if any does. Raises ``InputError`` where no policy can answer in time."""
+    def choices_of(self, name: str) -> list[tuple[WorkerType, str]]:
+        """Return the types and policies that may serve the model by itself; none where none can answer in time, or is
+        accurate enough."""
         demand, search = self.demands[name], self.alone[name]
-        asked = [
+        return [
             (worker, policy)
             for worker in demand.workers.values()
-            for policy in search.policies(worker, list(demand.policies))
+            for policy in search.policies(worker, demand.policies)
         ]
-        if not asked:
-            raise InputError(
-                f"{name}: no fleet keeps the promise: {search.why_nothing_fits(list(demand.workers.values()))}"
-            )
-        found = []
-        for worker, policy in asked:
+
+    def apart(self, name: str, advance: Callable[[], None] = lambda: None) -> list[Found]:
+        """Return fleets of the model by itself, of each type and policy, ranked as ``confirm`` has it: the first holds
+        if any does."""
+        search, found = self.alone[name], []
+        for worker, policy in self.choices_of(name):
             found.append(search.cheapest(worker, policy))
             advance()
         return confirm(search, found)
 
-    def cheapest(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> SharedFound | None:
-        """The least workers of this type that hold all promises, of no more than cost as much as the fleets ``apart``
-        (found by ``apart``, by model), all of which hold. None where a model cannot be served by the type at all.
+    def shared(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> Found | None:
+        """Return the least workers of this type that hold all promises, of no more than cost as much as the fleets
+        ``apart`` (by model), all of which hold. None where a model cannot be served by the type at all.
 
-        Where one model alone has requests, nothing is shared: what was found of it is the answer."""
+        It is confirmed with latencies drawn anew, on more of long traffic, whether it holds or not, as the verdict on a
+        fleet is to be the same whatever else was tried. Where one model alone has requests, nothing is shared: what was
+        found of it is the answer."""
         if self.is_of_one:
             return self._of_one(worker_type, apart)
+        found = self._cheapest(worker_type, apart)
+        if found is None:
+            return None
+        most = max(self._most(worker_type, apart), found.tried.replicas)
+        return self._smallest(found.tried.pools, found.tried.replicas, most, 1)
+
+    def _cheapest(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> Found | None:
         choices = [self._choices(worker_type, found) for found in apart.values()]
         if not all(choices):
             return None
@@ -183,14 +169,14 @@ class SharedFleetSearch:
             product(*(range(len(each)) for each in choices)), key=lambda ranks: (sum(ranks), max(ranks))
         )[:MAX_COMBINATIONS]
         first = max(each[0].tried.replicas for each in choices)
-        best: SharedFound | None = None
+        best: Found | None = None
         for ranks in combinations:
             pools = {name: each[rank].tried.pool for name, each, rank in zip(apart, choices, ranks, strict=True)}
             limit = most if best is None or not best.holds else best.tried.replicas - 1
             if limit < 1:
                 break
             fleet = self.served(pools, limit, 0)
-            tried = SharedFound(fleet, holds=False)
+            tried = Found(fleet, holds=False)
             # Workers that slow each other down may hold where more of them do not.
             if self.holds(fleet) or any(search.placement for search in self.alone.values()):
                 tried = self._smallest(pools, min(first, limit), limit, 0)
@@ -202,33 +188,11 @@ class SharedFleetSearch:
                 best = replace(best, fewer=fleet)
         return best
 
-    @property
-    def is_of_one(self) -> bool:
-        """Whether one model alone has requests."""
-        return len(self.alone) == 1
-
-    def _of_one(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> SharedFound | None:
+    def _of_one(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> Found | None:
         """The model's own fleet of this type; None without one."""
         ((name, found),) = apart.items()
         own = next((each for each in found if each.tried.pool.worker.name == worker_type), None)
-        if own is None:
-            return None
-        own = own if own.confirmed else self.alone[name].confirmed(own)
-        tried, fewer = (None if fleet is None else self._shared(name, fleet) for fleet in (own.tried, own.fewer))
-        assert tried is not None
-        return SharedFound(tried, own.holds, fewer)
-
-    def _shared(self, name: str, fleet: Fleet) -> SharedFleet:
-        pool = fleet.pool
-        return SharedFleet(pool.worker, pool.replicas, {name: pool}, {name: fleet.verdict})
-
-    def confirmed(self, found: SharedFound, apart: Mapping[str, Sequence[Found]]) -> SharedFound:
-        """The same with latencies drawn anew, on more of long traffic; also of what does not hold, as the verdict on a
-        fleet is to be the same whatever else was tried."""
-        if self.is_of_one:
-            return found
-        most = max(self._most(found.tried.worker.name, apart), found.tried.replicas)
-        return self._smallest(found.tried.pools, found.tried.replicas, most, 1)
+        return own if own is None or own.confirmed else self.alone[name].confirmed(own)
 
     def _most(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> int:
         """Workers to be tried: that cost no more than a fleet for each model, where these are within the limit."""
@@ -251,26 +215,13 @@ class SharedFleetSearch:
         best = [each for each in holding if each is not modest][: MAX_POLICIES - 1]
         return sorted([*best, modest], key=holding.index)
 
-    def _smallest(self, pools: Mapping[str, Pool], first: int, most: int, draw: int) -> SharedFound:
-        """From ``first`` workers on, of at most ``most``: by growing steps and, where workers that share a machine slow
-        each other down, by lesser ones up to a full one."""
+    def _smallest(self, pools: Mapping[str, Pool], first: int, most: int, draw: int) -> Found:
+        """From ``first`` workers on, of at most ``most``."""
 
-        def run(replicas: int) -> SharedFleet:
+        def run(replicas: int) -> Fleet:
             return self.served(pools, replicas, draw)
 
-        grown = smallest(run, run(first), most, self.holds)
-        if grown.enough is not None:
-            return SharedFound(grown.enough, holds=True, fewer=grown.fewer)
-        assert grown.fewer is not None
-        fewer, nearest = None, grown.fewer
-        for replicas in self._small_sizes(pools, most):
-            tried = run(replicas)
-            if self.holds(tried):
-                found = bisected(run, fewer, tried, self.holds)
-                assert found.enough is not None
-                return SharedFound(found.enough, holds=True, fewer=found.fewer)
-            fewer, nearest = tried, min(nearest, tried, key=self._distance)
-        return SharedFound(nearest, holds=False)
+        return smallest_fleet(run, run(first), most, self.holds, self._distance, self._small_sizes(pools, most))
 
     def _small_sizes(self, pools: Mapping[str, Pool], most: int) -> Iterator[int]:
         """To be tried where the search by growing steps fails; none where each worker is as if alone."""
@@ -280,57 +231,71 @@ class SharedFleetSearch:
             yield 1
             yield from placement.sizes(pool.worker, 1, most)
 
-    def holds(self, fleet: SharedFleet) -> bool:
-        """Whether the promise of every model does."""
-        return self.fits(fleet.pools) and not fleet.misses(self.promises)
+    def holds(self, fleet: Fleet) -> bool:
+        """True if the promise of every model holds."""
+        return self._fits(fleet.pools) and not fleet.misses(self.promises)
 
-    def fits(self, pools: Mapping[str, Pool]) -> bool:
-        """Whether of each model a call may begin that is over within a deadline."""
+    def _fits(self, pools: Mapping[str, Pool]) -> bool:
+        """True if of each model a call may begin that is over within a deadline."""
         return all(self.alone[name].fits(pool) for name, pool in pools.items())
 
-    def _distance(self, fleet: SharedFleet) -> tuple[bool, float]:
+    def _distance(self, fleet: Fleet) -> tuple[bool, float]:
         """Of what does not hold, from the promises: what is simulated of calls that do not fit says nothing."""
-        return not self.fits(fleet.pools), fleet.shortfall(self.promises)
+        return not self._fits(fleet.pools), fleet.shortfall(self.promises)
 
     def served(
         self, pools: Mapping[str, Pool], replicas: int, draw: int, traffic: Mapping[str, Traffic] | None = None
-    ) -> SharedFleet:
-        """So many workers, under each model's policy. ``draw``: of the latencies; ``traffic``: by default what
+    ) -> Fleet:
+        """Simulate so many workers, under each model's policy. ``draw``: of the latencies; ``traffic``: by default what
         searches, or what confirms where they are drawn anew."""
         traffic = traffic or (self.confirming if draw else self.searched)
         pools = {name: replace(pools[name], replicas=replicas) for name in self.alone if name in pools}
-        results = self.results(pools, draw, {name: traffic[name].arrival_s for name in pools})
+        results = self.results(pools, draw, traffic)
         verdicts = {name: self.alone[name].judged(result, traffic[name]) for name, result in results.items()}
-        return SharedFleet(next(iter(pools.values())).worker, replicas, pools, verdicts)
+        return Fleet(pools, verdicts)
 
     def results(
-        self, pools: Mapping[str, Pool], draw: int, arrival_s: Mapping[str, np.ndarray],
+        self, pools: Mapping[str, Pool], draw: int, traffic: Mapping[str, Traffic],
         overheads: Mapping[str, Overhead] | None = None,
     ) -> dict[str, SimulationResult]:  # fmt: skip
-        """What the simulation makes of the requests of each model. ``overheads``: in place of the reserve."""
+        """Simulate the requests of each model. ``overheads``: in place of the reserve."""
+        if self.is_of_one:
+            ((name, pool),) = pools.items()
+            overhead = None if overheads is None else overheads[name]
+            return {name: self.alone[name].run(pool, draw, traffic[name], overhead)}
         overheads = overheads or dict.fromkeys(pools, Overhead(self._reserve_us))
         policies, scenarios, times = [], [], []
         for at, (name, pool) in enumerate(pools.items()):
             service, overhead = self.alone[name].batching(pool), overheads[name]
             deadline_us = max(self.promises[name].deadline_us - overhead.reserve_us, service.fastest_us)
             policies.append(service.policy)
-            scenarios.append(Scenario.of(arrival_s[name], deadline_us / 1e6, pool.replicas))
+            scenarios.append(Scenario.of(traffic[name].arrival_s, deadline_us / 1e6, pool.replicas))
             # Each model's latencies are drawn apart; those of the first as in a fleet of its own.
             times.append(service.times(self.seed + draw + at * 1_000_003, overhead, pool.replicas))
         return dict(zip(pools, simulate_together(policies, scenarios, times), strict=True))
 
     def max_queue(self, pools: Mapping[str, Pool]) -> int:
-        """Requests that may wait for the workers, of all models: see ``FleetSearch.max_queue``."""
+        """Return how many requests may wait for the workers, of all models: see ``FleetSearch.max_queue``."""
         return sum(self.alone[name].max_queue(pool) for name, pool in pools.items())
 
     def busiest(self, duration_s: float) -> dict[str, np.ndarray]:
-        """By model the arrivals of the stretch of this length with the most of all of them, from 0."""
+        """Return by model the arrivals of the stretch of this length with the most of all of them, from 0."""
         times_s = np.sort(np.concatenate([self.demands[name].arrival_s for name in self.alone]))
         ends = np.searchsorted(times_s, times_s + duration_s)
         first_s = float(times_s[int(np.argmax(ends - np.arange(len(times_s))))])
         return {
             name: _within(self.demands[name].arrival_s, first_s, first_s + duration_s) - first_s for name in self.alone
         }
+
+
+def _search_of(demand: Demand, settings: dict[str, Any]) -> FleetSearch:
+    if demand.tiers is None:
+        search = FleetSearch(demand.arrival_s, demand.promise, outcomes=demand.outcomes, **settings)
+    else:
+        assert demand.outcomes is not None
+        search = TierFleetSearch(demand.arrival_s, demand.promise, demand.tiers, demand.outcomes, **settings)
+    search.placement = demand.placement
+    return search
 
 
 def _within(arrival_s: np.ndarray, begin_s: float, end_s: float) -> np.ndarray:

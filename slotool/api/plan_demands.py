@@ -1,4 +1,4 @@
-"""Of ``slotool.plan`` of several models: what each is to serve, on workers that are the same for all of them."""
+"""Demands of the models of ``slotool.plan``, on workers that are the same for all of them."""
 
 from __future__ import annotations
 
@@ -7,81 +7,92 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotool.api.inputs import as_list, loaded
-from slotool.api.plan_inputs import DURATION_S, of_shares
 from slotool.api.plan_interference import placement_of
-from slotool.api.plan_models import PlannedModel
+from slotool.api.plan_models import PlannedModel, of_model
 from slotool.api.progress import Reporter
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from slotool.planning.interference import Placement
-    from slotool.planning.shared import Demand
+    from slotool.planning.planner import Demand
+    from slotool.planning.tiers import Tiers
     from slotool.planning.worker import WorkerType
     from slotool.planning.worker_types import Named
+    from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
+
+# Of traffic that is drawn.
+DURATION_S = 60.0
 
 
 def demands_of(
     entries: Mapping[str, PlannedModel],
+    tiers: Tiers | None,
     prices: Mapping[str, float],
     confidence: float,
     machine_cores: int | None,
+    front_end_ms: float,
     seed: int,
     reporter: Reporter,
     **conditions: Any,
 ) -> list[Demand]:
-    """Of the models, with what is known of workers under these ``conditions``."""
+    """Return the demand for each model, with what is known of workers under these ``conditions``.
+
+    ``tiers``: of the only model, where requests are answered by rules.
+    """
+    from slotool.planning.planner import Demand
     from slotool.planning.promise import Judge, Promise
-    from slotool.planning.shared import Demand
     from slotool.tables import OutcomeTable
 
+    rules = None if tiers is None else tiers.rules
     arrivals = _arrivals(entries, seed, reporter)
     demands: list[Demand] = []
     kinds: dict[_Kind, str] = {}
     for name, entry in entries.items():
-        outcomes = None if entry.outcomes is None else of_shares(loaded(OutcomeTable, entry.outcomes), None, reporter)
-        workers = _workers(name, entry, outcomes, kinds, reporter, **conditions)
-        try:
+        with of_model(name):
             promise = Promise(entry.deadline_ms * 1e3, entry.attainment, entry.min_accuracy, confidence)
-        except ArgumentError as error:
-            raise ArgumentError("models", f"{name}: {error.argument.replace('_', '-')}: {error.problem}") from None
-        if entry.rate != 0:  # asked for, so that too few are no reason to leave its promise out
-            try:
+        known = None if entry.outcomes is None else loaded(OutcomeTable, entry.outcomes)
+        outcomes = None if known is None else _of_shares(known, rules, reporter)
+        with of_model(name):
+            workers = _workers(name, entry, outcomes, rules, kinds, reporter, **conditions)
+            if entry.rate != 0:  # asked for, so that too few are no reason to leave its promise out
                 Judge(promise, outcomes).require_enough(len(arrivals[name]))
-            except InputError as error:
-                raise InputError(f"{name}: {error}") from error
-        placement = _placement(name, entry, workers, machine_cores, conditions["quantile"], reporter)
-        demands.append(Demand(name, arrivals[name], promise, workers, as_list(entry.policies), outcomes, placement))
+            # Where other models state interference, the cores of a machine are no option of this one.
+            cores = machine_cores if len(entries) == 1 or entry.interference is not None else None
+            placement = placement_of(
+                entry.interference, cores, list(workers.values()), conditions["quantile"], entry.artifact, reporter,
+                f"{name}: " if name else "", front_end_ms,
+            )  # fmt: skip
+        policies = list(dict.fromkeys(as_list(entry.policies)))
+        demands.append(Demand(name, arrivals[name], promise, workers, policies, outcomes, placement, tiers))
     return _priced(demands, prices)
 
 
-def _placement(
-    name: str,
-    entry: PlannedModel,
-    workers: Mapping[str, WorkerType],
-    machine_cores: int | None,
-    quantile: float,
-    reporter: Reporter,
-) -> Placement | None:
-    """How workers that share machines slow down calls of this model, whatever the others compute."""
-    if entry.interference is None:
-        return None
-    try:
-        return placement_of(
-            entry.interference, machine_cores, list(workers.values()), quantile, entry.artifact, reporter, f"{name}: "
+def _of_shares(outcomes: OutcomeTable, rules: RuleSet | None, reporter: Reporter) -> OutcomeTable:
+    """Return ``outcomes`` with errors of at most 1, so that an accuracy is 1 − error: larger ones as shares of the
+    greatest that the rules allow. Raises ``InputError`` for larger ones without rules, and for rules of other
+    models."""
+    if rules is not None and (changed := rules.changed_words(outcomes.models)):
+        raise InputError(f"{outcomes.source}: the rules were {changed}")
+    errors = outcomes.matrix("error")
+    if (worst := float(errors.max(initial=0.0))) <= 1:
+        return outcomes
+    if rules is None:
+        raise InputError(
+            f"{outcomes.source}: error {worst:g} is above 1, so that no accuracy follows from it; plan with rules, or "
+            "give errors from 0 to 1"
         )
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
-    except ArgumentError as error:
-        raise ArgumentError("models", f"{name}: {error.argument}: {error.problem}") from None
+    rules.require_errors(outcomes)
+    reporter.note(f"accuracy is 1 − error / {rules.max_error:g}, the greatest error that the rules were made for")
+    return outcomes.with_errors(errors / rules.max_error)
 
 
 def _workers(
     name: str,
     entry: PlannedModel,
     outcomes: OutcomeTable | None,
+    rules: RuleSet | None,
     kinds: dict[_Kind, str],
     reporter: Reporter,
     **conditions: Any,
@@ -91,14 +102,10 @@ def _workers(
     from slotool.planning.worker_types import Named, worker_types
     from slotool.tables import LatencyTable
 
-    sources = list(entry.latency) if isinstance(entry.latency, list | tuple) else [entry.latency]
-    tables = [Named(loaded(LatencyTable, source), source) for source in sources]
-    try:
-        workers, remarks = worker_types(tables, outcomes, None, prices={}, subject=entry.subject, **conditions)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
+    tables = [Named(loaded(LatencyTable, source), source) for source in entry.tables]
+    workers, remarks = worker_types(tables, outcomes, rules, subject=entry.subject, **conditions)
     for remark in remarks:
-        reporter.warn(f"{name}: {remark}")
+        reporter.warn(f"{name}: {remark}" if name else remark)
     own = _kinds(workers, tables)
     if not kinds:
         kinds.update(own)
@@ -191,7 +198,7 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
     from slotool.workloads import ArrivalTable, Poisson
 
     given = {
-        name: loaded(ArrivalTable, entry.arrivals).times_s
+        name: loaded(ArrivalTable, _as_table(entry.arrivals)).times_s
         for name, entry in entries.items()
         if entry.arrivals is not None
     }
@@ -207,11 +214,18 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
                     "has no more"
                 )
         elif entry.rate:
-            try:
+            with of_model(name):
                 found[name] = Poisson(entry.rate).times(until_s, seed + drawn)
-            except InputError as error:
-                raise InputError(f"{name}: {error}") from error
             drawn += 1
         else:
             found[name] = np.zeros(0)
     return found
+
+
+def _as_table(arrivals: Any) -> Any:
+    """Instants in an array as a table, which says what is wrong with them."""
+    import pandas as pd
+
+    from slotool.workloads import ArrivalTable
+
+    return ArrivalTable(pd.DataFrame({"arrival_s": arrivals})) if hasattr(arrivals, "dtype") else arrivals
