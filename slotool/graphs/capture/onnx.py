@@ -13,18 +13,7 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.onnx_batch import batch_of
 from slotool.graphs.capture.onnx_calls import Batched, Call
-from slotool.graphs.capture.onnx_nodes import (
-    ACTIVATIONS,
-    ANY_LAYOUT,
-    AROUND,
-    SAME,
-    NodeCall,
-    Translated,
-    fourier_flops,
-    product_flops,
-    translate,
-)
-from slotool.graphs.capture.onnx_operators import chain_of
+from slotool.graphs.capture.onnx_operators import ANY_LAYOUT, chain_of, fourier_flops, product_flops
 from slotool.graphs.capture.onnx_patterns import join_patterns, without_empty
 from slotool.graphs.capture.onnx_reading import Constant, InputShape, Node, Reading, constant_of, read_model
 from slotool.graphs.capture.onnx_recurrent import RECURRENT
@@ -117,12 +106,13 @@ class _Walk:
             return
         inputs, last = self._inputs(node)
         shape = self._shape(node.outputs[0], node.op, last=last, node=node)
-        call = NodeCall(
+        call = Call(
             node=node,
-            inputs=tuple(self.drafts.shape(name) for name in inputs),
-            shape=shape,
+            values=self._values(node),
             constants={at: self.constants[name] for at, name in enumerate(node.inputs) if name in self.constants},
+            made=self.batched[node.outputs[0]],
             opset=self._reading.opset,
+            inputs=tuple(self.drafts.shape(name) for name in inputs),
             channels_last=last,
         )
         self.names[node.outputs[0]] = self._add(call, inputs)
@@ -146,31 +136,15 @@ class _Walk:
         last = self.drafts.add(f"{node.name}.last", "Slice", [every], kept, (1, *inner), 0)
         self.names[name] = self.drafts.add(f"{node.name}.state", "Reshape", [last], {"shape": shape}, shape, 0)
 
-    def _add(self, call: NodeCall, inputs: list[str]) -> str:
+    def _add(self, call: Call, inputs: list[str]) -> str:
         node = call.node
-        translated = translate(call) if node.op in ACTIVATIONS or self._is_plain(node) else None
-        if translated is None or not self._fits(call, translated):
-            made = self._chained(call, inputs)
-            if made is not None:
-                return made
-        if translated == SAME:
-            return inputs[0]
-        contracted = self._contracted(call) if node.op == "Einsum" else None
-        if contracted is not None:
-            return contracted
-        if translated is None:
-            flops = product_flops(call) or fourier_flops(call)
-            weights = weights_of(node, call.constants)
-            return self.drafts.add(node.name, node.op, inputs, None, call.shape, weights, flops)
-        op, attributes = translated
-        if op == "Activation":
-            return self.drafts.add_activation(node.name, attributes["activation"], inputs, call.shape)
-        if AROUND in attributes:
-            top, bottom, left, right = around = attributes.pop(AROUND)
-            channels, height, width = call.inputs[0]
-            padded = (channels, height + top + bottom, width + left + right)
-            inputs = [self.drafts.add(f"{node.name}.padding", "ZeroPadding2D", inputs, {"padding": around}, padded)]
-        return self.drafts.add(node.name, op, inputs, attributes, call.shape, weights_of(node, call.constants))
+        made = self._chained(call, inputs)
+        if made is None and node.op == "Einsum":
+            made = self._contracted(call)
+        if made is not None:
+            return made
+        flops = product_flops(call) or fourier_flops(call)
+        return self.drafts.add(node.name, node.op, inputs, None, call.shape, weights_of(node, call.constants), flops)
 
     def _values(self, node: Node) -> dict[int, Batched]:
         return {at: self.batched[name] for at, name in enumerate(node.inputs) if name in self.batched}
@@ -182,32 +156,19 @@ class _Walk:
             return node
         return replace(node, attributes={**node.attributes, "axes": [int(axis) for axis in constant.values]})
 
-    def _is_plain(self, node: Node) -> bool:
-        """Whether the first axis of all that a node takes and makes is the batch and nothing else."""
-        values = [*self._values(node).values(), self.batched[node.outputs[0]]]
-        return all(value.axis == 0 and value.windows == 1 for value in values)
-
-    def _fits(self, call: NodeCall, translated: Translated) -> bool:
-        """Whether a known operator leaves the shape that the model says."""
-        if translated is None or translated == SAME or AROUND in translated[1] or translated[0] == "Activation":
-            return translated is not None
-        try:
-            return resolve(translated[0], translated[1], call.inputs)[1].shape == call.shape
-        except GraphError:
-            return False
-
-    def _chained(self, call: NodeCall, inputs: list[str]) -> str | None:
+    def _chained(self, call: Call, inputs: list[str]) -> str | None:
         """What a node is as operators one after the other, on values whose batch may be anywhere."""
-        node = call.node
-        if call.channels_last:
-            return None
-        values, made = self._values(node), self.batched[node.outputs[0]]
-        chain = chain_of(Call(node, values, call.constants, made, call.opset)) if values else None
+        node, chain = call.node, chain_of(call)
         if chain is None:
             return None
         if not chain:
-            return inputs[0] if self.drafts.shape(inputs[0]) == made.example else None
-        sources = self._with_constants(node, made, call.constants) if chain[0][0] in TAKES_CONSTANTS else inputs
+            return inputs[0] if self.drafts.shape(inputs[0]) == call.shape else None
+        takes_constants = chain[0][0] in TAKES_CONSTANTS
+        if takes_constants and call.channels_last and not all(each.single for each in call.constants.values()):
+            return None
+        sources = inputs
+        if takes_constants and not call.channels_last:
+            sources = self._with_constants(node, call.made, call.constants)
         shapes = [self.drafts.shape(source) for source in sources]
         steps, trained = [], 0
         for op, attributes in chain:
@@ -218,16 +179,19 @@ class _Walk:
             steps.append((op, attributes, effect.shape))
             trained = trained or len(steps) * (effect.weights > 0)
             shapes = [effect.shape]
-        if shapes != [made.example]:
+        if shapes != [call.shape]:
             return None
-        weights = None if chain[0][0] in TAKES_CONSTANTS else weights_of(node, call.constants)
+        weights = None if takes_constants else weights_of(node, call.constants)
         trained = trained or len(steps)
         for at, (op, attributes, shape) in enumerate(steps, start=1):
             name = node.name if at == len(steps) else f"{node.name}.{at}"
-            sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == trained else None)]
+            if op == "Activation":
+                sources = [self.drafts.add_activation(name, attributes["activation"], sources, shape)]
+            else:
+                sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == trained else None)]
         return sources[0]
 
-    def _contracted(self, call: NodeCall) -> str | None:
+    def _contracted(self, call: Call) -> str | None:
         """An ``Einsum`` as a product of matrices."""
         node, made, values = call.node, self.batched[call.node.outputs[0]], self._values(call.node)
         axes = [values[at].axis if at in values else None for at in range(len(node.inputs))]
