@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from slotool.models import TensorSpec
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import Rejection
+from slotool.serving.request_options import RequestOptions
 from slotool.serving.tensors import InferRequest, RequestReader, format_response
 
 SHAPE = (2, 3)
@@ -108,7 +109,7 @@ def test_outputs_arrive_as_they_were_formatted(n: int, names: list[str], binary:
 
 def test_null_is_as_good_as_absent() -> None:
     asked = parse(json_body(X, parameters=None, id=None))
-    assert (asked.id, asked.parameters) == ("", {})
+    assert (asked.id, asked.options) == ("", RequestOptions())
 
 
 def test_binary_data_output_is_the_default_of_outputs_that_say_nothing() -> None:

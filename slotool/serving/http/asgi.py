@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import urllib.parse
 from collections.abc import Callable
 from http import HTTPStatus
@@ -11,11 +12,11 @@ from typing import Any
 import httptools
 from starlette.types import ASGIApp, Message, Scope
 
-from slotool.serving.http.fast_path import LOG
 from slotool.serving.http.requests import HttpRequest
 from slotool.serving.http.transport import FlowControl
 from slotool.serving.reply import Reply
 
+LOG = logging.getLogger("uvicorn.error")
 # Of a body that arrives faster than the application reads it, no more is held.
 HIGH_WATER_BYTES = 65_536
 _STATUS_LINES = {
@@ -59,7 +60,7 @@ class AsgiCycle:
         self._framed: Callable[[bytes, bool], bytes] = _nothing
         self._left_bytes = 0
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes | memoryview) -> None:
         """The next bytes of the request's body."""
         self._body += data
         if len(self._body) > HIGH_WATER_BYTES:

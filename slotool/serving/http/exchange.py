@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import Scope
 
 from slotool.serving.http.asgi import AsgiCycle
-from slotool.serving.http.fast_path import Head
+from slotool.serving.http.heads import Head
 from slotool.serving.http.requests import HttpRequest
 from slotool.serving.intake import Body
 from slotool.serving.reply import Reply

@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
 
 from slotool.serving import bounds, trace_context
 from slotool.serving.access_log import facts_of
 from slotool.serving.addresses import FORWARDED_FOR
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
+from slotool.serving.http.exchange import Exchange
+from slotool.serving.http.heads import Head, read_head
 from slotool.serving.http.requests import HttpRequest, KnownHeads
 from slotool.serving.http.transport import Outbox
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply, ReplyListener
-from slotool.serving.request_options import RequestOptions, from_headers
 from slotool.serving.served import ServedModel
 
-if TYPE_CHECKING:
-    from slotool.serving.http.exchange import Exchange
-
 LOG = logging.getLogger("uvicorn.error")
-# The path of an inference; escaped names are left to the application's routes.
-INFERENCE = re.compile(
-    rb"/(?:v2/models/(?P<model>[\w.~-]+)(?:/versions/(?P<version>[\w.~-]+))?/infer|compute)", re.ASCII
-)
-
-
-class Head(NamedTuple):
-    """Head of an inference request.
-
-    Attributes:
-        model: empty on ``/compute``.
-        version: None where the path has none.
-        headers: names in lower case.
-        options: options that the headers state, or what is wrong with these.
-
-    Requests with the same head share it: never change it.
-    """
-
-    model: str
-    version: str | None
-    headers: Mapping[str, str]
-    options: RequestOptions | Rejection
-
-    @property
-    def path(self) -> str:
-        if not self.model:
-            return "/compute"
-        version = "" if self.version is None else f"/versions/{self.version}"
-        return f"/v2/models/{self.model}{version}/infer"
 
 
 class FastPath:
@@ -73,8 +40,8 @@ class FastPath:
         """
         if request.method != "POST" or request.version != "1.1":
             return None
-        request.inference = _read(request.target, request.headers)
-        return request.inference
+        head = request.inference = read_head(request.target, request.headers)
+        return head
 
     def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
@@ -174,26 +141,6 @@ class FastPath:
         if head.model:
             return self._front.model(head.model, head.version)
         return self._compute.model(head.headers.get("model"))
-
-
-def _read(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Head | None:
-    """Return the head of an inference request; None for one that is left to the routes."""
-    asked = INFERENCE.fullmatch(target)
-    if asked is None:
-        return None
-    named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-    if len(named) != len(headers) or "content-encoding" in named or "expect" in named:
-        return None
-    # The routes report what is wrong with such a head.
-    if "host" not in named or named.get("transfer-encoding", "chunked") != "chunked":
-        return None
-    model, version = asked.group("model", "version")
-    options: RequestOptions | Rejection
-    try:
-        options = from_headers(named)
-    except Rejection as rejection:
-        options = rejection
-    return Head(model.decode() if model else "", version.decode() if version else None, named, options)
 
 
 def returning_trace(reply: Reply, traceparent: str) -> Reply:

@@ -15,7 +15,7 @@ from slotool.serving.http.asgi import HIGH_WATER_BYTES, AsgiCycle, scope_of
 from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.fast_path import FastPath
-from slotool.serving.http.head_faults import head_fault
+from slotool.serving.http.heads import head_fault
 from slotool.serving.http.requests import HttpRequest, RequestReader
 from slotool.serving.http.transport import FlowControl, Lingering
 from slotool.serving.rejections import Rejection
