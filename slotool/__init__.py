@@ -10,7 +10,7 @@ from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
-    from slotool.api.build_tables import build_tables, plan_tables
+    from slotool.api.build_tables import build_tables
     from slotool.api.calibrate import calibrate
     from slotool.api.capture import capture, capture_applications, capture_zoo
     from slotool.api.choose_points import choose_points
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from slotool.api.export_rules import export_rules
     from slotool.api.family import family
     from slotool.api.files import load, save
-    from slotool.api.gen_rules import estimate_rules, gen_rules
-    from slotool.api.gen_switching_plan import gen_switching_plan, switching_plan_cost
+    from slotool.api.gen_rules import gen_rules
+    from slotool.api.gen_switching_plan import gen_switching_plan
     from slotool.api.generate_arrivals import generate_arrivals
     from slotool.api.generate_networks import generate_networks
     from slotool.api.import_outcomes import import_outcomes
@@ -58,7 +58,6 @@ __all__ = [
     "compare_predictors",
     "doctor",
     "errors",
-    "estimate_rules",
     "evaluate",
     "evaluate_colocated",
     "evaluate_drift",
@@ -75,7 +74,6 @@ __all__ = [
     "load",
     "loadtest",
     "plan",
-    "plan_tables",
     "predict",
     "predict_points",
     "profile",
@@ -85,7 +83,6 @@ __all__ = [
     "save",
     "serve",
     "simulate",
-    "switching_plan_cost",
     "train_cnn",
     "train_colocation_predictor",
     "train_family",
@@ -108,7 +105,6 @@ _MODULES = {
     "choose_points": "choose_points",
     "compare_predictors": "compare_predictors",
     "doctor": "doctor",
-    "estimate_rules": "gen_rules",
     "evaluate": "evaluate",
     "evaluate_colocated": "evaluate_colocated",
     "evaluate_drift": "evaluate_drift",
@@ -125,7 +121,6 @@ _MODULES = {
     "load": "files",
     "loadtest": "loadtest",
     "plan": "plan",
-    "plan_tables": "build_tables",
     "predict": "predict",
     "predict_points": "predict_points",
     "profile": "profile",
@@ -135,7 +130,6 @@ _MODULES = {
     "save": "files",
     "serve": "serve",
     "simulate": "simulate",
-    "switching_plan_cost": "gen_switching_plan",
     "train_cnn": "train",
     "train_colocation_predictor": "train_colocation_predictor",
     "train_family": "train",
@@ -146,7 +140,14 @@ _MODULES = {
     "update_tables": "update_tables",
 }
 
-__getattr__ = names_on_demand(__name__, _MODULES, "slotool.api")
+# Functions that left, with what to call instead.
+_SUCCESSORS = {
+    "estimate_rules": "gen_rules(…, dry_run=True)",
+    "plan_tables": "build_tables(…, dry_run=True)",
+    "switching_plan_cost": "gen_switching_plan(…, dry_run=True)",
+}
+
+__getattr__ = names_on_demand(__name__, _MODULES, "slotool.api", _SUCCESSORS)
 
 
 def __dir__() -> list[str]:

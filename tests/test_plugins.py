@@ -13,7 +13,7 @@ import typer
 
 from slotool import plugins
 from slotool.api.profile import chosen_engine
-from slotool.cli.app import app
+from slotool.cli.app import command as command_line
 from slotool.cli.output import Output
 from slotool.cli.plugin_names import PARAMETERS
 from slotool.cli.serve_workers import engine_of as serving_engine
@@ -320,7 +320,7 @@ def test_metadata_that_cannot_be_read_are_one_sentence_and_leave_help_whole(slot
 
 
 def test_help_knows_the_parameters_of_plugins() -> None:
-    root = typer.main.get_command(app)
+    root = command_line()
     for path in (path for paths in PARAMETERS.values() for path in paths):
         found: Any = root
         *names, parameter = path.replace(".", " ").split()

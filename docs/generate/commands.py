@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
-import typer.main
-
-from slotool.cli.app import app
+from slotool.cli.app import command as command_line
 
 _INTRODUCTION = r"""# Command line
 
@@ -46,7 +44,7 @@ appear whole or not at all, and are replaced only with `--force`.
 
 def page() -> str:
     """Markdown: a section per command, with its help, usage and options."""
-    root: Any = typer.main.get_command(app)
+    root: Any = command_line()
     return "\n".join([_INTRODUCTION, *(_section(path, command) for path, command in _leaves("slotool", root))])
 
 

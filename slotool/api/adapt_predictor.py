@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
-from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.measured import MeasuredNetworks, Paths, Rows, unmatched
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +77,7 @@ class Adaptation(Result):
         return parts if self.out is None else [*parts, f"wrote {self.out}"]
 
 
+@command_line(arguments=("base", "latency"), required=("out",), names={"graphs": "--graphs -g"})
 @writes(folders=("out",))
 def adapt_predictor(
     base: str | Path,
@@ -82,28 +85,30 @@ def adapt_predictor(
     *,
     graphs: Paths,
     out: str | Path | None = None,
-    samples: int | None = None,
-    rows: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    samples: Annotated[int, at_least(3)] | None = None,
+    rows: Rows | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Adaptation:
-    """Adapt a predictor to a new setting by 3 to 200 labels; ten do.
+    """Adapt a predictor to a new setting by 3 to 200 labels.
 
     Several ways of adapting are scored on labels held out; the weighted mean of all is kept, or the best one where it
-    is clearly better.
+    is clearly better. ``slotool profile solo --for`` measures the labels that tell most; ten do.
+
+    Example: slotool adapt-predictor predictor few.parquet --graphs cnns.parquet -o adapted
 
     Args:
-        base: Predictor artifact of another device, backend or number of threads.
-        latency: Latency tables of measured networks in the new setting, one or several.
-        graphs: Graph files that hold these networks, one or several.
-        out: Write the adapted predictor here.
-        samples: Adapt to this many labels, at least 3, chosen to tell most, and score on the others; None: to all.
+        base: Predictor artifact of another device, backend …
+        latency: Latency tables (Parquet or CSV) of measured networks in the new setting.
+        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        out: Artifact to write.
+        samples: Adapt to this many labels, chosen to tell most, and score on the others; None: all.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
             ``machine``.
-        seed: Of the choice of labels and of training.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Errors of every way (``frame()``) and which was kept (``kept``).

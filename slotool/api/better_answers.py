@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotool.api.chosen_predictor import Chosen, machine_differences
 from slotool.machine import usable_cores
-from slotool.predictors.labels import Setting
-from slotool.predictors.trained.artifact import TrainedPredictor
+
+if TYPE_CHECKING:
+    from slotool.predictors.labels import Setting
+    from slotool.predictors.trained.artifact import TrainedPredictor
 
 
 def advice_of(chosen: Chosen, trained: TrainedPredictor[Any], elsewhere: bool, *, colocated: bool) -> list[str]:

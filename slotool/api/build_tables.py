@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from slotool.api.arguments import typed
+from slotool.api.command_line import command_line
 from slotool.api.inputs import FilePath
 from slotool.api.last_layer_tables import LastLayerBuilt, LastLayerShare, build_last_layer, last_layer_share
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.tables_built import TablesBuilt, TablesPlan
+from slotool.api.values import at_least, between
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ PRUNE_LOSS = 0.003
 WEIGHT_DTYPES = ("auto", "float32", "int8")
 
 
+@command_line(
+    required=("out",),
+    panels={
+        "Tables": ("ranker", "tables", "bits", "k", "weight_dtype", "last_layer"),
+        "Accuracy": ("allowed_loss", "confidence", "prune", "prune_loss"),
+    },
+)
 @writes(folders=("out",))
 def build_tables(
     network: FilePath,
@@ -34,49 +42,56 @@ def build_tables(
     data: str | DataSource | None = None,
     version: str | None = None,
     ranker: str = "auto",
-    tables: int = 2,
-    bits: int | None = None,
+    tables: Annotated[int, at_least(1)] = 2,
+    bits: Annotated[int, at_least(1)] | None = None,
     k: Sequence[float] | None = None,
     weight_dtype: str = "auto",
-    allowed_loss: float = 0.002,
+    allowed_loss: Annotated[float, between(0, 1)] = 0.002,
     confidence: float = 0.9,
     prune: bool = False,
-    prune_loss: float | None = None,
+    prune_loss: Annotated[float, between(0, 1)] | None = None,
     last_layer: bool = False,
-    seed: int = 0,
+    dry_run: bool = False,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
-) -> TablesBuilt | LastLayerBuilt | LastLayerShare:
-    """Make a trained network an SLO-NN, with tables for its large layers.
+) -> TablesBuilt | TablesPlan | LastLayerBuilt | LastLayerShare:
+    """Make a network an SLO-NN: tables for its large layers.
 
     All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
-    calibrated on the validation split, and scored on the test split.
+    calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes does not pay, or no k
+    keeps the allowed loss (written); 4: not decided on a disturbed machine (written).
+
+    Example: slotool build-tables mlp -o slo-nn --data digits
 
     Args:
-        network: A network, or a family with ``version``; a .keras or .onnx file; ``"module:factory"`` (torch).
+        network: A network, or a family with ``version``; a .keras or .onnx file; ``"module:factory"`` of a torch
+            module.
         out: Artifact to write.
-        data: Data set; None: what the network was trained on.
+        data: Data set; None: what it was trained on.
         version: Version of a family.
-        ranker: ``"freehash"``, ``"centred-freehash"``, ``"clusters"``; baselines: ``"mongoose"``, ``"random"``;
-            ``"auto"``: of the first three the one that reads the fewest bytes on validation data.
+        ranker: freehash, centred-freehash, clusters; baselines: mongoose, random; ``"auto"``: of the first three the
+            one that reads the fewest bytes on validation data.
         tables: Hash tables per layer (L).
         bits: Bits per key (K); None: by size and data.
-        k: Shares of a layer's nodes; None: by size.
-        weight_dtype: ``"float32"``; ``"int8"``: weights of a large output layer at each k below 100 %, which stays
-            exact; ``"auto"``: int8 for a large output layer where accuracy holds.
-        allowed_loss: Accuracy that may be lost against the full network. Ranker and confidence measure are chosen for
-            it.
-        confidence: Confidence of that promise.
+        k: Shares of nodes: a list or start:stop:step; None: by size.
+        weight_dtype: float32; int8: weights of a large output layer at every k below 100 %; ``"auto"``: int8 for a
+            large output layer where accuracy holds.
+        allowed_loss: Accuracy that may be lost against the full network (0.002: 0.2 points). Ranker and confidence
+            measure are chosen for it, and the k to use is shown.
+        confidence: Confidence of that promise: 0.9 is nine in ten.
         prune: First remove hidden units that are never or hardly used.
-        prune_loss: With ``prune``: held-out accuracy that it may cost, ± SE included; None: 0.003.
+        prune_loss: Held-out accuracy that pruning may cost, ± SE included; None: 0.003.
         last_layer: Tables for the last layer only; its own library runs the rest.
-        seed: Of what is drawn at random.
+        dry_run: Only make the plan and predict its time.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``model``, the SLO-NN; ``frame()`` has a row per point. Of a network whose last layer alone would get tables,
-        and where these cannot pay: a ``LastLayerShare``, whose ``verdict`` says why; nothing is written then.
+        and where these cannot pay: a ``LastLayerShare``, whose ``verdict`` says why; nothing is written then. Of a dry
+        run: ``plan``, with layers, values of k, bytes and seconds.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -85,7 +100,7 @@ def build_tables(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.elastic.activators.choosing import choose, steps
+    from slotool.elastic.activators.choosing import choose, plan, steps
     from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
     rankers, settings = _settings(
@@ -99,6 +114,8 @@ def build_tables(
     if source is None:
         _check_last_layer(prune)
         assert data is not None
+        if dry_run:
+            return last_layer_share(reporter, Path(network), data)
         return build_last_layer(
             reporter, Path(network), data, written, name, rankers, settings, confidence, weight_dtype, force=force
         )
@@ -107,6 +124,8 @@ def build_tables(
     if weight_dtype == "int8" and len(subject.mlp.layers) - 1 not in subject.activated:
         raise ArgumentError("weight_dtype", "int8 is for networks whose output layer gets tables; this one's gets none")
     payoff = _payoff(source, subject, rankers, settings)
+    if dry_run:
+        return TablesPlan(plan(subject, rankers, settings), source.data.name, payoff)
     reporter.note(payoff.sentence)
     total = steps(subject, rankers, settings)
     with reporter.progress(f"learning tables on {source.data.name}", total=total) as done:
@@ -115,69 +134,6 @@ def build_tables(
     if written is not None:
         _save(model, written, source, settings, pruned, force)
     return TablesBuilt.of(model, candidates, source, pruned, payoff, written, allowed_loss)
-
-
-@typed
-def plan_tables(
-    network: FilePath,
-    *,
-    data: str | DataSource | None = None,
-    version: str | None = None,
-    ranker: str = "auto",
-    tables: int = 2,
-    bits: int | None = None,
-    k: Sequence[float] | None = None,
-    weight_dtype: str = "auto",
-    allowed_loss: float = 0.002,
-    confidence: float = 0.9,
-    prune: bool = False,
-    prune_loss: float | None = None,
-    last_layer: bool = False,
-    seed: int = 0,
-    progress: Reporting = "auto",
-) -> TablesPlan | LastLayerShare:
-    """What ``build_tables`` would do, and its predicted time.
-
-    Args:
-        network: As ``build_tables``.
-        data: Data set; None: what the network was trained on.
-        version: Version of a family.
-        ranker: Ranker, or ``"auto"``.
-        tables: Hash tables per layer (L).
-        bits: Bits per key (K); None: by size and data.
-        k: Shares of a layer's nodes; None: by size.
-        weight_dtype: Checked as ``build_tables`` does.
-        allowed_loss: Accuracy that may be lost against the full network.
-        confidence: Checked as ``build_tables`` does.
-        prune: First remove hidden units that are never or hardly used; this is done for the plan too.
-        prune_loss: With ``prune``: held-out accuracy that it may cost; None: 0.003.
-        last_layer: Tables for the last layer only.
-        seed: Of what is drawn at random.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
-
-    Returns:
-        ``plan``: layers, values of k, bytes and seconds. Of a network whose last layer alone would get tables: its
-        share of a query's time, and in ``verdict`` whether choosing its nodes cannot pay.
-
-    Raises:
-        ArgumentError: An argument has a value that it cannot have.
-        InputError: The network cannot be read, or does not fit the data.
-        DataError: The data set cannot be read.
-    """
-    from slotool.elastic.activators.choosing import plan
-
-    rankers, settings = _settings(
-        ranker, tables, bits, k, weight_dtype, allowed_loss, confidence, prune, prune_loss, seed
-    )
-    reporter = reporter_of(progress)
-    source = _whole_chain(reporter, Path(network), version, data, last_layer)
-    if source is None:
-        _check_last_layer(prune)
-        assert data is not None
-        return last_layer_share(reporter, Path(network), data)
-    subject = _subject(source, _pruned(reporter, source, prune, prune_loss))
-    planned = plan(subject, rankers, settings)
-    return TablesPlan(planned, source.data.name, _payoff(source, subject, rankers, settings))
 
 
 def _settings(

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.api.calibrated_predictors import CACHE_VARIABLE, Place, labels_of, refusal_of
 from slotool.api.calibration_networks import calibration_networks, spread_over_kinds
 from slotool.api.chosen_predictor import ARCHITECTURES, SHIPPED, TORCH
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import cores_given
 from slotool.api.networks import Network, Networks
@@ -24,6 +25,7 @@ from slotool.api.profile import Planned, required, solo_campaign
 from slotool.api.profile_report import BUSY_CORES, Profile
 from slotool.api.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.atomic import whole_file
 from slotool.errors import AlreadyExistsError, ArgumentError, RunError, SlotoolError
 from slotool.machine import machine_id
@@ -63,6 +65,11 @@ class Calibrated(Result):
 
     schema = "calibrate"
     rows_key = "networks"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if no predictor was kept."""
+        return int(self.out is None)
 
     @property
     def held_out_mape(self) -> float:
@@ -195,41 +202,52 @@ class Calibrated(Result):
         return float(self.profile.document["cores_busy_with_others"])
 
 
+@command_line(
+    arguments=("networks",),
+    names={"predictor": "--base"},
+    values={"networks": list},
+    repeatable=("networks",),
+    metavars={"networks": "graphs"},
+)
 @writes(folders=("out",))
 def calibrate(
     networks: Network | Sequence[Network] | None = None,
     *,
     minutes: float = DEFAULT_MINUTES,
     backend: str = TORCH,
-    threads: int | None = None,
-    samples: int = DEFAULT_SAMPLES,
+    threads: Annotated[int, at_least(1)] | None = None,
+    samples: Annotated[int, at_least(3)] = DEFAULT_SAMPLES,
     predictor: str | Path | None = None,
     out: str | Path | None = None,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     keep_anyway: bool = False,
     progress: Reporting = "auto",
 ) -> Calibrated:
-    """Measure a few networks on this machine and leave a predictor for it, which ``predict`` uses from then on.
+    """Make the predictor of this machine, for ``predict``.
 
-    The networks are those that tell a predictor of another machine most. After an interruption the same call goes on
-    where it was.
+    It measures MLPs, CNNs and transformers, those that tell a predictor of another machine most. After an interruption
+    the same command goes on where it was. Exit 1, and nothing kept, when the machine was too noisy or the predictor is
+    no better than the shipped one.
+
+    Example: slotool calibrate
+
+    Example: slotool calibrate own.jsonl --backend onnx --threads 1 --minutes 1
 
     Args:
-        networks: What to choose from, graphs or graph files of one's own networks; None: random networks.
+        networks: Graph files of your own networks to choose from; None: random networks.
         minutes: Finish within so many minutes.
-        backend: What runs the networks: ``"torch"``, ``"keras"``, ``"onnx"``, or ``"module:Class"``.
-        threads: Compute threads; None: all cores given to this process.
-        samples: Networks to measure, at least 3; fewer when the time is up.
-        predictor: The predictor to start from; None: the shipped one of the backend, or that of torch, or the one of
-            random architectures, whichever the labels speak for.
-        out: Write the predictor here; ``predict`` then has to name it. None: where ``predict`` looks, in
-            ``$XDG_CACHE_HOME/slotool``.
-        seed: Of the choice of networks, their order and inputs.
+        backend: Backend that runs the networks: torch, keras, onnx, or module:Class.
+        threads: Compute threads; None: all cores given.
+        samples: Networks to measure; fewer when the time is up.
+        predictor: Predictor artifact to start from; None: the shipped one. Of several shipped ones the labels decide.
+        out: Artifact to write; None: where ``predict`` looks: $XDG_CACHE_HOME/slotool. Another one has to be named to
+            ``predict``.
+        seed: Same seed, same result.
         force: Measure again, and replace what an earlier calibration left.
-        keep_anyway: Keep the predictor also where the machine was noisy, or where it is no better than the one to
-            start from; where an earlier call measured these networks and kept nothing, by what it measured.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        keep_anyway: Keep it also if noisy or no better. Where an earlier call measured these networks and kept nothing,
+            that is taken.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Errors on labels held out (``held_out_mape``), and why it was not kept, if it was not (``refused``).

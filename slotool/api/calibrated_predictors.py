@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slotool import strict_json
 from slotool.errors import InputError
 from slotool.machine import machine_facts, machine_id, usable_cores
 
@@ -68,6 +67,8 @@ def refusal_of(folder: Path) -> Path:
 def refused_here(backend: str, threads: int | None = None) -> str | None:
     """That a calibration of this machine was measured and not kept, why, and what keeps it, as one sentence; None where
     none was, or one is kept. ``threads`` as for ``calibrated_here``."""
+    from slotool import strict_json
+
     for count in _counts(threads):
         path = refusal_of(Place.here(backend, count).folder)
         try:

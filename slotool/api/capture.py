@@ -5,56 +5,79 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import Ineffective, command_line
 from slotool.api.display import Part, Table, table
 from slotool.api.inputs import FilePath
+from slotool.api.named_networks import KERAS, PackageNetworks, models_in
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.api.result import Result
-from slotool.errors import RunError
+from slotool.api.values import at_least
+from slotool.errors import ArgumentError, RunError
 from slotool.machine import usable_cores
 from slotool.printable import counted
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
 
+# Seconds after which the capture of one model has hung.
+TIMEOUT_S = 600.0
 # The share of counted FLOPs that a graph may lack without a word.
 UNCOUNTED_WARNED = 0.01
 
 
+@command_line(
+    made_by={"networks": models_in},
+    python_only=("input_shape", "input_dtype"),
+    ineffective=(Ineffective(("force",), "out"),),
+    resumes=True,
+)
 @writes("out")
 def capture(
-    networks: Network | Sequence[Network] | Mapping[str, Network],
+    networks: Network | Sequence[Network] | Mapping[str, Network] | PackageNetworks,
     out: FilePath | None = None,
     *,
     input_shape: Shapes | None = None,
     input_dtype: Dtypes | None = None,
-    timeout_s: float = 600.0,
-    max_memory_gb: float | None = None,
+    processes: Annotated[int, at_least(1)] | None = None,
+    timeout_s: float | None = None,
+    max_memory_gb: Annotated[float, at_least(0.01)] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Capture:
-    """Read Keras, PyTorch or ONNX models as operator graphs; of several those that cannot be captured are left out.
+    """Read Keras, PyTorch or ONNX models as operator graphs.
 
-    Shapes found have their channels first; FLOPs are per example, a multiply-add counting two. Models given by name are
-    captured in a process of their own, model objects in this one.
+    Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Of several networks those that
+    cannot be captured are left out and named, and the exit code is 1. A sweep of a package that was interrupted goes on
+    where it was.
+
+    Example: slotool capture --keras ResNet50 -o resnet50.jsonl
+
+    Example: slotool capture --keras all -o applications.parquet
+
+    Example: slotool capture --timm families -o timm.parquet
+
+    Example: slotool capture --torch nets:small --torch nets:large --input-shape 3,32,32 -o nets.jsonl
 
     Args:
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
-            or a graph file.
+            or a graph file; or the networks of a package. Models given by name are captured in a process of their own,
+            model objects in this one.
         out: Graph file to write: .jsonl or .parquet.
         input_shape: Shape of one example without the batch, in the model's own order of axes: for torch modules, free
             axes of ONNX and Keras, and Keras models that are not built, which this builds; one for all, or one for
             each; a mapping of shapes by name for several inputs.
         input_dtype: Element type of the inputs of a torch module, or of a Keras model with a ``call`` of its own; a
             mapping by name for several; None: that of the weights, whole numbers where only these run.
-        timeout_s: Seconds after which the capture of one model has hung.
-        max_memory_gb: What the capture of a model may take; None: 90 % of what is free.
+        processes: Captures of a package at once; None: all cores.
+        timeout_s: Time until a capture has hung; None: 600s, of a package's 180s.
+        max_memory_gb: Memory of one capture; None: 90 % of free.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is, and of networks left out; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``graphs``, in the order given, and why those left out ``failed``; ``frame()`` has a row per network.
@@ -68,10 +91,14 @@ def capture(
     """
     from slotool.graphs.capture import Limits
 
+    if isinstance(networks, PackageNetworks):
+        return _of_package(networks, out, processes, timeout_s, max_memory_gb, force, progress)
+    if processes is not None:
+        raise ArgumentError("processes", "it has an effect on the networks of a package only; leave it out")
     reporter = reporter_of(progress)
     asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     _refuse(out, force)
-    limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
+    limits = Limits(timeout_s or TIMEOUT_S, None if max_memory_gb is None else int(max_memory_gb * 1e9))
     failed: dict[str, str] = {}
     graphs = asked.graphs(limits, failed)
     for name, reason in failed.items():
@@ -81,6 +108,27 @@ def capture(
         _write(Path(out), graphs, asked.provenance())
     single = names[0] if len(graphs) == 1 and not failed else None
     return Capture(graphs, asked.framework or "graph", single, failed, None if out is None else Path(out))
+
+
+def _of_package(
+    networks: PackageNetworks,
+    out: FilePath | None,
+    processes: int | None,
+    timeout_s: float | None,
+    max_memory_gb: float | None,
+    force: bool,
+    progress: Reporting,
+) -> Capture:
+    if networks.package != KERAS:
+        limits = {} if timeout_s is None else {"timeout_s": timeout_s}
+        return capture_zoo(
+            networks.package, networks.names, out, processes=processes, **limits, max_memory_gb=max_memory_gb,
+            force=force, progress=progress,
+        )  # fmt: skip
+    for argument, given in (("processes", processes), ("timeout_s", timeout_s), ("max_memory_gb", max_memory_gb)):
+        if given is not None:
+            raise ArgumentError(argument, "it has no effect on several networks of keras.applications; leave it out")
+    return capture_applications(networks.names, out, force=force, progress=progress)
 
 
 @writes("out")
@@ -97,7 +145,7 @@ def capture_applications(
         names: ``"all"``, or names.
         out: Graph file to write: .jsonl or .parquet.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is, and of networks left out; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``graphs``, and why those left out ``failed``.
@@ -143,7 +191,7 @@ def capture_zoo(
         timeout_s: Seconds after which the capture of one network is given up, and the next started.
         max_memory_gb: What the capture of a network may take; None: 90 % of what is free.
         force: Replace ``out`` if it exists, and begin again where a journal is.
-        progress: Who hears how far it is, and of networks left out; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``graphs``, in the order of the names, and why those left out ``failed``.
@@ -229,6 +277,11 @@ class Capture(Result):
     out: Path | None = None
 
     schema = "capture"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a network could not be captured."""
+        return int(bool(self.failed))
 
     def frame(self) -> Any:
         """Facts of the networks, one row each."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from slotool.api.command_line import command_line
 from slotool.api.inputs import FilePath, cores_given, devices_of, loaded, name_of, torch_threads
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
-from slotool.api.supernet_points import SupernetPoints, check_points
+from slotool.api.supernet_points import MIN_POINTS, SupernetPoints, check_points
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError, InputError
 from slotool.timing.interference import state
 
@@ -30,6 +32,7 @@ class PointsChosen(SupernetPoints):
     schema = "choose-points"
 
 
+@command_line(required=("out",))
 @writes(folders=("out",))
 def choose_points(
     supernet: FilePath,
@@ -38,10 +41,10 @@ def choose_points(
     latency: FilePath | LatencyTable | None = None,
     predictor: FilePath | None = None,
     device: str | None = None,
-    points: int = 8,
+    points: Annotated[int, at_least(MIN_POINTS)] = 8,
     data: str | DataSource | None = None,
-    seed: int = 0,
-    threads: int | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> PointsChosen:
@@ -50,18 +53,20 @@ def choose_points(
     They lie on the Pareto front of latency and accuracy. Latencies of all subnets are estimated from a profile of some
     (batch 1, solo), or from a predictor.
 
+    Example: slotool choose-points supernet -o supernet-2 --latency supernet-latency.parquet --points 6
+
     Args:
         supernet: A trained supernet.
         out: Artifact to write.
-        latency: Latency table of at least three of its points, or its file, as ``profile_points`` writes it.
+        latency: Latency table of at least three of its points, as ``profile_points`` writes it.
         predictor: Predictor artifact, in place of ``latency``.
-        device: Device of the rows of ``latency`` that count; None: the only one there.
+        device: Only rows of this device; None: the only one.
         points: Subnets to offer, the smallest and the largest with them.
         data: Data set; None: what it was trained on.
-        seed: Of the subnets that are scored.
-        threads: Compute threads; None: all that this process is given.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``model``, the supernet with its new points; ``frame()`` has a row per point.

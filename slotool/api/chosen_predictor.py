@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool import strict_json
 from slotool.api.calibrated_predictors import calibrated_here, refused_here
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError, ArtifactError, SlotoolError
-from slotool.graphs.graph_documents import FLOAT32
 from slotool.machine import Likeness, likeness, machine_id, usable_cores
 
 if TYPE_CHECKING:
@@ -193,6 +191,7 @@ def opened_predictors(
 
     Raises ``ArgumentError`` for a backend or device that none is of.
     """
+    from slotool.graphs.graph_documents import FLOAT32
     from slotool.predictors.colocated.artifact import PredictorArtifact
 
     if predictor is not None:
@@ -272,6 +271,7 @@ def _default(asked: Networks, colocated: bool) -> tuple[str, str]:
 
 def calibration_in_words(folder: str) -> str | None:
     """How good the calibration was that left this predictor; None where none did."""
+    from slotool import strict_json
     from slotool.artifacts import open_artifact
     from slotool.predictors.trained.artifact import KIND, SCORES
     from slotool.predictors.transfer.adaptation import CALIBRATION

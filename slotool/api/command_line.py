@@ -10,45 +10,70 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
+class Ineffective:
+    """Parameters without effect where ``other`` has the value ``when``, any value but ``unless``, or any where
+    ``given``; by default where it is not given."""
+
+    parameters: tuple[str, ...]
+    other: str
+    when: Any = None
+    unless: Any = None
+    given: bool = False
+
+    def applies(self, value: Any) -> bool:
+        """True if ``other`` has such a value."""
+        if self.unless is not None:
+            return bool(value != self.unless)
+        if self.given:
+            return bool(value)
+        return not value if self.when is None else bool(value == self.when)
+
+
+@dataclass(frozen=True)
 class CommandLine:
     """Differences between a function and its command.
 
     Args:
         path: Words of the command; empty: the name of the function.
+        summary: First sentence of the help; empty: that of the function.
         required: Parameters with a default in Python that the command needs.
         arguments: Positional parameters; None: those before ``*`` that have no default.
         names: Option by parameter, and a short form behind it: ``{"graphs": "--graphs -g"}``.
         values: By parameter, a function that reads its text, in place of the one for its type.
         repeatable: Parameters among ``values`` that take several texts, whose function gets the list.
+        made_by: By parameter, a function that makes its value; the parameters of that are options.
         metavars: Placeholder of the value, by parameter.
         panels: Parameters by title of their panel in the help.
         hidden: Parameters that the help leaves out.
         python_only: Parameters that the command does not have.
         fixed: Values of parameters that the command does not have.
-        needs: By parameter, another one without which it has no effect.
+        ineffective: Options that are refused, because another option leaves them without effect.
         resumes: True if an interrupted run prints how to go on.
     """
 
     path: str = ""
+    summary: str = ""
     required: tuple[str, ...] = ()
     arguments: tuple[str, ...] | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     repeatable: tuple[str, ...] = ()
+    made_by: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     metavars: Mapping[str, str] = field(default_factory=dict)
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     python_only: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    needs: Mapping[str, str] = field(default_factory=dict)
+    ineffective: tuple[Ineffective, ...] = ()
     resumes: bool = False
 
 
 def command_line(**differences: Any) -> Callable[[Function], Function]:
-    """Declare how the command of a function differs from it; see ``CommandLine``."""
+    """Declare how the command of a function differs from it; see ``CommandLine``. Several make several commands."""
 
     def declaring(function: Function) -> Function:
-        function.command_line = CommandLine(**differences)  # type: ignore[attr-defined]  # read by the command line
+        others = getattr(function, "command_lines", ())
+        function.command_lines = (CommandLine(**differences), *others)  # type: ignore[attr-defined]  # read by the edge
         return function
 
     return declaring

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, Table, table
-from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.measured import MeasuredNetworks, Paths, Rows, unmatched
 from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers
 from slotool.api.predictor_scores import (
@@ -23,6 +24,7 @@ from slotool.api.predictor_scores import (
 )
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least, whole_numbers
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -82,6 +84,17 @@ class PredictorComparison(Result):
         return [part for part in parts if part] + [FLOOR_MEANS, f"labels: {setting}", f"wrote {self.out}"]
 
 
+def curve_in(text: Any) -> list[int | None]:
+    """Return the numbers of networks in ``500,all``, None for all."""
+    parts = [part.strip() for part in str(text).split(",") if part.strip()]
+    counts = [part for part in parts if part != "all"]
+    points: list[int | None] = [*whole_numbers(",".join(counts))] if counts else []
+    if any(point is not None and point < 1 for point in points):
+        raise ValueError(f"{text!r}: a point of the learning curve is a whole number of networks, at least 1")
+    return [*points, None] if len(counts) < len(parts) else points
+
+
+@command_line(names={"graphs": "--graphs -g"}, values={"curve": curve_in}, resumes=True)
 @writes(folders=("out",))
 def compare_predictors(
     latency: Paths,
@@ -91,31 +104,36 @@ def compare_predictors(
     protocols: str | Sequence[str] = "random",
     models: str | Sequence[str] | None = None,
     curve: Sequence[int | None] = (),
-    seeds: int = 1,
+    seeds: Annotated[int, at_least(1)] = 1,
     depths: Sequence[int] | None = None,
-    rows: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    rows: Rows | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> PredictorComparison:
     """Score every predictor on the same held-out networks.
 
-    Each is trained anew under every protocol. Interrupted, the same call goes on where it was.
+    Each is trained anew under every protocol. Interrupted, the same command goes on where it was. Reports draw the
+    result.
+
+    Example: slotool compare-predictors latency.parquet --graphs mlps.parquet --graphs cnns.parquet -o study
+
+    Example: slotool compare-predictors latency.csv -g cells.jsonl -o study --protocols random,depth --curve 500,all
 
     Args:
-        latency: Latency tables of measured networks, Parquet or CSV, one or several.
-        graphs: Graph files that hold these networks, one or several.
-        out: Write the predictions and the scores here; trials finished so far are kept beside it.
-        protocols: How to hold networks out: ``"random"``, ``"depth"``, ``"width"``, ``"family"``, one or several.
-        models: Predictors to compare; None: every one.
-        curve: Learning curve: numbers of networks to learn from, None: all there are.
-        seeds: So many splits and trainings, averaged.
-        depths: Numbers of hidden layers that the DNN tries; None: 1 to 20.
+        latency: Latency tables (Parquet or CSV) of measured networks.
+        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        out: Artifact to write. Trials finished so far are kept beside it.
+        protocols: Protocols of holding networks out: random, depth, width, family.
+        models: Predictors to compare, such as linear,dnn,graph; None: every one.
+        curve: Learning curve: numbers of networks to learn from, and all.
+        seeds: Number of splits and trainings, averaged.
+        depths: Numbers of hidden layers that the DNN tries; None: 1:20.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
             ``machine``.
-        seed: Of the first split and training.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists, and train anew what was finished.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Scores by protocol, split and predictor (``frame()``), and every prediction (``predictions``).

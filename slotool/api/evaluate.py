@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import Ineffective, command_line
 from slotool.api.display import Part, duration, table
+from slotool.api.evaluate_endpoints import EndpointEvaluation, LiveServices, evaluate_endpoints, services_in
 from slotool.api.evaluate_sweeps import SweepOptions, SweepReport, sweeps
 from slotool.api.inputs import FilePath, cores_given, paths_of, torch_threads
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least, between
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -24,45 +27,70 @@ TARGETS = (0.8, 0.9, 0.95, 0.97, 0.99)
 ALLOWED_LOSS = 0.002
 
 
+@command_line(
+    arguments=("artifact",),
+    required=("out",),
+    made_by={"services": services_in},
+    panels={
+        "For a model that chooses per input": ("targets",),
+        "For an SLO-NN": ("compare", "plots", "allowed_loss", "confidence"),
+    },
+    ineffective=(
+        Ineffective(
+            (
+                *("artifact", "repeats", "metric", "threads", "device", "targets", "compare", "plots", "allowed_loss"),
+                "confidence",
+            ),
+            "endpoint",
+            given=True,
+        ),
+    ),
+)
 @writes("out", folders=("plots",))
 def evaluate(
-    artifact: FilePath,
+    artifact: FilePath | None = None,
     out: FilePath | None = None,
     *,
     data: str | DataSource | None = None,
-    split: str = "test",
-    repeats: int = 3,
-    limit: int | None = None,
+    split: str | None = None,
+    repeats: Annotated[int, at_least(1)] = 3,
+    limit: Annotated[int, at_least(1)] | None = None,
     metric: str = "p@1",
-    threads: int = 1,
+    threads: Annotated[int, at_least(1)] = 1,
     device: str = "cpu",
     targets: Sequence[float] | None = None,
     compare: FilePath | Sequence[FilePath] = (),
     plots: FilePath | None = None,
-    allowed_loss: float | None = None,
+    allowed_loss: Annotated[float, between(0, 1)] | None = None,
     confidence: float | None = None,
+    services: LiveServices | None = None,
     force: bool = False,
     progress: Reporting = "auto",
-) -> Evaluation:
-    """Measure the outcome table of a model: each held-out example at each operating point.
+) -> Evaluation | EndpointEvaluation:
+    """Write the outcome table: held-out examples × points.
+
+    Example: slotool evaluate slo-nn -o outcomes.parquet --compare slo-nn-clusters --plots plots
+
+    Example: slotool evaluate --endpoint a=http://b/v2/models/m --data d.npz --budget 5 --prices p.toml -o o.parquet
 
     Args:
-        artifact: A network, family, SLO-NN or supernet.
-        out: File to write the outcome table into.
+        artifact: A network, family, SLO-NN or supernet; none with ``endpoint``.
+        out: File for the outcome table.
         data: Data set; None: what it was trained on.
-        split: ``"test"`` or ``"validation"``.
+        split: test or validation; of services also train, all; None: test; all.
         repeats: Timed calls per example and point.
         limit: Only the first so many examples.
-        metric: The error is 1 minus this: ``"p@1"``, or for several labels ``"p@5"``.
+        metric: 1 minus the error: p@1, or for several labels p@5.
         threads: Compute threads.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-        targets: Of an SLO-NN, accuracy targets to sweep; None: 0.8 to 0.99.
-        compare: Other SLO-NNs of the same data, such as of another ranker.
-        plots: Of an SLO-NN, folder for plots (PNG).
-        allowed_loss: Of an SLO-NN, print the k that loses no more accuracy; None: 0.002.
+        device: cpu, cuda or cuda:N.
+        targets: Accuracy targets to sweep, with p@1; None: 0.8,0.9,0.95,0.97,0.99.
+        compare: Another SLO-NN of the same data; repeatable.
+        plots: Folder for plots (PNG).
+        allowed_loss: Show the k that loses no more accuracy; None: 0.002.
         confidence: Confidence of that promise; None: as given to ``build_tables``.
+        services: Live services to evaluate in place of an artifact.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``outcomes``, the table; ``frame()`` has a row per point.
@@ -73,6 +101,16 @@ def evaluate(
         DataError: The data set cannot be read, or does not fit the model.
         AlreadyExistsError: ``out`` exists.
     """
+    if services is not None:
+        if data is None or out is None:
+            raise ArgumentError("data", "live services need labelled examples to answer")
+        return evaluate_endpoints(
+            services.endpoints, data, out, **services.options, split=split or "all", limit=limit, force=force,
+            progress=progress,
+        )  # fmt: skip
+    if artifact is None:
+        raise ArgumentError("artifact", "name an artifact, or live services with --endpoint")
+    split = split or "test"
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic import load_model

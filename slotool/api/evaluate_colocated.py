@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class ColocatedEvaluation(Result):
         return [row for row in self._rows if abs(row["deadline_us"] / self.measured.deadline_us - 1) < 1e-9]
 
 
+@command_line(required=("out",))
 @writes("out")
 def evaluate_colocated(
     artifact: FilePath,
@@ -100,35 +103,40 @@ def evaluate_colocated(
     data: str | DataSource | None = None,
     latency: FilePath | None = None,
     device: str = "cpu",
-    deadlines_us: Sequence[float] = (),
+    deadlines_us: Sequence[float] | None = None,
     targets: Sequence[float] | None = None,
     quantile: float = 0.95,
     duration_s: float = 1.0,
     estimate: bool = False,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> ColocatedEvaluation:
-    """Measure deadlines met, solo and co-located with busy copies on one core.
+    """Measure deadlines met beside busy copies on a core.
 
-    LCAO (the most accurate k within the deadline), ACLO (the fastest k for an accuracy target) and the full network
-    take turns. Source: SLO-Aware Neural Networks, figures 4 to 6.
+    Every policy runs solo and co-located. LCAO (the most accurate k within the deadline), ACLO (the fastest k for an
+    accuracy target) and the full network take turns. The interference table goes to ``out``, T(k, β) to a file next to
+    it unless ``latency`` gives it.
+
+    Source: SLO-Aware Neural Networks, figures 4 to 6.
+
+    Example: slotool evaluate-colocated slo-nn -o colocated.parquet --co-runners 0,1
 
     Args:
         artifact: A network, family, SLO-NN or supernet.
-        out: Write the interference table here, and T(k, β) beside it where it was measured.
-        co_runners: Numbers of busy copies on the same core; 0 is always run.
+        out: File for the interference table.
+        co_runners: Numbers of busy copies on the same core: 1 or 0,1,2; 0 is always run.
         data: Data set; None: what it was trained on.
         latency: Table of T(k, β); None: measured first.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``, which the busy copies share; there ACLO is left out.
-        deadlines_us: Deadlines, microseconds; none: up to the full network's p95 and beyond.
-        targets: Of an SLO-NN: accuracy targets; None: 0.1, 0.03, 0.01 and 0.003 below the full network.
+        device: Device that the copies share: cpu, cuda or cuda:N; ACLO runs on the CPU only.
+        deadlines_us: Deadlines, µs; None: up to the full network's p95 and beyond.
+        targets: Accuracy targets of an SLO-NN; None: 0.1, 0.03, 0.01 and 0.003 below the full network.
         quantile: LCAO plans with this quantile of T(k, β).
-        duration_s: Seconds that each strategy runs at each number of co-runners.
-        estimate: LCAO estimates β from recent latencies; else it knows β.
-        seed: Of the order of examples.
+        duration_s: Duration of each strategy at each number of co-runners.
+        estimate: LCAO estimates β from recent latencies; else β is given.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Shares of deadlines met and accuracy, one row a deadline and number of co-runners (``frame()``).
@@ -165,7 +173,7 @@ def evaluate_colocated(
         co_runner_counts=list(co_runners),
         quantile=quantile,
         seconds=duration_s,
-        deadlines_us=_positive(deadlines_us, "deadlines_us"),
+        deadlines_us=_positive(deadlines_us or (), "deadlines_us"),
         targets=_targets(model, targets),
         estimate=estimate,
         seed=seed,

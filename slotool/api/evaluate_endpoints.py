@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import named_texts
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -22,6 +24,56 @@ if TYPE_CHECKING:
     from slotool.elastic.model_family import ModelFamily
     from slotool.profiling.live_answers import CallLimits, LiveAnswers
     from slotool.tables import OutcomeTable
+
+
+@dataclass(frozen=True)
+class LiveServices:
+    """Services to evaluate, ``endpoints`` by name, and the ``options`` of ``evaluate_endpoints`` for them."""
+
+    endpoints: Mapping[str, str]
+    options: Mapping[str, Any]
+
+
+@command_line(panels={"For live services": (
+    *("endpoint", "output", "scores", "prices", "budget", "max_requests", "rate", "concurrency"),
+)}, metavars={"endpoint": "NAME=URL"})  # fmt: skip
+def services_in(
+    *,
+    endpoint: Sequence[str] = (),
+    output: str | None = None,
+    scores: str | None = None,
+    prices: FilePath | None = None,
+    budget: float | None = None,
+    max_requests: int | None = None,
+    rate: float | None = None,
+    concurrency: int = 1,
+) -> LiveServices | None:
+    """Return the services that are named, None for none.
+
+    Args:
+        endpoint: Service, as of ``family``; repeatable.
+        output: Output tensor with the answers.
+        scores: Content of it: logits, probabilities or labels.
+        prices: Price list, as of ``import_outcomes``.
+        budget: Maximum cost of all calls, with ``prices``.
+        max_requests: Maximum number of calls.
+        rate: Calls of one service per second.
+        concurrency: Calls at the same time.
+
+    Raises:
+        ArgumentError: An option is given without services.
+    """
+    options = {"output": output, "scores": scores, "prices": prices, "budget": budget, "max_requests": max_requests,
+               "rate": rate}  # fmt: skip
+    if endpoint:
+        try:
+            return LiveServices(named_texts(endpoint), {**options, "concurrency": concurrency})
+        except ValueError as error:
+            raise ArgumentError("endpoint", f"{error}, such as small=http://host:8000/v2/models/small") from None
+    for argument, value in {**options, "concurrency": None if concurrency == 1 else concurrency}.items():
+        if value is not None:
+            raise ArgumentError(argument, "it has no effect without --endpoint; leave it out")
+    return None
 
 
 @writes("out")
@@ -70,7 +122,7 @@ def evaluate_endpoints(
         inputs: Tensor by column of the data set, where names differ.
         images: How images become tensors.
         force: Ask for everything anew, and replace ``out``.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``outcomes``, the table of the examples that all services were asked for; ``frame()`` has a row per version.

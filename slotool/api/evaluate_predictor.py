@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.api.command_line import command_line
+from slotool.api.command_line import Ineffective, command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
@@ -95,7 +95,7 @@ class PredictorEvaluation(Result):
         ]
 
 
-@command_line(names={"graphs": "--graphs -g"}, needs={"force": "out"})
+@command_line(names={"graphs": "--graphs -g"}, ineffective=(Ineffective(("force",), "out"),))
 @writes("out")
 def evaluate_predictor(
     predictor: str | Path,

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.api.command_line import command_line
+from slotool.api.command_line import Ineffective, command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.gen_rules import priced
 from slotool.api.generated_rules import weakest_group
@@ -31,7 +31,7 @@ SMALL_EXCESS = 0.05
 MAX_COST_SPREAD = 2.0
 
 
-@command_line(needs={"force": "plot"})
+@command_line(ineffective=(Ineffective(("force",), "plot"),))
 @writes("plot")
 def evaluate_rules(
     rules: FilePath | RuleSet,
@@ -62,7 +62,7 @@ def evaluate_rules(
         plot: Plot (PNG) of tolerance against observed degradation.
         significance: Significance level of a violation, over all tiers and folds.
         force: Replace ``plot`` if it exists.
-        progress: Progress display: "auto", True, None, or a callback; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``violations``, an integer; ``frame()`` has a row per tier.

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import Ineffective, command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, cores_given, torch_threads
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least, prices
 from slotool.errors import ArgumentError, InputError
 from slotool.printable import counted
 from slotool.timing.interference import NOT_DECIDED, state
@@ -31,6 +33,52 @@ IN_MEMORY = "data in memory"
 LEARNING = "validation"
 
 
+def versions_in(texts: Sequence[str]) -> dict[str, str]:
+    """Return the model by version of [NAME=]MODEL texts; a file that has no name is called as itself."""
+    named: dict[str, str] = {}
+    for text in texts:
+        path = Path(text)
+        is_file = "=" not in text and path.suffix and ":" not in text
+        name, equals, model = (path.stem, "=", text) if is_file else text.partition("=")
+        if not (equals and name and model):
+            raise ValueError(f"{text!r} is not NAME=MODEL, such as small=small.onnx")
+        if name in named:
+            raise ValueError(f"two versions are called {name!r}")
+        named[name] = model
+    return named
+
+
+def renamed_in(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return by version the names by the tensor's own of VERSION:TENSOR=NAME texts."""
+    renamed: dict[str, dict[str, str]] = {}
+    for text in texts:
+        version, colon, names = text.partition(":")
+        tensor, equals, name = names.rpartition("=")
+        if not (colon and equals and version and tensor and name):
+            raise ValueError(f"{text!r} is not VERSION:TENSOR=NAME, such as large:dense_3=probabilities")
+        renamed.setdefault(version, {})[tensor] = name
+    return renamed
+
+
+@command_line(
+    required=("out",),
+    arguments=("versions",),
+    python_only=("name", "inputs", "images"),
+    names={"batch_sizes": "--batch-size"},
+    values={"versions": versions_in, "rename": renamed_in, "cost": prices},
+    repeatable=("versions", "rename", "cost"),
+    metavars={
+        "versions": "[NAME=]MODEL…", "rename": "VERSION:TENSOR=NAME", "confidence": "OUTPUT", "cost": "NAME=PRICE",
+    },
+    panels={
+        "Meaning of answers": (
+            *("task", "output", "scores", "confidence", "calibration", "keep_calibration", "cost"),
+        ),
+        "Measuring": ("split", "repeats", "batch_sizes", "threads"),
+        "Files to write": ("outcomes", "latency", "plot", "copy"),
+    },
+    ineffective=(Ineffective(("batch_sizes",), "latency"),),
+)  # fmt: skip
 @writes("outcomes", "latency", "plot", folders=("out",))
 def family(
     versions: Mapping[str, FilePath | Any],
@@ -52,48 +100,53 @@ def family(
     images: ImageOptions | None = None,
     rename: Mapping[str, Mapping[str, str]] | None = None,
     cost: Mapping[str, float] | None = None,
-    repeats: int = 3,
+    repeats: Annotated[int, at_least(1)] = 3,
     batch_sizes: Sequence[int] = (1, 8),
-    threads: int = 1,
+    threads: Annotated[int, at_least(1)] = 1,
     copy: bool = False,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> FamilyMade:
-    """Make a family of versions from models of your own, and measure each on labelled examples.
+    """Make a family of versions from models of your own.
+
+    Reads .onnx, .pt2, .keras, .skops, .ubj and .json (XGBoost), .txt (LightGBM), code as module:factory, and models
+    behind http://host/v2/models/NAME or grpc://host/NAME.
+
+    Example: slotool family small=a.skops large=b.onnx --data wine.parquet:quality -o wine --outcomes outcomes.parquet
 
     Args:
-        versions: By name, each version's model: a file, a URL, ``module:factory``, or an object: a ``slotool.models``
-            model, a fitted scikit-learn estimator, a Keras model, or a torch module or callable with its signature,
-            ``(model, "x=FP32[-1,4] -> y=FP32[-1,3]")``. An artifact can hold only models that are in files.
-        data: Labelled examples that trained none of them, such as ``"wine.parquet:quality"``, or in memory as
+        versions: A file, URL or module:factory; a file names itself. In Python these by version, or objects: a
+            ``slotool.models`` model, a fitted scikit-learn estimator, a Keras model, or a torch module or callable with
+            its signature, ``(model, "x=FP32[-1,4] -> y=FP32[-1,3]")``. An artifact holds only models in files.
+        data: Labelled examples that trained none of them: data.parquet:LABEL. In Python also in memory as
             ``(features, labels)``: a pandas frame or an array, and the label of each row.
-        out: Write the family here.
-        outcomes: Write the outcome table here, for ``gen_rules``.
-        latency: Measure every batch size, and write the latency table here, for ``serve`` and ``simulate``.
-        plot: Draw error against latency into this PNG file.
-        name: Of the family; None: that of ``out``.
-        task: classification, multi-label, regression, text (the error is the word error rate), or ``module:Class``, a
-            subclass of ``slotool.models.Task``.
-        output: The output tensor with the answers; None: the only one that can hold them.
-        scores: What it holds: logits, probabilities or labels; None: by its name and datatype.
-        confidence: The output tensor with the confidence; None: taken from the answers.
-        calibration: Learn from the validation split how often confident answers are right: temperature (of logits) or
-            isotonic (of any confidence); none. One that makes the error of examples held back larger is not applied.
-        keep_calibration: Apply it all the same.
-        split: What is measured; None: all, or with a calibration test.
+        out: Artifact to write.
+        outcomes: Outcome table to write, for ``gen_rules``.
+        latency: Latencies by batch size to write, for serve, simulate.
+        plot: Error against latency (PNG).
+        name: Name of the family; None: that of ``out``.
+        task: classification, multi-label, regression, text or module:Class. The error of text is the word error rate;
+            a class is a subclass of ``slotool.models.Task``.
+        output: Output tensor with the answers; None: the only one.
+        scores: Content of it: logits, probabilities or labels; None: by name.
+        confidence: Output tensor with the confidence.
+        calibration: Learn it on the validation split: temperature or isotonic. A calibration that increases the
+            held-out error is not applied.
+        keep_calibration: Keep it even if it increases the held-out error.
+        split: all, train, validation or test; None: all; calibrated: test.
         inputs: Tensor by column of the data set, where names differ.
-        images: How images become tensors.
-        rename: By version, the service's names of its tensors by its own: ``{"b": {"dense_3": "dense_1"}}``. The
-            service has the names of the first version; the only input or output that differs is matched by itself.
-        cost: Price of one answer, of every version; None: its seconds.
+        images: Conversion of images to tensors.
+        rename: New name of a tensor; repeatable. In Python the names by the tensor's own, by version; the service has
+            the names of the first version, and the only input or output that differs is matched by itself.
+        cost: Price of one answer, for each version; None: seconds.
         repeats: Timed calls per example and version.
-        batch_sizes: Of the latency table.
+        batch_sizes: Batch sizes of ``latency``.
         threads: Compute threads.
         copy: Keep copies of the model files in the artifact.
-        seed: Kept in the artifact; nothing here is random.
+        seed: Same seed, same result.
         force: Replace files that exist.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``family``, ``outcomes`` and ``latency``; ``frame()`` has a row per version.

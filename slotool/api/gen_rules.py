@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from slotool.api.arguments import typed
+from slotool.api.command_line import Ineffective, command_line
 from slotool.api.display import Part, duration
 from slotool.api.generated_rules import GeneratedRules
 from slotool.api.inputs import FilePath, as_list, loaded
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least, prices_per_second
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -26,6 +27,23 @@ POLICIES = ("osfa", "seq", "conc", "cascade")
 Price = float | Mapping[str, float] | None
 
 
+@command_line(
+    required=("out",),
+    values={"price": prices_per_second},
+    repeatable=("price",),
+    panels={
+        "Guarantee": (
+            *("tolerances", "tolerance_kind", "loss_limit", "method", "confidence", "best", "max_error", "group"),
+        ),
+        "Ensembles to choose from": ("objective", "policies", "thresholds", "price", "prices", "budgets"),
+        "Output": ("explain", "plots", "dry_run"),
+    },
+    ineffective=(
+        Ineffective(("confidence", "policies", "thresholds", "seed"), "method", when="naive"),
+        Ineffective(("explain", "plots", "price", "prices", "budgets"), "dry_run", when=True),
+        Ineffective(("loss_limit",), "tolerance_kind", unless="quantile"),
+    ),
+)
 @writes("out", folders=("plots",))
 def gen_rules(
     outcomes: FilePath | OutcomeTable,
@@ -40,46 +58,50 @@ def gen_rules(
     max_error: float | None = None,
     objective: str = "both",
     policies: str | Sequence[str] = POLICIES,
-    thresholds: int = 50,
+    thresholds: Annotated[int, at_least(1)] = 50,
     group: str | None = None,
     price: Price = None,
     prices: FilePath | Mapping[str, float] | None = None,
     budgets: Sequence[float] = (),
     explain: bool = False,
     plots: FilePath | None = None,
-    seed: int = 0,
+    dry_run: bool = False,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
-) -> GeneratedRules:
-    """Find the cheapest ensemble of versions that keeps each tolerance.
+) -> GeneratedRules | RulesEstimate:
+    """Find the cheapest ensemble that keeps each tolerance.
+
+    Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute --explain
 
     Args:
-        outcomes: Outcome table, or its file (Parquet, or CSV example,version,error,confidence,latency_s[,cost]).
+        outcomes: Outcome table: Parquet, or CSV example,version,error,confidence,latency_s[,cost].
         out: File to write the rules into.
-        tolerances: Tiers to offer: shares of the best version's error, points of error, or shares of requests.
-        tolerance_kind: What the tolerances are: ``"relative"``, ``"absolute"``, or ``"quantile"``: shares of requests
-            whose error may lie above the best version's by more than ``loss_limit``.
-        loss_limit: Of ``"quantile"``: points of error.
+        tolerances: Tiers to offer: start:stop:step or a list.
+        tolerance_kind: relative: share of the best version's error; absolute: points of error (0.01 = 1 point);
+            quantile: share of requests worse by more than ``loss_limit``.
+        loss_limit: Points of error above the best version's, with quantile.
         method: ``"certified"`` (proven), ``"bootstrap"`` (the paper's) or ``"naive"`` (best single version).
         confidence: Probability that no tier exceeds its tolerance.
-        best: Version that tolerances are relative to; None: the truly best one, whichever the table shows, so that
-            each tier is proven against every version.
-        max_error: Upper limit of an error; None: 1 or, where errors are larger, the largest of the table.
+        best: Version to compare with; None: the truly best one. Each tier is then proven against every version.
+        max_error: Upper limit of an error; None: 1, or the largest.
         objective: ``"response-time"``, ``"cost"`` or ``"both"``.
-        policies: Ensembles to choose from, of ``"osfa"``, ``"seq"``, ``"conc"`` and ``"cascade"``.
-        thresholds: Thresholds to try per pair of versions.
-        group: Column of the table; each tolerance then holds for each of its values at once.
-        price: Price per second, one for all versions or by version; None: the table's, else machine time.
-        prices: Price of a call by version, or a price list as of ``import_outcomes``; in place of ``price``.
-        budgets: Mean costs of a request; the strictest tier within each is named.
+        policies: Ensembles to choose from, some of osfa, seq, conc and cascade.
+        thresholds: Thresholds to try per pair.
+        group: Column: tolerances hold for each of its values.
+        price: Price per second: a number, or VERSION=PRICE,…; None: machine time.
+        prices: Price of a call: a list as of ``import_outcomes``; in place of ``price``.
+        budgets: Costs of a request: name the strictest tier within each.
         explain: Show for each tier why no cheaper ensemble serves it.
         plots: Folder for plots (PNG) of versions and tiers.
-        seed: Same seed, same rules.
+        dry_run: Only count the ensembles and predict the time; write nothing.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears of warnings; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
-        ``rules``, the ``RuleSet``; ``frame()`` has a row per version.
+        ``rules``, the ``RuleSet``; ``frame()`` has a row per version. Of a dry run the counts, and ``predicted_s``,
+        seconds.
 
     Raises:
         TableError: The outcome table cannot be used.
@@ -96,6 +118,8 @@ def gen_rules(
 
     if out is not None:
         refuse_existing(Path(out), force)
+    if dry_run:
+        return _estimate(loaded(OutcomeTable, outcomes), tolerances, method, policies, thresholds, max_error)
     if objective not in (*OBJECTIVES, "both"):
         raise InputError(f"no objective {objective!r}; there are {', '.join(OBJECTIVES)} and both")
     if budgets and objective == "response-time":
@@ -142,41 +166,20 @@ def gen_rules(
     return GeneratedRules(rules, found, written, tuple(budgets), explain=explain, plots=tuple(drawn))
 
 
-@typed
-def estimate_rules(
-    outcomes: FilePath | OutcomeTable,
-    *,
-    tolerances: Sequence[float] = TOLERANCES,
-    method: str = "certified",
-    policies: str | Sequence[str] = POLICIES,
-    thresholds: int = 50,
-    max_error: float | None = None,
+def _estimate(
+    outcomes: OutcomeTable,
+    tolerances: Sequence[float],
+    method: str,
+    policies: str | Sequence[str],
+    thresholds: int,
+    max_error: float | None,
 ) -> RulesEstimate:
-    """How many ensembles ``gen_rules`` would compare, and about how long it would take.
-
-    Args:
-        outcomes: Outcome table or its file.
-        tolerances: As of ``gen_rules``.
-        method: As of ``gen_rules``.
-        policies: As of ``gen_rules``.
-        thresholds: As of ``gen_rules``.
-        max_error: As of ``gen_rules``.
-
-    Returns:
-        The counts, and ``predicted_s``, seconds.
-
-    Raises:
-        TableError: The outcome table cannot be used.
-        InputError: A setting cannot be.
-    """
     from slotool.rules.generate.estimate import estimate
-    from slotool.tables import OutcomeTable
 
-    found = loaded(OutcomeTable, outcomes)
-    expected = estimate(found, list(tolerances), method, as_list(policies), thresholds, max_error)
+    expected = estimate(outcomes, list(tolerances), method, as_list(policies), thresholds, max_error)
     return RulesEstimate(
-        examples=len(found.examples),
-        versions=tuple(found.versions),
+        examples=len(outcomes.examples),
+        versions=tuple(outcomes.versions),
         pairs=expected.pairs,
         candidates=expected.candidates,
         cascades=expected.cascades,

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool import devices
-from slotool.api.arguments import typed
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 from slotool.timing.interference import NOT_DECIDED, QUIET_CORES, OtherWork, state
 
@@ -107,6 +108,22 @@ class SwitchingPlanCost(Result):
         ]
 
 
+def configurations_in(text: str) -> tuple[tuple[int, int], ...]:
+    """Return ⟨replicas, threads⟩ of each part of ``1x1,2x1``."""
+    try:
+        parsed = tuple((int(r), int(t)) for r, _, t in (part.partition("x") for part in text.split(",")))
+    except ValueError:
+        parsed = ((0, 0),)
+    if min(min(configuration) for configuration in parsed) < 1:
+        raise ValueError(f"{text!r} is no list like 1x1,2x1 (replicas x threads)")
+    return parsed
+
+
+@command_line(
+    arguments=("artifact",),
+    values={"configurations": configurations_in},
+    panels={"Search": ("configurations", "device", "duration_s", "dry_run")},
+)
 @writes("out", folders=("plots",))
 def gen_switching_plan(
     artifact: FilePath,
@@ -114,40 +131,48 @@ def gen_switching_plan(
     *,
     outcomes: FilePath,
     latency: FilePath,
-    deadline_ms: float,
+    deadline_ms: Annotated[float, at_least(0.1)],
     by: str = "p99",
     configurations: Configurations | None = None,
     device: str = "cpu",
     duration_s: float = 4.0,
     data: str | DataSource = "auto",
+    dry_run: bool = False,
     plots: FilePath | None = None,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
-) -> PlannedSwitching:
-    """Find by load tests of real servers which operating point may serve which load.
+) -> PlannedSwitching | SwitchingPlanCost:
+    """Find by load tests which point may serve which load.
 
-    ``slotool serve --policy switching --plan`` follows the plan. Source: Model-Switching, sections 3 and 4.
+    Real servers are started to find up to which arrival rate each point keeps the deadline. By effective accuracy a
+    point serves as long as no less accurate one answers more requests correctly and in time. ``slotool serve --policy
+    switching --plan`` follows the plan.
+
+    Source: Model-Switching, sections 3 and 4.
+
+    Example: slotool gen-switching-plan family --outcomes family-outcomes.parquet --latency family-latency.parquet
+    --deadline-ms 20 -o plan.json
 
     Args:
         artifact: The artifact to serve.
-        out: Write the plan here.
+        out: File for the plan.
         outcomes: Its outcome table.
         latency: Its latency table, over batch sizes where it may batch.
         deadline_ms: Deadline of every request, milliseconds.
-        by: ``"p99"``: a point serves while it keeps the deadline at P99; ``"effective-accuracy"``: as long as no less
-            accurate one answers more requests correctly and in time.
-        configurations: Replicas and threads to try; None: what the cores allow.
-        device: That the servers compute on, ``"cpu"`` or ``"cuda:N"``; rows of other devices do not count.
-        duration_s: Seconds of each load test.
-        data: Data set that requests are taken from, with labels or without: a name or file, or with how to read it.
+        by: Criterion by which a point serves: it keeps the deadline at ``"p99"``, or ``"effective-accuracy"``.
+        configurations: Replicas x threads to try, such as 1x1,2x1; None: what the cores allow.
+        device: Device of the servers: cpu, cuda or cuda:N. Rows of other devices do not count.
+        duration_s: Duration of each load test.
+        data: Data set of the requests, with labels or without.
+        dry_run: Only count the load tests and the expected time; start no server.
         plots: Folder for plots (PNG) of the plan and of P99 by load.
-        seed: Of arrivals and examples.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
-        ``plan``, and rates by point and configuration (``frame()``).
+        ``plan``, and rates by point and configuration (``frame()``); of a dry run ``load_tests`` and ``seconds``.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -162,6 +187,8 @@ def gen_switching_plan(
     written = Path(out)
     refuse_existing(written, force)
     search = _search(artifact, outcomes, latency, deadline_ms, by, configurations, device, duration_s, data, seed)
+    if dry_run:
+        return _cost(search)
     reporter = reporter_of(progress)
     reporter.note(str(_cost(search).shown()[0]))
     others = OtherWork()
@@ -172,43 +199,6 @@ def gen_switching_plan(
     plan.save(written)
     drawn = [] if plots is None else _draw(plan, written, Path(plots))
     return PlannedSwitching(plan, plans, written, busy_cores, drawn)
-
-
-@typed
-def switching_plan_cost(
-    artifact: FilePath,
-    *,
-    outcomes: FilePath,
-    latency: FilePath,
-    deadline_ms: float,
-    by: str = "p99",
-    configurations: Configurations | None = None,
-    device: str = "cpu",
-    duration_s: float = 4.0,
-    data: str | DataSource = "auto",
-) -> SwitchingPlanCost:
-    """Say how many load tests ``gen_switching_plan`` would run and for how long, and start no server.
-
-    Args:
-        artifact: As of ``gen_switching_plan``.
-        outcomes: As of ``gen_switching_plan``.
-        latency: As of ``gen_switching_plan``.
-        deadline_ms: As of ``gen_switching_plan``.
-        by: As of ``gen_switching_plan``.
-        configurations: As of ``gen_switching_plan``.
-        device: As of ``gen_switching_plan``.
-        duration_s: As of ``gen_switching_plan``.
-        data: As of ``gen_switching_plan``.
-
-    Returns:
-        ``load_tests`` and ``seconds``.
-
-    Raises:
-        ArgumentError: An argument has a value that it cannot have.
-        ArtifactError: ``artifact`` is damaged.
-        TableError: A table cannot be read, or lacks a point.
-    """
-    return _cost(_search(artifact, outcomes, latency, deadline_ms, by, configurations, device, duration_s, data, 0))
 
 
 def _search(

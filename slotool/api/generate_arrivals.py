@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, number, table
+from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -78,40 +81,47 @@ class Arrivals(Result):
         return shown if self.out is None else [*shown, f"wrote {self.out}"]
 
 
+@command_line(path="generate arrivals", arguments=(), required=("out",))
 @writes("out")
 def generate_arrivals(
     kind: str | None = None,
     *,
-    out: str | Path | None = None,
-    trace: str | Path | None = None,
-    rate: float | None = None,
+    out: FilePath | None = None,
+    trace: FilePath | None = None,
+    rate: Annotated[float, at_least(1e-6)] | None = None,
     duration_s: float | None = None,
-    base: float | None = None,
-    cv2: float | None = None,
-    from_rate: float | None = None,
-    acceleration: float | None = None,
+    base: Annotated[float, at_least(1e-6)] | None = None,
+    cv2: Annotated[float, at_least(0)] | None = None,
+    from_rate: Annotated[float, at_least(1e-6)] | None = None,
+    acceleration: Annotated[float, at_least(1e-9)] | None = None,
     rates: Sequence[float] | None = None,
     stay_s: float | None = None,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
 ) -> Arrivals:
-    """Draw arrival instants, or take them from a recorded trace.
+    """Draw arrival instants, or take them from a recorded trace, and write them to a file.
 
     Source: SuperServe, section 6: bursty and time-varying traces.
 
+    Example: slotool generate arrivals -o bursts.parquet --kind bursty --rate 400 --cv2 8 --duration 60s
+
+    Example: slotool generate arrivals -o ramp.parquet --kind time-varying --from-rate 100 --rate 900 --duration 20s
+
+    Example: slotool generate arrivals -o two.parquet --kind markov --rates 100,800 --stay 500ms
+
     Args:
-        kind: ``"poisson"`` (None means it), ``"bursty"``, ``"time-varying"`` or ``"markov"``; none with ``trace``.
-        out: Write them here, for ``simulate`` and ``loadtest``.
-        trace: CSV of counts per minute, of time stamps, or of rates per second; ``rate`` and ``duration_s`` scale it.
+        kind: Process: poisson, bursty, time-varying or markov; None: poisson. There is none with ``trace``.
+        out: File to write, for ``simulate`` and ``loadtest``.
+        trace: CSV of minute counts, time stamps or rates per second; ``rate`` and ``duration_s`` scale it.
         rate: Arrivals per second: the mean, or the end of a ramp; None: 100, or the recording's own.
-        duration_s: Seconds; None: 10, or of time stamps their own.
-        base: Of bursty arrivals: the steady part of ``rate``; None: a quarter of it.
-        cv2: Of bursty and time-varying arrivals: squared variation of the gaps; None: 1, as of a Poisson process.
-        from_rate: Of time-varying arrivals: the rate at the start of the ramp; None: a quarter of ``rate``.
-        acceleration: Of time-varying arrivals: change of the rate per second; None: 100.
-        rates: Of Markov-modulated arrivals: the rates; None: half and one and a half of ``rate``.
-        stay_s: Of Markov-modulated arrivals: mean seconds at one rate; None: 1.
-        seed: The same seed draws the same arrivals.
+        duration_s: Duration of the arrivals; None: 10s; of time stamps, their own.
+        base: bursty: steady part of ``rate``; None: a quarter.
+        cv2: bursty, time-varying: squared variation of gaps; None: 1, as of Poisson.
+        from_rate: time-varying: rate at the start of the ramp; None: a quarter of ``rate``.
+        acceleration: time-varying: change of the rate per second; None: 100.
+        rates: markov: the rates; None: half and one and a half of ``rate``.
+        stay_s: markov: mean time at one rate; None: 1s.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
 
     Returns:

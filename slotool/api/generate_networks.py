@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
+from slotool.api.inputs import as_list
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least, sizes
 from slotool.errors import ArgumentError
 from slotool.machine import usable_memory
 
@@ -66,12 +69,41 @@ class GeneratedNetworks(Result):
         return memory if flops is None else f"{memory} or {flops / FLOPS_PER_GFLOP:.3g} GFLOPs"
 
 
+@command_line(
+    path="generate mlp",
+    summary="Draw unique MLPs: 3 to 10 hidden layers of 2^0 to 2^14 units.",
+    fixed={"kind": "mlp"},
+    arguments=(),
+    names={"count": "--count -n", "widths": "--units"},
+    values={"input_shape": sizes},
+    panels={"Search space": ("depth", "widths", "input_shape")},
+    python_only=("resolutions", "blocks", "downsample", "architectures"),
+)
+@command_line(
+    path="generate cnn",
+    summary="Draw unique CNNs: 3 to 10 layers of 2^0 to 2^10 channels, by default plain convolutions.",
+    fixed={"kind": "cnn"},
+    arguments=(),
+    names={"count": "--count -n", "widths": "--channels"},
+    values={"input_shape": sizes, "resolutions": sizes},
+    panels={"Search space": ("depth", "widths", "input_shape", "resolutions", "blocks", "downsample")},
+    python_only=("architectures",),
+)
+@command_line(
+    path="generate architectures",
+    summary="Draw unique networks of the kinds that people use, transformers among them, with sizes as theirs.",
+    fixed={"kind": "architectures"},
+    arguments=(),
+    names={"count": "--count -n"},
+    panels={"Search space": ("architectures",)},
+    python_only=("depth", "widths", "input_shape", "resolutions", "blocks", "downsample"),
+)
 @writes("out")
 def generate_networks(
     kind: str,
     out: str | Path,
     *,
-    count: int = 1000,
+    count: Annotated[int, at_least(1)] = 1000,
     depth: tuple[int, int] = DEPTH,
     widths: tuple[int, int] | None = None,
     input_shape: Sequence[int] | None = None,
@@ -79,37 +111,44 @@ def generate_networks(
     blocks: str | Sequence[str] = "plain",
     downsample: str | Sequence[str] = "none",
     architectures: str | Sequence[str] = "all",
-    batch_size: int = 1,
-    max_memory_gb: float | None = None,
-    max_gflops: float | None = None,
-    seed: int = 0,
+    batch_size: Annotated[int, at_least(1)] = 1,
+    max_memory_gb: Annotated[float, at_least(1e-6)] | None = None,
+    max_gflops: Annotated[float, at_least(1e-6)] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> GeneratedNetworks:
     """Draw unique random networks and write them to a graph file.
 
-    Source: Inference Latency Prediction, section 3: random MLPs and CNNs. ``"architectures"`` are networks of the
-    kinds that people use, transformers among them, each with sizes as theirs: see
-    ``slotool.graphs.architectures.ARCHITECTURES``.
+    Example: slotool generate mlp -o mlps.parquet --count 1000
+
+    Example: slotool generate cnn -o cnns.parquet --count 500 --input-shape 3,32,32
+
+    Example: slotool generate cnn -o mixed.parquet --blocks all --downsample none,pool,stride
+
+    Example: slotool generate architectures -o networks.parquet --count 300 --max-gflops 10
 
     Args:
-        kind: ``"mlp"``, ``"cnn"`` or ``"architectures"``.
-        out: Graph file to write, Parquet or .jsonl.
+        kind: ``"mlp"``, ``"cnn"`` or ``"architectures"``: networks of the kinds that people use, see
+            ``slotool.graphs.architectures.ARCHITECTURES``. The first two are those of Inference Latency Prediction,
+            section 3.
+        out: Graph file to write, .parquet or .jsonl.
         count: Number of unique networks.
-        depth: Of MLPs and CNNs: minimum and maximum of hidden layers.
-        widths: Minimum and maximum of units (MLP) or channels (CNN) per layer, as exponents of 2; None: 0 to 14, or 0
-            to 10.
-        input_shape: Shape of one example; None: 784 features, or 3 × 32 × 32.
-        resolutions: Of a CNN: square images of one of these sizes instead.
-        blocks: Of a CNN: what a layer may be, one or several of ``slotool.graphs.blocks.BLOCKS``, or ``"all"``.
-        downsample: Of a CNN: how a layer may halve the image: ``"none"``, ``"pool"``, ``"stride"``, one or several.
-        architectures: Of ``"architectures"``: kinds to draw from, one or several, or ``"all"``.
+        depth: Minimum:maximum of hidden layers.
+        widths: Minimum:maximum of units or channels per layer, as exponents of 2; None: MLP 0:14, CNN 0:10.
+        input_shape: Shape of one example; None: MLP 784, CNN 3,32,32.
+        resolutions: Square images of one of these sizes instead, such as 32,64,224.
+        blocks: Blocks that a layer may be, several with commas, or all: plain, residual, depthwise, bottleneck,
+            inverted, dense, separable, branches, convnext.
+        downsample: Ways in which a layer may halve the image: none, pool, stride, several with commas.
+        architectures: Kinds to draw from, several with commas, or all: resnet, mobilenet, densenet, convnext, vit,
+            swin, mixer, hybrid, bert, gpt, llama.
         batch_size: Examples in one call, for the memory limit.
-        max_memory_gb: Skip networks whose weights and outputs take more; None: half of this machine's memory.
-        max_gflops: Skip networks that take more billions of FLOPs for one example; None: no limit.
-        seed: The same seed draws the same networks.
+        max_memory_gb: Skip networks whose weights and outputs take more; None: half of this machine's.
+        max_gflops: Skip networks that take more billions of FLOPs for one example.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         How many networks were written, of which sizes.
@@ -231,7 +270,7 @@ def _space(
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+    return tuple(as_list(given))
 
 
 def _many(count: int) -> str:

@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, number, table
 from slotool.api.inputs import FilePath, as_list
 from slotool.api.outputs import writes
 from slotool.api.result import Result
+from slotool.api.values import at_least, column_names
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 
+@command_line(
+    required=("out",),
+    values={"columns": column_names},
+    metavars={"columns": "KEY=COLUMN,…"},
+    panels={
+        "Columns": ("columns", "versions", "pattern", "keep"),
+        "Cost and meaning of answers": ("prices", "abstain", "missing_error"),
+    },
+)
 @writes("out")
 def import_outcomes(
     answers: FilePath,
@@ -27,25 +38,27 @@ def import_outcomes(
     pattern: str = "{version}_{column}",
     prices: FilePath | Mapping[str, float] | None = None,
     abstain: str | Sequence[str] = (),
-    missing_error: float = 1.0,
+    missing_error: Annotated[float, at_least(0)] = 1.0,
     keep: str | Sequence[str] = (),
     force: bool = False,
 ) -> ImportedOutcomes:
-    """Make an outcome table from recorded answers of any services; ``gen_rules`` needs no model.
+    """Make an outcome table from answers of any services.
 
-    A missing answer (neither error nor answer) counts with ``missing_error``, and as less sure than any other.
+    Columns: example, version, error (or answer and truth), confidence, and where known latency_s and cost. A missing
+    answer (neither error nor answer) counts with ``missing_error``, and as less sure than any other.
+
+    Example: slotool import-outcomes answers.csv --columns version=service,truth=label --prices prices.toml -o o.parquet
 
     Args:
-        answers: CSV, gzipped or not, or Parquet: a row per answer, or with ``versions`` a row per example.
+        answers: CSV (also .csv.gz) or Parquet: a row per answer, or with ``versions`` a row per example.
         out: File for the outcome table (Parquet).
-        columns: What the table calls example, version, error, confidence, latency_s, cost, answer and truth.
+        columns: Names in the file of example, version, error, confidence, latency_s, cost, answer and truth.
         versions: Services whose answers stand side by side in a row.
-        pattern: How columns are then named.
-        prices: Price of a call by version, or a file: TOML or CSV (version, price, per).
-        abstain: Answers that count as missing, such as "unknown".
-        missing_error: Error of a missing answer, from 0 up.
-        keep: Further columns to keep: numbers, or text such as a language, known of an example before any version is
-            asked.
+        pattern: Names of the columns of a service then.
+        prices: Price list: TOML, or CSV version,price[,per calls]. In Python also prices of a call by version.
+        abstain: Answers that count as missing, such as unknown.
+        missing_error: Error of a missing answer.
+        keep: Further columns to keep: numbers, or text such as a language, known of an example before any call.
         force: Replace ``out`` if it exists.
 
     Returns:

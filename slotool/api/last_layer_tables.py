@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.display import Part, duration, table
 from slotool.api.loss_table import loss_table
 from slotool.api.progress import Reporter
-from slotool.api.result import Result
+from slotool.api.result import Verdict
 from slotool.api.tables_built import guessing
 from slotool.timing.interference import sentence as timing_sentence
 
@@ -104,7 +104,7 @@ def _measured(
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LastLayerShare(Result):
+class LastLayerShare(Verdict):
     """``measured``: what a query costs; ``verdict`` says why choosing nodes cannot pay, None where it may."""
 
     measured: LayerShare
@@ -143,7 +143,7 @@ class LastLayerShare(Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class LastLayerBuilt(Result):
+class LastLayerBuilt(Verdict):
     """``model``: the network with an SLO-NN as its last layer. ``promise``: the point to use for the allowed loss.
     ``measured``: the document's own keys. ``folder``: holds the file that ``model`` runs. ``out``: the artifact, if
     written."""

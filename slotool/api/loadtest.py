@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.api.arguments import tolerance_shares
+from slotool.api.command_line import command_line
 from slotool.api.inputs import FilePath, loaded
 from slotool.api.load_tested import LoadTest
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
+from slotool.api.values import at_least, between, shares_by_priority
+from slotool.api.values import tolerance as tolerance_in
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -27,64 +30,75 @@ if TYPE_CHECKING:
 RATE_PER_S, DURATION_S = 200.0, 10.0
 
 
+@command_line(
+    required=("out",),
+    values={"tolerance": tolerance_in, "priority": shares_by_priority, "faults": str},
+    panels={
+        "Load": ("rate", "duration_s", "arrivals", "faults", "processes"),
+        "Server": ("model", "protocol", "endpoint", "timeout_s", "allow_remote"),
+        "Request options": (*("split", "deadline_ms", "tolerance", "objective", "min_accuracy", "priority", "target"),),
+    },
+)
 @writes("out")
 def loadtest(
     url: str,
     out: FilePath | None = None,
     *,
     model: str | None = None,
-    rate: float | None = None,
+    rate: Annotated[float, at_least(0.001)] | None = None,
     duration_s: float | None = None,
     arrivals: FilePath | ArrivalTable | None = None,
     data: str | DataSource = "auto",
     split: str = "test",
     protocol: str = "http",
     endpoint: str = "infer",
-    processes: int = 1,
-    deadline_ms: float | None = None,
+    processes: Annotated[int, between(1, 256)] = 1,
+    deadline_ms: Annotated[float, at_least(0.001)] | None = None,
     tolerance: float | Mapping[float, float] | None = None,
     objective: str | None = None,
-    min_accuracy: float | None = None,
+    min_accuracy: Annotated[float, between(0, 1)] | None = None,
     priority: Mapping[int, float] | int | None = None,
-    target: float | None = None,
+    target: Annotated[float, between(0, 1)] | None = None,
     timeout_s: float = 10.0,
     allow_remote: bool = False,
-    seed: int = 0,
-    faults: FilePath | Sequence[Fault] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    faults: str | FilePath | Sequence[Fault] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> LoadTest:
-    """Send held-out examples to a server, open loop.
+    """Send held-out examples to a server, and log each request.
 
-    Every request is sent when it is due, however many are outstanding, and its latency counts from then. Effective
-    accuracy is the share of all requests answered correctly and in time. ``$SLOTOOL_TOKEN`` holds the server's bearer
-    token. ``judge()`` of the result raises an error where the client was too late, or the target was missed.
+    A request is sent when it is due, however many are outstanding, and its latency counts from then. Effective
+    accuracy is the share of all requests answered correctly and in time. A client too late to judge the server is a
+    failed run (exit 3). $SLOTOOL_TOKEN holds the server's bearer token.
+
+    Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10s --deadline-ms 20
 
     Args:
         url: The server, such as ``http://127.0.0.1:8000``.
-        out: Write the request log here; after Ctrl-C with what had finished.
-        model: Which model; None: the first that the server lists.
-        rate: Mean requests per second of Poisson arrivals; None: 200.
-        duration_s: Seconds to send; None: 10.
-        arrivals: Replay this arrival table, or its file, instead.
-        data: Data set whose examples are sent, a name or file, or with how to read it.
-        split: Which of them: ``"test"``, ``"validation"``, ``"train"``, or ``"all"``, of data that trained nothing.
+        out: File for the request log. After Ctrl-C it holds what had finished.
+        model: Model to load; None: the first the server lists.
+        rate: Mean requests per second; None: 200.
+        duration_s: Duration of the load; None: 10s.
+        arrivals: Replay this file of ``generate_arrivals``.
+        data: Data set of the examples.
+        split: Split of the examples: test, validation, train or all.
         protocol: ``"http"`` or ``"grpc"``.
         endpoint: ``"infer"`` (Open Inference Protocol V2) or ``"compute"``.
         processes: Client processes.
-        deadline_ms: Deadline of every request, milliseconds.
-        tolerance: Error degradation accepted, such as 0.05; or shares of the requests by tolerance, which add up to 1.
-        objective: What the tolerance saves: ``"response-time"`` or ``"cost"``.
+        deadline_ms: Deadline of every request.
+        tolerance: Degradation accepted, 0.05; or shares: 0=0.2,0.05=0.8.
+        objective: Saving by the tolerance: response-time or cost.
         min_accuracy: Accuracy that every answer should have.
-        priority: Of every request, 1 the highest; or shares by priority.
-        target: Share of the requests, and of those of each tolerance, that must meet the deadline.
-        timeout_s: Seconds until a request counts as failed.
+        priority: Priority of every request, 1 the highest; or shares: 1=0.2,2=0.3.
+        target: Exit 1 when a smaller share meets the deadline. The share holds for the requests of each tolerance too.
+        timeout_s: Time until a request counts as failed.
         allow_remote: Allow another machine, whose owner expects this load.
-        seed: Of arrivals and examples.
-        faults: Kill, stop and slow workers of a server on this machine that was started with ``--allow-faults``: a
-            schedule such as ``"5s:kill 1, 15s:slow 0 2x for 5s"``, or a file of one.
+        seed: Same seed, same result.
+        faults: Schedule, or file: "5s:kill 1, 15s:slow 0 2x for 5s". Workers of a server on this machine that was
+            started with --allow-faults are killed, stopped and slowed.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Figures (``summary``) and the log (``frame()``).

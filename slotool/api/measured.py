@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.api.display import duration
 from slotool.api.inputs import FilePath, paths_of
+from slotool.api.values import RowColumns
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Paths = FilePath | Sequence[FilePath]
 # Columns by which rows of a latency table are picked.
 ROW_FILTERS = ("device", "backend", "threads", "batch_size", "machine")
+Rows = Annotated[Mapping[str, Any], RowColumns(ROW_FILTERS)]
+ColocatedRows = Annotated[Mapping[str, Any], RowColumns((*ROW_FILTERS, "placement"))]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.inputs import FilePath, devices_of, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.plan_demands import demands_of, why_none
@@ -24,6 +25,8 @@ from slotool.api.plan_models import (
 from slotool.api.plan_tiers import Tolerance, mixes, require_alike
 from slotool.api.planned import Plan
 from slotool.api.progress import Reporting, reporter_of
+from slotool.api.values import at_least, between
+from slotool.api.values import tolerance as tolerance_in
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -40,12 +43,28 @@ if TYPE_CHECKING:
 POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
 
 
+@command_line(
+    arguments=("latency",),
+    names={"prices": "--price"},
+    values={"tolerance": tolerance_in, "data": str},
+    metavars={"prices": "TYPE=PRICE"},
+    panels={
+        "Promise": ("attainment", "min_accuracy", "confidence", "tolerance", "objective"),
+        "Traffic": ("arrivals", "rate"),
+        "Fleet": (
+            *("outcomes", "subject", "device", "policies", "rules", "prices", "reserve_ms", "max_workers", "quantile"),
+            *("interference", "machine_cores", "front_end_ms"),
+        ),
+        "Result": ("explain", "artifact", "out", "plots", "verify_s"),
+    },
+    hidden=("models",),
+)
 @writes("out", folders=("plots",))
 def plan(
     latency: FilePath | LatencyTable | Sequence[FilePath] | None = None,
     *,
     models: Sequence[Mapping[str, Any]] | None = None,
-    deadline_ms: float | None = None,
+    deadline_ms: Annotated[float, at_least(0.001)] | None = None,
     attainment: float = 0.99,
     min_accuracy: float = 0.0,
     confidence: float = 0.95,
@@ -59,79 +78,82 @@ def plan(
     tolerance: Tolerance = None,
     objective: str | None = None,
     prices: Mapping[str, float] | None = None,
-    reserve_ms: float = 2.0,
-    max_workers: int = 1_000,
-    quantile: float = 0.95,
+    reserve_ms: Annotated[float, at_least(0)] = 2.0,
+    max_workers: Annotated[int, at_least(1)] = 1_000,
+    quantile: Annotated[float, between(0, 1)] = 0.95,
     interference: FilePath | LatencyTable | float | None = None,
-    machine_cores: int | None = None,
-    front_end_ms: float = 0.0,
+    machine_cores: Annotated[int, at_least(1)] | None = None,
+    front_end_ms: Annotated[float, at_least(0)] = 0.0,
     explain: bool = False,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
     plots: FilePath | None = None,
     verify_s: float | None = None,
     data: str | DataSource = "auto",
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Plan:
-    """Find the cheapest workers and policy whose simulated service keeps a promise with a stated confidence.
+    """Find the cheapest workers and policy that keep a promise. Exit 1 if none.
 
-    Each worker type (a number of threads of a latency table) is tried under each policy with the least workers that do.
-    What holds is a lower bound of attainment and of accuracy: attainment's from consecutive blocks of the traffic,
-    accuracy's from the examples of ``outcomes``. The fleet found is confirmed with latencies that are drawn anew.
-    The promise is for traffic like the one given, and the confidence that of each fleet by itself: it does not count
-    that the cheapest of several was chosen. Sources: superserve, sections 4 and 6; Model-Switching, section 4.
+    Example: slotool plan latency.parquet --rate 200 --deadline-ms 50
+
+    Sources: superserve, sections 4 and 6; Model-Switching, section 4.
 
     Args:
-        latency: Latency table of points × batch sizes, or its file, or several files, one per kind of worker.
-        models: Instead: several models that share workers, as ``slotool serve`` shares them. Each is a mapping with
+        latency: Latency table, one per kind of worker; or --config: [[models]].
+        models: Models that share workers, in place of one, as ``slotool serve`` shares them. Each is a mapping with
             ``latency`` and what else is its own: ``name``, ``artifact``, ``outcomes``, ``subject``, ``deadline_ms``,
             ``attainment``, ``min_accuracy``, ``arrivals`` or ``rate``, ``policies``, ``interference``, ``data``. From
             ``deadline_ms`` on a model that leaves one out has what is given here for all. The promise of each model is
             to hold with ``confidence``, and the plan says what a fleet for each model costs.
-        deadline_ms: Deadline of every request, milliseconds; needed unless ``models`` state theirs.
-        attainment: Least share of requests answered within it.
-        min_accuracy: Least mean accuracy of these answers; 0: any.
-        confidence: With which attainment and accuracy are to hold together.
-        arrivals: Arrival table to plan for, or its file, or instants in ascending seconds, float64 [n].
-        rate: Poisson arrivals of so many requests per second for a minute, instead.
-        outcomes: Outcome table with the accuracy of the points; None: column ``accuracy`` of the latency table.
-        subject: Subject of the latency table; None: its only one.
-        device: Device of the rows that count, such as ``"cuda:0"``; None: the only one of each latency table.
-        policies: Scheduling policies to try; ``"fixed"`` stands for each point that is accurate enough.
-        rules: Rule set by which requests of a tolerance are answered, or its file, in place of ``policies``. Requests
+        deadline_ms: Deadline of every request; None: required. Models may state theirs.
+        attainment: Minimum share of requests in time.
+        min_accuracy: Minimum mean accuracy of these.
+        confidence: Confidence with which both hold.
+        arrivals: File of ``generate_arrivals``. In Python also a table, or instants in ascending seconds, float64 [n].
+        rate: Poisson arrivals per second instead, for a minute.
+        outcomes: Accuracy of the points; None: column accuracy of the table.
+        subject: Subject of the rows; None: the only one.
+        device: Only rows of this device; None: the only one.
+        policies: Policies to try. ``"fixed"`` stands for each point that is accurate enough.
+        rules: Rules of ``gen_rules``, in place of policies. Requests of a tolerance are answered by them. Requests
             are simulated as examples of ``outcomes``, which then is needed: each calls the versions that its example
             takes, on one worker in turn or on two at once, as a server does.
-        tolerance: Of every request, or the share of the requests by tolerance; None: the plan is for the strictest tier
-            that ``max_workers`` hold, and there is a fleet for each.
-        objective: What requests save, ``"response-time"`` or ``"cost"``; None: whichever takes the cheaper fleet.
-        prices: Price of a worker by type, in any unit; None, and for types left out: its threads.
-        reserve_ms: Kept of each deadline for the network and the front end.
-        max_workers: Of a fleet; of ``models``, of all their workers, be they shared or apart.
-        quantile: Quantile of the latencies that policies plan with.
-        interference: How much longer calls take while other workers of the same machine compute: a latency table with
-            rows co-located with copies of the subject on cores of their own, measured or predicted, or its file, or a
-            predictor of co-located latencies (a folder; it needs ``artifact``), or one ratio for a call next to one
-            busy worker; None: each worker counts as if it were alone.
-        machine_cores: Cores of each machine, which workers fill one after the other; None: as many as this one has.
-        front_end_ms: CPU time that the server itself spends on a request, besides its workers', as ``verify_s`` finds
-            it: where workers take every core of the machine, calls take longer by its part of their time.
-        explain: Also explain what one worker fewer misses of the promise, by how much and when (``Plan.reasons``).
-        artifact: What is to be served; ``out`` needs it.
-        out: Write a service file for ``slotool serve --config`` here.
-        plots: Folder for plots (PNG) of attainment and accuracy by cost.
-        verify_s: Serve the plan on this machine, send it so many seconds of the traffic, the busiest, and compare;
-            needs ``out``.
-        data: Data set whose test examples are then sent, a name or file, or with how to read it; all its examples where
-            ``outcomes`` are of all of them.
-        seed: Of drawn arrivals and latencies.
+        tolerance: Tolerance, or shares: 0=0.2,0.05=0.8; None: strictest. That is the strictest tier that
+            ``max_workers`` hold; there is a fleet for each.
+        objective: Saving: response-time or cost; None: either.
+        prices: Price of a worker: '2 threads=0.08'; None: its threads. The unit is any; types left out cost theirs.
+        reserve_ms: Part of each deadline for network and front end.
+        max_workers: Maximum workers, of all models together.
+        quantile: Quantile of latencies that policies plan with.
+        interference: Co-located latencies, or their predictor; None: none. Calls take longer while other workers of the
+            same machine compute: this is a latency table with rows co-located with copies of the subject on cores of
+            their own, measured or predicted, or its file, or a predictor of co-located latencies (a folder; it needs
+            ``artifact``), or one ratio for a call next to one busy worker; None: each worker counts as if it were
+            alone.
+        machine_cores: Cores that workers share; None: this one's. They fill machine after machine.
+        front_end_ms: CPU time a request takes the server itself. It is as ``verify_s`` measures: where workers take
+            every core of the machine, calls take longer by its part of their time.
+        explain: Show what one worker fewer misses, and when. It is in ``Plan.reasons``.
+        artifact: Artifact for ``out`` to serve.
+        out: Service file to write, for serve --config.
+        plots: Folder for plots (PNG) by cost.
+        verify_s: Serve the busiest so long here, and compare. It needs ``out``.
+        data: Data set of the requests to verify by. Its test examples are sent, or all where ``outcomes`` are of all.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Fleets (``rows``, ``frame()``), the cheapest that holds first, none where not even a worker without a queue
         could be in time; ``judge()`` raises an error when none holds, or when what was served to verify it did not.
+
+        Each worker type (a number of threads of a latency table) is tried under each policy with the fewest workers
+        that keep the promise. ``rows`` hold lower bounds of attainment and of accuracy: attainment's from consecutive
+        blocks of the traffic, accuracy's from the examples of ``outcomes``. The fleet found is confirmed with latencies
+        that are drawn anew. The promise is for traffic like the one given, and the confidence is that of each fleet by
+        itself: it does not count that the cheapest of several was chosen.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.

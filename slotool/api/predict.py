@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.api.candidates import Candidates
 from slotool.api.chosen_predictor import is_of_here
+from slotool.api.command_line import command_line
+from slotool.api.named_networks import networks_in
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
 from slotool.api.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.api.sweep_axis import SweepAxis
 from slotool.api.swept_prediction import SweptPrediction
+from slotool.api.values import at_least, latency
 from slotool.api.versions import Versions
 from slotool.errors import ArgumentError
 
@@ -24,6 +27,17 @@ if TYPE_CHECKING:
     from slotool.predictors.trained.artifact import TrainedPredictor
 
 
+# Files that are networks, and the options that take them.
+NETWORK_FILES = {".keras": "--keras", ".h5": "--keras", ".onnx": "--onnx", ".jsonl": "--graph", ".py": "--torch"}
+
+
+@command_line(
+    arguments=("predictor",),
+    made_by={"networks": networks_in},
+    python_only=("input_shape", "input_dtype"),
+    values={"co_runners": list, "slo_s": latency},
+    repeatable=("co_runners",),
+)
 @writes("out", "plot")
 def predict(
     networks: Network | Sequence[Network] | Mapping[str, Network],
@@ -34,8 +48,8 @@ def predict(
     backend: str | None = None,
     device: str | None = None,
     precision: str | None = None,
-    threads: int | None = None,
-    batch_size: int | None = None,
+    threads: Annotated[int, at_least(1)] | None = None,
+    batch_size: Annotated[int, at_least(1)] | None = None,
     co_runners: Sequence[Network] = (),
     slo_s: float | None = None,
     explain: bool = False,
@@ -47,41 +61,47 @@ def predict(
     timeout_s: float = 600.0,
     progress: Reporting = "auto",
 ) -> Prediction:
-    """Predict the latency of networks that were not measured, solo or co-located.
+    """Predict the latency of networks, solo or co-located.
 
-    It is that on the machine and backend whose measurements the predictor learnt. Each has a 90 % interval, or a
-    sentence why it has none.
+    It is that on the machine and backend whose measurements were learnt. Each has a 90 % interval, the wider the less
+    it is like the networks learnt from, or a sentence why it has none. Of several networks those that cannot be
+    captured are left out and named, and the exit code is 1. With ``co_runners`` it predicts the latency while all of
+    them run, and by how much that is longer.
+
+    Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
+
+    Example: slotool predict predictor --torch nets:tiny --torch nets:wide --input-shape 3,32,32 --slo 2ms
 
     Args:
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
             or a graph file.
-        predictor: Predictor artifact; None: the one calibrated on this machine, else of the shipped ones of the
-            networks' framework the one whose training covers them.
+        predictor: Predictor artifact; None: calibrated or shipped. That is the one calibrated on this machine, else of
+            the shipped ones of the networks' framework the one whose training covers them.
         input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
             all, or one for each.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.
-        backend: What runs the networks, such as ``"torch"`` or ``"keras"``; also which of a predictor's settings.
-        device: Of a predictor of several settings, or, without ``predictor``, of the shipped one of other machines'
-            devices: predict for this device, such as ``"rtx4090"``, or the beginning of its name.
-        precision: The same by precision, such as ``"amp"``.
-        threads: The same by compute threads; without ``predictor``, of the calibrations of this machine.
-        batch_size: The same by batch size.
-        co_runners: Networks that run at the same time, as ``networks``; also names or ids of graphs among them.
-        slo_s: Also give the probability that the latency is at most this, seconds.
-        explain: Also say where the time of each network goes, by type of operator; it adds up to the latency.
-        sweep: Predict over a range of one fact: ``"batch=1:64"``, ``"threads=1:2"``, ``"size=64:256:32"`` (sides of the
-            images) or ``"length=16:512"`` (of the sequences) of models, of Keras' and ONNX's where these leave the axes
-            free and ``input_shape`` says the others; or ``{"batch": [1, 4]}``. A range a:b is counted for threads, else
-            doubled. Only on a CPU, batch sizes that no label had are scaled by a roofline.
-        plot: With ``explain`` or ``sweep``, file for a plot (PNG) of it.
-        out: Also write a latency table here, its rows marked as predicted.
-        family: Write that table as one of the family of this name, whose versions are the networks, called as in the
-            mapping or as their files and factories: for ``plan``, ``simulate`` and ``serve``.
+        backend: Backend that runs them: torch or keras (TensorFlow). It also selects a setting of the predictor.
+        device: Device: rtx4090, rtx3090 or i9-10940x of the shipped ones. Of a predictor of several settings, that of
+            this device, or of a name that begins so.
+        precision: Precision, such as amp.
+        threads: Compute threads. Without ``predictor`` they select a calibration of this machine.
+        batch_size: Examples in a call.
+        co_runners: Co-runner: name or id in ``graph``, or as ``keras``. Several run at the same time.
+        slo_s: Also predict how likely it takes at most 500us, 20ms, 1s.
+        explain: Show where the time goes, by type of operator. The parts add up to the latency.
+        sweep: Range: batch=1:64, threads=1:2, size=64:256:32 or length=16,64. Sizes are sides of the images, lengths
+            those of the sequences, of models; of Keras' and ONNX's where these leave the axes free and ``input_shape``
+            gives the others. In Python also ``{"batch": [1, 4]}``. A range a:b is counted for threads, else doubled.
+            Only on a CPU, batch sizes that no label had are scaled by a roofline.
+        plot: Plot (PNG) of ``explain`` or ``sweep``.
+        out: Latency table to write, marked as predicted.
+        family: Name of the family in ``out``, for plan and serve. Its versions are the networks, called as in the
+            mapping or as their files and factories.
         force: Replace ``out`` if it exists.
-        timeout_s: Seconds after which the capture of one model has hung.
-        progress: Who hears how far the capture is; see ``slotool.api.progress``.
+        timeout_s: Time until a capture has hung.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models
@@ -100,6 +120,7 @@ def predict(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.graphs.capture import Limits
 
+    _require_predictor(predictor)
     reporter = reporter_of(progress)
     asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     _require_values(slo_s, threads=threads, batch_size=batch_size)
@@ -150,6 +171,16 @@ def predict(
         predicted = trained.latency_table(found.items, found.predictions)
         (predicted if versions is None else versions.table(predicted, known)).save(written)
     return found
+
+
+def _require_predictor(predictor: str | Path | None) -> None:
+    """Raise ``ArgumentError`` for a file that is a network."""
+    option = NETWORK_FILES.get(Path(predictor or "").suffix)
+    if option is None:
+        return
+    factory = ":FACTORY --input-shape 3,32,32" if option == "--torch" else ""
+    wanted = f"a network goes behind its option: slotool predict {option} {predictor}{factory}"
+    raise ArgumentError("predictor", f"{predictor} is no predictor; {wanted}")
 
 
 def _require_together(

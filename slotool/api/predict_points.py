@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, paths_of
 from slotool.api.outputs import writes
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class PointPrediction(Result):
         return _errors(self.filled.errors)
 
 
+@command_line(arguments=("artifact",), required=("out",))
 @writes("out")
 def predict_points(
     artifact: FilePath,
@@ -71,20 +74,23 @@ def predict_points(
     co_runners: Sequence[int],
     *,
     out: FilePath | None = None,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
 ) -> PointPrediction:
-    """Fill in T(point, β), the latency of each operating point with β busy copies of the model.
+    """Fill in T(point, β), the latency beside busy copies.
 
-    Measured rows stay as they are. Missing ones are predicted from the point's solo latency and from the points that
-    were measured co-located, and are marked as predicted, with the interval that holds 90 % of single calls.
+    It is the latency of each operating point with β copies of the model. Measured rows stay as they are. Missing ones
+    are predicted from the point's solo latency and from the points that were measured co-located, and are marked as
+    predicted, with the interval that holds 90 % of single calls.
+
+    Example: slotool predict-points slo-nn --latency colocated-latency.parquet --co-runners 0:3 -o latency.parquet
 
     Args:
         artifact: An SLO-NN, supernet, family or network.
-        latency: Latency tables with its solo latencies, and those of a few points co-located with copies.
-        co_runners: Numbers of busy copies to predict for.
-        out: Write the table here.
-        seed: Of the single calls drawn from what is predicted.
+        latency: Its solo latencies, and of a few points co-located with copies; repeatable.
+        co_runners: Numbers of busy copies to predict for: 1 or 0,1,2 or 0:3.
+        out: Table to write.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
 
     Returns:

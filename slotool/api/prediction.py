@@ -58,6 +58,11 @@ class Prediction(Result):
     plot: Path | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def exit_code(self) -> int:
+        """1 if a network could not be captured."""
+        return int(bool(self.failed))
+
     schema = "predict"
     rows_key = "predictions"
 

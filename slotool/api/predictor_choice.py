@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from slotool import devices
+from slotool.api.inputs import as_list
 from slotool.api.progress import Reporter
 from slotool.errors import ArgumentError
 
@@ -26,8 +27,11 @@ DEPTHS = tuple(range(1, 21))
 def names_among(
     asked: str | Sequence[str], known: Sequence[str], argument: str, *, plugins: Registry[Any] | None = None
 ) -> list[str]:
-    """The names asked for, each once. Raises ``ArgumentError`` for one that is neither known nor a plugin's."""
-    names = list(dict.fromkeys([asked] if isinstance(asked, str) else asked))
+    """Return the names of a sequence or a comma list, each once.
+
+    Raises ``ArgumentError`` for one that is neither known nor a plugin's.
+    """
+    names = list(dict.fromkeys(as_list(asked)))
     for name in names:
         if name not in known and not (plugins and name in plugins.plugins):
             others = plugins.plugins if plugins else []

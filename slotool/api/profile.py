@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.inputs import FilePath, as_list, cores_given, paths_of
 from slotool.api.outputs import writes
 from slotool.api.profile_proposal import ProfileProposal, Proposal, proposal
 from slotool.api.profile_report import Profile, ProfilePlan
 from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.values import at_least, between, share
 from slotool.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
@@ -26,6 +28,19 @@ if TYPE_CHECKING:
     from slotool.tables import LatencyTable
 
 
+@command_line(
+    path="profile solo",
+    arguments=("subjects",),
+    required=("out",),
+    names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item", "predictor": "--for"},
+    values={"until": share},
+    panels={
+        "Sampling": ("runs", "precision", "rounds", "cache", "max_seconds"),
+        "Adapting a predictor": ("predictor", "samples", "until"),
+        "Campaign": ("limit", "timeout_s", "budget_s", "engine", "address", "dry_run", "strict"),
+    },
+    resumes=True,
+)
 @writes("out")
 def profile(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
@@ -34,57 +49,63 @@ def profile(
     keras: str | Sequence[str] | None = None,
     backend: str = "torch",
     device: str = "cpu",
-    threads: int | None = None,
+    threads: Annotated[int, at_least(1)] | None = None,
     batch_sizes: Sequence[int] = (1,),
-    runs: int = 20,
-    precision: float = 0.01,
-    rounds: int | None = None,
+    runs: Annotated[int, at_least(1)] = 20,
+    precision: Annotated[float, between(1e-4, 1)] = 0.01,
+    rounds: Annotated[int, at_least(1)] | None = None,
     cache: str = "warm",
-    limit: int | None = None,
+    limit: Annotated[int, at_least(1)] | None = None,
     predictor: FilePath | None = None,
-    samples: int | None = None,
+    samples: Annotated[int, at_least(3)] | None = None,
     until: float | None = None,
     timeout_s: float = 60.0,
-    max_seconds: float = 0.5,
+    max_seconds: Annotated[float, at_least(0)] = 0.5,
     budget_s: float | None = None,
     engine: str = "local",
     address: str | None = None,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
+    dry_run: bool = False,
+    strict: bool = False,
     force: bool = False,
     progress: Reporting = "auto",
-) -> Profile:
-    """Measure graphs and trained models, each alone, in processes of their own, and write the latency table.
+) -> Profile | ProfilePlan | ProfileProposal:
+    """Measure graphs and trained models, each alone, and write the latency table.
 
-    The same call again resumes a campaign or adds subjects; nothing is measured twice.
+    The same command again resumes a campaign or adds subjects; nothing is measured twice.
+
+    Example: slotool profile solo mlps.parquet -o latency.parquet --threads 1 --limit 100
 
     Args:
-        subjects: Graphs, graph files, and folders of trained models.
-        out: The latency table, Parquet.
-        keras: Members of keras.applications: ``"all"``, or names.
-        backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"``, ``"onnx-int8"``, or on a GPU
-            ``"torch-cuda-graph"``. A trained model runs as it is served.
-        device: ``"cpu"``, or ``"cuda:N"``, a GPU as nvidia-smi numbers it.
-        threads: Compute threads; None: all cores given to this process.
-        batch_sizes: Batch sizes to measure.
+        subjects: Graph files, and folders of trained models.
+        out: Latency table to write, Parquet.
+        keras: Members of keras.applications: all, or names with commas.
+        backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-cuda-graph. Trained models run as served.
+        device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
+        threads: Compute threads; None: all cores given.
+        batch_sizes: Batch sizes: 1,8 or 1:8:1.
         runs: Minimum samples per row.
         precision: A row is stable when its rounds agree on the median to this share.
-        rounds: Rounds that the samples of a row are spread over; None: 2, with ``predictor`` 1.
-        cache: ``"warm"``, or ``"cold"``: emptied before each sample.
+        rounds: Rounds that a row's samples are spread over; None: 2, with ``predictor`` 1.
+        cache: warm, or cold: emptied before each sample.
         limit: Only the first subjects.
-        predictor: A predictor to adapt: measure the networks whose labels tell most.
-        samples: With ``predictor``, networks to measure; None: 10, or with ``until`` all.
-        until: With ``predictor``, stop when its own estimate of the error (90 %) is within this share.
-        timeout_s: Seconds after which an item has hung.
-        max_seconds: Maximum sampling time per item, seconds.
-        budget_s: Stop after this long, seconds; cheap items tend to come first.
-        engine: ``"local"``: this machine; ``"ray"``: also equal nodes of a ray cluster.
-        address: The ray cluster: host:port; None: the one this machine is in.
-        seed: Same seed, same order and inputs.
+        predictor: Predictor to adapt: measure what it learns most from.
+        samples: Networks to measure; None: 10, or with ``until`` all.
+        until: Stop when its own estimate of the error (90 %) is within this: 10%.
+        timeout_s: Time after which an item has hung.
+        max_seconds: Maximum sampling time, seconds.
+        budget_s: Stop after this long (30m); mostly cheap items first.
+        engine: local: this machine; ray: also equal nodes of a ray cluster.
+        address: The ray cluster: host:port, or auto; None: auto.
+        seed: Same seed, same result.
+        dry_run: Only make the plan and predict its time.
+        strict: Exit 1 when a row is not stable.
         force: Begin again, replacing ``out``.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
-        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row.
+        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
+        plan, and its predicted time.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -98,9 +119,20 @@ def profile(
         timeout_s=timeout_s, max_seconds=max_seconds, budget_s=budget_s, engine=engine, address=address, seed=seed,
         force=force,
     )  # fmt: skip
-    return required(planned.measured(reporter_of(progress)))
+    return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
 
+@command_line(
+    path="profile colocated",
+    arguments=("subjects",),
+    required=("out",),
+    names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item", "sizes": "--size"},
+    panels={
+        "Sampling": ("runs", "precision", "rounds", "max_seconds"),
+        "Campaign": ("timeout_s", "budget_s", "engine", "address", "dry_run", "strict"),
+    },
+    resumes=True,
+)
 @writes("out")
 def profile_colocated(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
@@ -108,58 +140,65 @@ def profile_colocated(
     *,
     keras: str | Sequence[str] | None = None,
     sizes: Sequence[int] = (2,),
-    limit: int | None = None,
+    limit: Annotated[int, at_least(1)] | None = None,
     with_itself: bool = False,
     placement: str = "shared",
     sharing: str = "processes",
     backend: str = "torch",
     device: str = "cpu",
-    threads: int | None = None,
+    threads: Annotated[int, at_least(1)] | None = None,
     batch_sizes: Sequence[int] = (1,),
-    runs: int = 20,
-    precision: float = 0.05,
-    rounds: int = 2,
+    runs: Annotated[int, at_least(1)] = 20,
+    precision: Annotated[float, between(1e-4, 1)] = 0.05,
+    rounds: Annotated[int, at_least(1)] = 2,
     timeout_s: float = 120.0,
-    max_seconds: float = 30.0,
+    max_seconds: Annotated[float, at_least(0)] = 30.0,
     budget_s: float | None = None,
     engine: str = "local",
     address: str | None = None,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
+    dry_run: bool = False,
+    strict: bool = False,
     force: bool = False,
     progress: Reporting = "auto",
-) -> Profile:
+) -> Profile | ProfilePlan | ProfileProposal:
     """Measure how much co-located models slow each other down: pairs, trios and more, each in its own process.
 
     A sample counts only while all members of a combination run. Each member is timed alone just before and just
     after, so drift of the machine does not enter the degradation (co-located over solo median).
 
+    Example: slotool profile colocated --keras MobileNet,MobileNetV2,ResNet50 -o pairs.parquet
+
     Args:
-        subjects: Graphs, graph files, and folders of trained models.
-        out: The latency table, Parquet.
-        keras: Members of keras.applications: ``"all"``, or names.
-        sizes: Networks per combination.
+        subjects: Graph files, and folders of trained models.
+        out: Latency table to write, Parquet.
+        keras: Members of keras.applications: all, or names with commas.
+        sizes: Networks per combination: 2, 3 or 2,3.
         limit: Only so many combinations of each size, drawn by the seed.
         with_itself: Also a subject co-located with copies of itself.
-        placement: ``"shared"``: all on the same cores; ``"split"``: ``threads`` cores each.
-        sharing: ``"processes"``: a process each; ``"streams"``: streams of one process, on a GPU.
-        backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"``, ``"onnx-int8"`` or ``"torch-cuda-graph"``.
-        device: ``"cpu"``, or ``"cuda:N"``, a GPU as nvidia-smi numbers it.
-        threads: Compute threads of one model; None: all cores given to this process.
-        batch_sizes: Batch sizes to measure.
+        placement: Placement: all on the same ``threads`` cores (shared), or that many each (split).
+        sharing: processes, or on a GPU streams of one.
+        backend: Backend of graphs: torch, keras, onnx, onnx-int8, torch-cuda-graph. Trained models run as served.
+        device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
+        threads: Compute threads of one model; None: all cores given.
+        batch_sizes: Batch sizes: 1,8 or 1:8:1.
         runs: Minimum samples per row.
         precision: A row is stable when its rounds agree on the median to this share.
-        rounds: Rounds that the samples of a row are spread over.
-        timeout_s: Seconds after which an item has hung.
-        max_seconds: Maximum sampling time per item, seconds.
-        budget_s: Stop after this long, seconds.
-        engine: ``"local"``: this machine; ``"ray"``: also equal nodes of a ray cluster.
-        address: The ray cluster: host:port; None: the one this machine is in.
-        seed: Same seed, same combinations and inputs.
+        rounds: Rounds that a row's samples are spread over.
+        timeout_s: Time after which an item has hung.
+        max_seconds: Maximum sampling time, seconds.
+        budget_s: Stop after this long (30m); mostly cheap items first.
+        engine: local: this machine; ray: also equal nodes of a ray cluster.
+        address: The ray cluster: host:port, or auto; None: auto.
+        seed: Same seed, same result.
+        dry_run: Only make the plan and predict its time.
+        strict: Exit 1 when a row is not stable.
         force: Begin again, replacing ``out``.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
-        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row.
+        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
+        plan, and its predicted time.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -173,9 +212,19 @@ def profile_colocated(
         precision=precision, rounds=rounds, timeout_s=timeout_s, max_seconds=max_seconds, budget_s=budget_s,
         engine=engine, address=address, seed=seed, force=force,
     )  # fmt: skip
-    return required(planned.measured(reporter_of(progress)))
+    return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
 
+@command_line(
+    path="profile points",
+    required=("out",),
+    names={"batch_sizes": "--batch-size", "max_seconds": "--max-seconds-per-item"},
+    panels={
+        "Sampling": ("runs", "precision", "rounds", "max_seconds"),
+        "Campaign": ("timeout_s", "budget_s", "dry_run", "strict"),
+    },
+    resumes=True,
+)
 @writes("out")
 def profile_points(
     artifacts: FilePath | Sequence[FilePath],
@@ -185,43 +234,50 @@ def profile_points(
     data: str | DataSource = "",
     placement: str = "shared",
     device: str = "cpu",
-    threads: int = 1,
+    threads: Annotated[int, at_least(1)] = 1,
     batch_sizes: Sequence[int] = (1,),
-    runs: int = 200,
-    precision: float = 0.05,
-    rounds: int = 2,
+    runs: Annotated[int, at_least(1)] = 200,
+    precision: Annotated[float, between(1e-4, 1)] = 0.05,
+    rounds: Annotated[int, at_least(1)] = 2,
     timeout_s: float = 120.0,
-    max_seconds: float = 10.0,
+    max_seconds: Annotated[float, at_least(0)] = 10.0,
     budget_s: float | None = None,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
+    dry_run: bool = False,
+    strict: bool = False,
     force: bool = False,
     progress: Reporting = "auto",
-) -> Profile:
+) -> Profile | ProfilePlan | ProfileProposal:
     """Measure T(point, β): every operating point of a trained model, solo and with β busy copies of it.
 
     A sample is a single call, so that a quantile of them is what a deadline has to allow for.
 
+    Example: slotool profile points models/family -o points.parquet --co-runners 0,1 --batch-size 1,8
+
     Args:
         artifacts: Folders of trained models.
-        out: The latency table, Parquet.
-        co_runners: Numbers of busy copies of the full model on the same cores.
-        data: Answer examples of this data set instead of random inputs.
-        placement: ``"shared"``: all on the same cores; ``"split"``: ``threads`` cores each.
-        device: ``"cpu"``, or ``"cuda:N"``, a GPU as nvidia-smi numbers it.
+        out: Latency table to write, Parquet.
+        co_runners: Numbers of busy copies of the full model on the same cores: 0,1 or 0:2.
+        data: Data set of the inputs, instead of random ones.
+        placement: Placement: all on the same ``threads`` cores (shared), or that many each (split).
+        device: cpu or cuda:N, a GPU as nvidia-smi numbers it.
         threads: Compute threads of one model.
-        batch_sizes: Batch sizes to measure.
+        batch_sizes: Batch sizes: 1,8 or 1:8:1.
         runs: Minimum samples per row.
         precision: A row is stable when its rounds agree on the median to this share.
-        rounds: Rounds that the samples of a row are spread over.
-        timeout_s: Seconds after which an item has hung.
-        max_seconds: Maximum sampling time per item, seconds.
-        budget_s: Stop after this long, seconds.
-        seed: Same seed, same order and inputs.
+        rounds: Rounds that a row's samples are spread over.
+        timeout_s: Time after which an item has hung.
+        max_seconds: Maximum sampling time, seconds.
+        budget_s: Stop after this long (30m); mostly cheap items first.
+        seed: Same seed, same result.
+        dry_run: Only make the plan and predict its time.
+        strict: Exit 1 when a row is not stable.
         force: Begin again, replacing ``out``.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
-        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row.
+        ``latency``, the table with raw samples; ``frame()`` has a row of statistics per measured row. Of a dry run the
+        plan, and its predicted time.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -234,7 +290,7 @@ def profile_points(
         batch_sizes=batch_sizes, runs=runs, precision=precision, rounds=rounds, timeout_s=timeout_s,
         max_seconds=max_seconds, budget_s=budget_s, seed=seed, force=force,
     )  # fmt: skip
-    return required(planned.measured(reporter_of(progress)))
+    return planned.finished(reporter_of(progress), dry_run=dry_run, strict=strict)
 
 
 @dataclass(frozen=True)
@@ -270,6 +326,12 @@ class Planned:
         if self.chosen is not None:
             return ProfileProposal(self.chosen, settings, predicted_seconds(plan.todo, settings))
         return ProfilePlan(plan, settings, self.out, self.budget_s)
+
+    def finished(self, reporter: Reporter, *, dry_run: bool, strict: bool) -> Profile | ProfilePlan | ProfileProposal:
+        """Return the measured table, or the plan of a dry run. ``strict``: an unstable row is a negative verdict."""
+        if dry_run:
+            return self.plan()
+        return replace(required(self.measured(reporter)), strict=strict)
 
     def measured(self, reporter: Reporter) -> Profile:
         """Measure what is left, and write the table."""

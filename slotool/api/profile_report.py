@@ -86,13 +86,19 @@ class ProfilePlan(Result):
 @dataclass(frozen=True, repr=False, eq=False)
 class Profile(Result):
     """``latency``, the table written to ``out``; ``titles``: what a person calls the subjects that have another name;
-    ``notes``: what to do next."""
+    ``notes``: what to do next; ``strict``: whether each row has to be stable."""
 
     latency: LatencyTable
     settings: Settings
     out: Path
     titles: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a row is not stable and each has to be."""
+        return int(self.strict and self.unstable_rows > 0)
 
     @property
     def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign

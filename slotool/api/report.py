@@ -44,7 +44,7 @@ def report(
         out: Page to write, an .html file.
         title: The page's heading.
         force: Replace ``out`` and its folder if they exist.
-        progress: Progress display: "auto", True, None, or a callback; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``figures``, the data of the plots; ``frame()`` has a row per plot.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DOCUMENT_VERSION = 1
+# Exit code of a verdict on measured times that a disturbed machine leaves open; outputs are written.
+NOT_DECIDED = 4
 
 
 class Result(ABC):
@@ -75,6 +77,25 @@ class Result(ABC):
 
     def _read(self) -> list[Part]:
         return [*(f"warning: {sentence}" for sentence in self.warnings), *self.shown(), *self.notes]
+
+
+class Verdict(Result):
+    """Result that is a verdict, or is none where nothing speaks against what was done."""
+
+    @property
+    @abstractmethod
+    def verdict(self) -> str | None:
+        """Reason for a negative or open verdict; None for a positive one."""
+
+    @property
+    @abstractmethod
+    def decided(self) -> bool:
+        """True if the measurements are stable enough for a verdict."""
+
+    @property
+    def exit_code(self) -> int:
+        """1 for a negative verdict, 4 for an open one."""
+        return 0 if self.verdict is None else 1 if self.decided else NOT_DECIDED
 
 
 def plain(value: Any) -> Any:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, devices_of, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least, between, numbers
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -50,51 +52,66 @@ class Simulation(Result):
         return [table(title, _COLUMNS, map(_cells, self.rows)), best, *(f"wrote {path}" for path in written)]
 
 
+@command_line(
+    arguments=("profile",),
+    panels={
+        "Profile": ("outcomes", "subject", "device"),
+        "Service": ("policies", "workers", "deaths_s", "noise", "quantile"),
+        "Result": ("optimum", "plots", "log"),
+    },
+    values={"deaths_s": numbers},
+)
 @writes("log", folders=("plots",))
 def simulate(
     profile: FilePath | LatencyTable,
     arrivals: FilePath | ArrivalTable,
-    deadline_ms: float,
+    deadline_ms: Annotated[float, at_least(0.001)],
     *,
     outcomes: FilePath | OutcomeTable | None = None,
     subject: str | None = None,
     device: str | None = None,
     policies: str | Sequence[str] = POLICIES,
-    workers: int = 1,
+    workers: Annotated[int, at_least(1)] = 1,
     deaths_s: Sequence[float] = (),
     noise: bool = True,
-    quantile: float = 0.95,
+    quantile: Annotated[float, between(0, 1)] = 0.95,
     optimum: str = "auto",
     plots: FilePath | None = None,
     log: FilePath | None = None,
     force: bool = False,
-    seed: int = 0,
+    seed: Annotated[int, at_least(0)] = 0,
     progress: Reporting = "auto",
 ) -> Simulation:
-    """Compare scheduling policies on the same arrivals, on a virtual clock.
+    """Compare scheduling policies on a virtual clock.
 
-    Attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. Regret is
-    the effective accuracy lost against the best possible with all arrivals known.
+    SLO attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. Regret
+    is the effective accuracy lost against the best possible with all arrivals known: the optimum with one worker, no
+    deaths and ``noise=False``, else a fluid upper bound.
+
+    Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --workers 2
+
+    Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --policies value-iteration,slackfit
+    --plots plots
 
     Args:
-        profile: Latency table of points × batch sizes, or its file.
-        arrivals: Arrival table, or its file.
+        profile: Latency table (Parquet or CSV) of points × batch sizes.
+        arrivals: Arrival table, as ``generate_arrivals`` writes it.
         deadline_ms: Deadline of every query, milliseconds.
-        outcomes: Outcome table with the accuracy of the points; None: column ``accuracy`` of the profile.
+        outcomes: Accuracy of the points; None: column accuracy of the profile.
         subject: Subject of the rows; None: the only one of the profile.
-        device: Device of the rows that count, such as ``"cuda:0"``; None: the only one of the profile.
+        device: Only rows of this device; None: the only one of the profile.
         policies: Policies to compare; ``"fixed@POINT"`` serves one point.
         workers: Workers of the queue.
         deaths_s: Seconds at which workers die.
-        noise: Draw call latencies from the profile's samples; else each takes as long as planned.
+        noise: Draw call latencies from the profile's samples, or use the planned ones.
         quantile: Quantile of the samples to plan with.
-        optimum: The best possible: ``"milp"`` (integer program, up to a hundred queries), ``"bound"`` (fluid bound) or
-            ``"auto"``: exact with one worker, no deaths and no noise, else the bound.
+        optimum: The best possible: ``"auto"``, ``"milp"`` (integer program: any workers, up to a hundred queries) or
+            ``"bound"``.
         plots: Folder for plots (PNG) of rate, accuracy, batch and queue over time.
-        log: File (.parquet) for what became of every query under each policy.
+        log: File (.parquet) for every query's result under each policy.
         force: Replace ``log`` if it exists.
-        seed: Of the latencies that are drawn.
-        progress: Who hears how far it is, and of points left out; see ``slotool.api.progress``.
+        seed: Same seed, same result.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Figures of each policy (``rows``, ``frame()``) and the best possible (``best``).

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.loss_table import loss_table
-from slotool.api.result import Result
+from slotool.api.result import Verdict
 from slotool.timing.interference import sentence as timing_sentence
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MIN_ENTROPY_BITS = 1.0
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TablesPlan(Result):
+class TablesPlan(Verdict):
     """``plan``: what would be done, and how long it would take. ``data``: name of the data set. ``payoff``: what
     choosing nodes can save on this machine."""
 
@@ -63,7 +63,7 @@ class TablesPlan(Result):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class TablesBuilt(Result):
+class TablesBuilt(Verdict):
     """``model``: the SLO-NN. ``promise``: the point to use for the allowed loss. ``payoff``: what choosing nodes can
     save on this machine, as a plan has it. ``measured``: the document's own keys, from one run on the test split.
     ``out``: the artifact, if written."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, cores_given, torch_threads
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -61,29 +63,33 @@ class Training(Result):
         return shown if self.out is None else [*shown, f"wrote {self.out}"]
 
 
+@command_line(path="train mlp", required=("out",))
 @writes(folders=("out",))
 def train_mlp(
     out: FilePath | None = None,
     *,
     hidden: Sequence[int] = (112, 112),
     data: str | DataSource = "auto",
-    epochs: int | None = None,
-    seed: int = 0,
-    threads: int | None = None,
+    epochs: Annotated[int, at_least(1)] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Training:
-    """Train one ReLU MLP.
+    """Train one ReLU MLP, by default of the pruned 112-112 shape.
+
+    Example: slotool train mlp -o mlp --data digits
 
     Args:
         out: Artifact to write.
         hidden: Units of the hidden ReLU layers.
-        data: Data set: a name or a file; see ``slotool.data.load_dataset``.
+        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
+            it, else digits.
         epochs: Passes over the data; None: by its size.
-        seed: Of the first weights and the order of examples.
-        threads: Compute threads; None: all that this process is given, or 1 for networks too small to share out.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given, 1 for small networks.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         The trained network (``family``) and its accuracy on validation and test examples.
@@ -100,6 +106,7 @@ def train_mlp(
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
+@command_line(path="train cnn", required=("out",))
 @writes(folders=("out",))
 def train_cnn(
     out: FilePath | None = None,
@@ -107,24 +114,27 @@ def train_cnn(
     filters: Sequence[int] = (32, 64),
     hidden: Sequence[int] = (128,),
     data: str | DataSource = "auto",
-    epochs: int | None = None,
-    seed: int = 0,
-    threads: int | None = None,
+    epochs: Annotated[int, at_least(1)] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Training:
     """Train one small CNN: 3 × 3 convolutions with ReLU, each halved by max-pooling, then dense layers.
 
+    Example: slotool train cnn -o cnn --data digits --filters 16,32
+
     Args:
         out: Artifact to write.
-        filters: Channels of the convolutions.
+        filters: Channels of the 3 × 3 convolutions.
         hidden: Units of the hidden dense layers behind them.
-        data: Data set of images: a name or a file; see ``slotool.data.load_dataset``.
+        data: Data set of images: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when
+            $SLOTOOL_DATA_DIR holds it, else digits.
         epochs: Passes over the data; None: by its size.
-        seed: Of the first weights and the order of examples.
-        threads: Compute threads; None: all that this process is given, or 1 for networks too small to share out.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given, 1 for small networks.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         The trained network (``family``) and its accuracy on validation and test examples.
@@ -142,27 +152,31 @@ def train_cnn(
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
+@command_line(path="train family", required=("out",))
 @writes(folders=("out",))
 def train_family(
     out: FilePath | None = None,
     *,
     data: str | DataSource = "auto",
-    epochs: int | None = None,
-    seed: int = 0,
-    threads: int | None = None,
+    epochs: Annotated[int, at_least(1)] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> Training:
     """Train three versions of one classifier of growing cost.
 
+    Example: slotool train family -o family --data digits
+
     Args:
         out: Artifact to write.
-        data: Data set: a name or a file; see ``slotool.data.load_dataset``.
+        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
+            it, else digits.
         epochs: Passes over the data; None: by its size.
-        seed: Of the first weights and the order of examples.
-        threads: Compute threads; None: all that this process is given, or 1 for networks too small to share out.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given, 1 for small networks.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         The trained versions (``family``) and the accuracy of each on validation and test examples.

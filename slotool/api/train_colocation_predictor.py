@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool import devices
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
-from slotool.api.measured import MeasuredNetworks, Paths
+from slotool.api.measured import ColocatedRows, MeasuredNetworks, Paths
 from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
 from slotool.api.predictor_scores import covers
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.train_predictor import PredictorTraining
+from slotool.api.values import at_least
 
 if TYPE_CHECKING:
     from slotool.predictors.colocations import Colocation
@@ -59,6 +61,9 @@ class ColocationTraining(PredictorTraining):
         return parts if self.out is None else [*parts, f"wrote {self.out}"]
 
 
+@command_line(
+    panels={"Search of the DNN": ("depths", "engine", "address")}, required=("out",), names={"graphs": "--graphs -g"}
+)
 @writes(folders=("out",))
 def train_colocation_predictor(
     latency: Paths,
@@ -71,31 +76,34 @@ def train_colocation_predictor(
     engine: str = "local",
     address: str | None = None,
     training_device: str = "cpu",
-    rows: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    rows: ColocatedRows | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> ColocationTraining:
-    """Train predictors of co-located latency, score all, keep one.
+    """Train predictors of co-located latency, keep one.
 
-    The predictor also holds the measured solo latencies, and with ``solo`` a predictor of those of other networks.
+    It learns from a table of ``profile_colocated`` how co-located networks slow each other down, for ``predict`` with
+    co-runners. The artifact also holds the measured solo latencies, and with ``solo`` a predictor of those of other
+    networks.
+
+    Example: slotool train-colocation-predictor colocated.parquet --graphs cnns.parquet --solo predictor -o both
 
     Args:
-        latency: Latency tables of co-located networks, Parquet or CSV, one or several.
-        graphs: Graph files that hold these networks, one or several.
-        out: Write the predictor that is kept, and the scores of all, here.
-        solo: Predictor of solo latencies, for networks that were not measured.
-        model: The one to keep: ``"linear"``, ``"dnn"``, ``"ridge"`` or ``"sharing"``; ``"auto"``: that of the lowest
-            mean absolute error on the dev set.
-        depths: Numbers of hidden layers that the DNN tries; None: 1 to 20.
-        engine: Where depths are trained: ``"local"``, or ``"ray"``, on a cluster.
-        address: The ray cluster, ``host:port``; None: the one this machine is in.
-        training_device: Where the DNN trains: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. It answers on the CPU.
+        latency: Latency tables (Parquet or CSV) of co-located networks.
+        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        out: Artifact to write: the predictor that is kept, and the scores of all.
+        solo: Predictor of solo latencies to put into the artifact, for networks not measured.
+        model: Predictor to keep: linear, dnn, ridge, sharing; or ``"auto"``, of lowest dev MAE.
+        depths: Numbers of hidden layers to try; None: 1:20.
+        engine: Place where depths are trained: ``"local"``, or ``"ray"``, on a cluster (pip install 'slotool[ray]').
+        address: The ray cluster: host:port, or auto for the one this machine is in; None: auto.
+        training_device: Device that trains the DNN: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. It computes on the CPU.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size``,
             ``machine`` or ``placement``.
-        seed: Of the splits and of training.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``).

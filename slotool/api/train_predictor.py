@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool import devices
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
-from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.measured import MeasuredNetworks, Paths, Rows, unmatched
 from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
 from slotool.api.predictor_scores import (
@@ -24,6 +25,7 @@ from slotool.api.predictor_scores import (
 )
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 from slotool.printable import counted
 
@@ -86,6 +88,9 @@ class PredictorTraining(Result):
         ]
 
 
+@command_line(
+    panels={"Search of the DNN": ("depths", "engine", "address")}, required=("out",), names={"graphs": "--graphs -g"}
+)
 @writes(folders=("out",))
 def train_predictor(
     latency: Paths,
@@ -97,33 +102,36 @@ def train_predictor(
     engine: str = "local",
     address: str | None = None,
     training_device: str = "cpu",
-    rows: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    rows: Rows | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> PredictorTraining | SettingsTraining:
-    """Train predictors of solo latency, score all, keep one; or one predictor of all settings in the tables.
+    """Train predictors of solo latency, score all, keep one.
 
     Its interval for other kinds of networks comes from holding out each kind of the training networks in turn.
+    ``train_colocation_predictor`` learns from a co-located table, ``adapt_predictor`` from a few labels.
+
+    Example: slotool train-predictor latency.parquet --graphs networks.parquet -o predictor
 
     Args:
-        latency: Latency tables of measured networks, Parquet or CSV, one or several.
-        graphs: Graph files that hold these networks, one or several.
-        out: Write the predictor that is kept, and the scores of all, here.
-        model: The one to keep, such as ``"graph"``; of several, or of ``"auto"`` (every one), that of the lowest mean
-            absolute error on the dev set. The baselines ``linear`` and ``three-term`` are always trained too.
-            ``"settings"``: one predictor of every device, backend, number of threads, batch size and precision (a
-            column that the tables may have) in the tables, alone; ``adapt_predictor`` takes it to a new one.
-        depths: Numbers of hidden layers that the DNN tries; None: 1 to 20.
-        engine: Where depths are trained: ``"local"``, or ``"ray"``, on a cluster.
-        address: The ray cluster, ``host:port``; None: the one this machine is in.
-        training_device: Where the DNN and the graph network train: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The
-            predictors answer on the CPU.
+        latency: Latency tables (Parquet or CSV) of measured networks.
+        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        out: Artifact to write: the predictor that is kept, and the scores of all.
+        model: Predictor to keep, such as graph; of several, or of ``"auto"``, the one of lowest dev MAE. The baselines
+            ``linear`` and ``three-term`` are always trained too. ``"settings"``: one predictor of every device,
+            backend, number of threads, batch size and precision (a column that the tables may have) in the tables,
+            alone; ``adapt_predictor`` takes it to a new one.
+        depths: Numbers of hidden layers to try; None: 1:20.
+        engine: Place where depths are trained: ``"local"``, or ``"ray"``, on a cluster (pip install 'slotool[ray]').
+        address: The ray cluster: host:port, or auto for the one this machine is in; None: auto.
+        training_device: Device that trains the DNN and the graph network: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The
+            predictors compute on the CPU.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
             ``machine``.
-        seed: Of the split and of training.
+        seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``); for ``"settings"`` a
@@ -184,7 +192,7 @@ def _of_settings(
     latency: Paths,
     graphs: Paths,
     out: str | Path | None,
-    rows: Mapping[str, Any] | None,
+    rows: Rows | None,
     seed: int,
     force: bool,
     reporter: Reporter,

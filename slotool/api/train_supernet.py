@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from slotool import devices
+from slotool.api.command_line import command_line
 from slotool.api.inputs import FilePath, cores_given, torch_threads
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
-from slotool.api.supernet_points import SupernetPoints, check_points
+from slotool.api.supernet_points import MIN_POINTS, SupernetPoints, check_points
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -30,6 +32,13 @@ class SupernetTraining(SupernetPoints):
     schema = "train-supernet"
 
 
+@command_line(
+    path="train supernet",
+    required=("out",),
+    names={"module": "--from"},
+    metavars={"module": "MODULE:FACTORY"},
+    panels={"Your own network": ("module", "graph")},
+)
 @writes(folders=("out",))
 def train_supernet(
     out: FilePath | None = None,
@@ -39,46 +48,48 @@ def train_supernet(
     module: str | nn.Module | None = None,
     graph: FilePath | OperatorGraph | None = None,
     rule: str = "sandwich",
-    epochs: int | None = None,
+    epochs: Annotated[int, at_least(0)] | None = None,
     learning_rate: float = 0.003,
-    drawn: int = 1,
-    drop: int = 2,
+    drawn: Annotated[int, at_least(0)] = 1,
+    drop: Annotated[int, at_least(0)] = 2,
     expand: Sequence[float] = (0.25, 0.5, 1.0),
     heads: Sequence[float] = (0.25, 0.5, 1.0),
     width: Sequence[float] | None = None,
-    points: int = 8,
+    points: Annotated[int, at_least(MIN_POINTS)] = 8,
     device: str = "cpu",
-    seed: int = 0,
-    threads: int | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> SupernetTraining:
     """Train a network of shared weights by the sandwich rule with in-place distillation, and choose its points.
 
-    Points are the Pareto front of FLOPs and accuracy on validation data. Interrupted, the same call with the same
-    ``out`` takes the training up after the last finished epoch.
+    Points are the Pareto front of FLOPs and accuracy on validation data. The code behind ``module`` is run once; the
+    artifact holds none of it. Interrupted, the same call takes the training up after the last finished epoch.
+
+    Example: slotool train supernet -o supernet --data digits
 
     Args:
-        out: Artifact to write. It holds no code of ``module``.
-        data: Data set: a name or a file; see ``slotool.data.load_dataset``.
-        network: ``"resnet"`` or ``"transformer"``, sized to the images; None: resnet, unless you bring your own.
-        module: A network of your own whose weights are taken over: a torch module, or ``"module:factory"``, whose code
-            is run once.
-        graph: A network of your own whose weights start at random: an ``OperatorGraph``, or a graph file with one.
+        out: Artifact to write.
+        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
+            it, else digits.
+        network: ``"resnet"`` or ``"transformer"``, sized to the images; None: resnet.
+        module: A torch network of your own; its weights are taken over.
+        graph: A graph file with one network of your own; weights start at random.
         rule: ``"sandwich"``, or ``"progressive"``: depth, inner sizes and width one by one.
         epochs: Passes over the data; 0 keeps the weights; None: by its size.
-        learning_rate: Of Adam, at the height of the schedule.
+        learning_rate: Learning rate of Adam, at the height of the schedule.
         drawn: Random subnets per step, besides both ends.
         drop: Blocks that each stage may leave out.
-        expand: Shares of the channels or units inside blocks, ascending to 1.
-        heads: Shares of the attention heads, ascending to 1.
-        width: Shares of the channels between blocks; None: 0.5, 0.75 and 1, of transformers 1 only.
+        expand: Shares of the channels or units inside blocks.
+        heads: Shares of the attention heads.
+        width: Shares of the channels between blocks; None: 0.5,0.75,1; transformers 1.
         points: Subnets to offer, the smallest and the largest with them.
-        device: To train on: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-        seed: Of the weights that start at random, the order of examples and the subnets drawn.
-        threads: Compute threads; None: all that this process is given.
+        device: Device to train on: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``model``, the supernet; ``frame()`` has a row per point with its size and accuracy.

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, cores_given, torch_threads
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -75,15 +77,16 @@ class XmcTraining(Result):
 _SCORED = ("validation", "test")
 
 
+@command_line(path="train xmc", required=("out",))
 @writes(folders=("out",))
 def train_xmc(
     data: str | DataSource,
     out: FilePath | None = None,
     *,
-    hidden: int = 128,
-    epochs: int = 12,
-    seed: int = 0,
-    threads: int | None = None,
+    hidden: Annotated[int, at_least(1)] = 128,
+    epochs: Annotated[int, at_least(1)] = 12,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> XmcTraining:
@@ -91,16 +94,18 @@ def train_xmc(
 
     A tenth of the training examples, always the same, is held out as the validation split. Nothing is downloaded.
 
+    Example: slotool train xmc --data tate-16k -o tate
+
     Args:
-        data: A folder with train.txt and test.txt in the Extreme Classification Repository's format, or with FMA's
-            features.csv and tracks.csv; or the name of one in $SLOTOOL_DATA_DIR/xmc.
+        data: A folder with train.txt and test.txt (.gz) in the Extreme Classification Repository's format, or with
+            FMA's features.csv and tracks.csv; or the name of one in $SLOTOOL_DATA_DIR/xmc.
         out: Artifact to write.
-        hidden: Units of the hidden layer.
+        hidden: Units of the hidden ReLU layer.
         epochs: Passes over the data.
-        seed: Of the first weights and the order of examples.
-        threads: Compute threads; None: all that this process is given.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         The trained network (``version``), and its precision at 1 and 5 on validation and test examples (``frame()``).

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,29 +27,32 @@ if TYPE_CHECKING:
 BATCH = 256
 
 
+@command_line(required=("out",))
 @writes(folders=("out",))
 def update_tables(
     artifact: FilePath,
     data: str | DataSource,
     out: FilePath | None = None,
     *,
-    half_life: int = 4_096,
+    half_life: Annotated[int, at_least(1)] = 4_096,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> TablesUpdated:
-    """Update an SLO-NN's tables for the inputs that are served now.
+    """Update an SLO-NN's tables for the inputs served now.
 
     Weights, rankers and table size stay. The training split, in its order, stands for served inputs and moves the
     ranked lists. Confidence, calibration and promises are counted on the validation split. Accuracy before and after is
     of the test split.
 
+    Example: slotool update-tables slo-nn --data digits -o slo-nn-now
+
     Args:
-        artifact: An SLO-NN, as ``build_tables`` writes it, of a whole network or of its last layer.
+        artifact: An SLO-NN, as ``build_tables`` writes it.
         data: Data set of what is served now.
         out: Artifact to write.
         half_life: After so many inputs an input counts half as much.
         force: Replace ``out`` if it exists.
-        progress: Who hears how far it is; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         ``model``, the SLO-NN with its new tables; ``frame()`` has the accuracy of each point before and after.

@@ -24,6 +24,13 @@ class Bounds:
     high: float | None = None
 
 
+@dataclass(frozen=True)
+class RowColumns:
+    """Columns of a latency table by which rows are picked, for ``Annotated``: an option for each."""
+
+    columns: tuple[str, ...]
+
+
 def at_least(low: float) -> Bounds:
     return Bounds(low)
 
@@ -132,6 +139,71 @@ def tolerance(text: Any) -> float | dict[float, float]:
     if len(dict(pairs)) < max(1, len(pairs)):
         raise ValueError(f"{text!r} is neither a tolerance from 0 on nor shares like 0=0.2,0.05=0.8 that add up to 1")
     return dict(pairs)
+
+
+def prices(texts: Sequence[str]) -> dict[str, float]:
+    """Return the price by name of NAME=PRICE texts."""
+    named = named_numbers(texts)
+    for text, price in zip(texts, named.values(), strict=True):
+        if not 0 <= price < math.inf:
+            raise ValueError(f"{text!r} is no price: a number from 0 up is expected")
+    return named
+
+
+def prices_per_second(texts: Sequence[str]) -> float | dict[str, float]:
+    """Return the price in ``0.02``, or the price by version of ``small=0.01,large=0.04`` in one text or several.
+
+    Names of versions may hold ``=`` themselves (k=0.5), so the price follows the last one.
+    """
+    alike = [text for text in texts if "=" not in text]
+    if alike and len(texts) > 1:
+        raise ValueError(
+            f"{alike[0]} is a price of every version, and another one is given; give one number, or VERSION=PRICE for "
+            "each version"
+        )
+    try:
+        return float(alike[0]) if alike else named_numbers([part for text in texts for part in text.split(",")])
+    except ValueError as error:
+        if "twice" in str(error):
+            raise
+        raise ValueError(f"{','.join(texts)!r} is neither a number nor VERSION=PRICE,…") from None
+
+
+def column_names(text: str) -> dict[str, str]:
+    """Return column by key of ``version=service,truth=label``."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if any(not equals or not key.strip() or not column.strip() for key, equals, column in pairs):
+        raise ValueError(f"{text!r} is not KEY=COLUMN,… such as version=service")
+    return {key.strip(): column.strip() for key, _, column in pairs}
+
+
+def shares_by_priority(text: Any) -> dict[int, float]:
+    """Return shares of requests by priority: ``1`` is all of 1, ``1=0.2,2=0.3`` leaves half of them without any."""
+    try:
+        pairs = [
+            (int(left), float(share) if equals else 1.0)
+            for left, equals, share in (part.partition("=") for part in str(text).split(","))
+        ]
+    except ValueError:
+        pairs = []
+    if not pairs or len(dict(pairs)) < len(pairs):
+        raise ValueError(
+            f"{text!r} is neither a priority from 1 on nor shares like 1=0.2,2=0.3 that add up to 1 at most"
+        )
+    return dict(pairs)
+
+
+def share(text: Any) -> float:
+    """Return 0.1 for ``10%`` or ``0.1``."""
+    stated = str(text)
+    number, scale = (stated[:-1], 0.01) if stated.endswith("%") else (stated, 1.0)
+    try:
+        parsed = float(number) * scale
+    except ValueError:
+        parsed = -1.0
+    if not 0 < parsed < math.inf:
+        raise ValueError(f"{text!r} is no share such as 10%")
+    return parsed
 
 
 def named_texts(texts: Sequence[str]) -> dict[str, str]:

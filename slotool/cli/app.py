@@ -3,95 +3,84 @@
 from __future__ import annotations
 
 import sys
+from collections import UserDict
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import slotool
 from slotool import __version__, factories
 from slotool.cli import (
-    adapt_predictor,
-    build_tables,
-    calibrate,
-    capture,
-    choose_points,
-    compare_predictors,
     demo,
-    evaluate,
-    evaluate_colocated,
-    family,
-    gen_rules,
-    gen_switching_plan,
-    generate,
-    import_outcomes,
     interrupts,
-    loadtest,
-    plan,
-    predict,
-    predict_points,
-    profile,
     serve,
-    simulate,
     terminal,
-    train,
-    train_colocation_predictor,
-    train_predictor,
-    update_tables,
 )
-from slotool.cli.commands import EXAMPLE, HELP_COLUMNS, Command, Group, keeping_inputs
+from slotool.cli.commands import HELP_COLUMNS, Command, Group, keeping_inputs
 from slotool.cli.failures import INTERRUPTED, report_failure
-from slotool.cli.from_signature import add_command
+from slotool.cli.from_signature import EXAMPLE, command_of, commands_of, words_of
 from slotool.process import end_without_collecting
 
 SUMMARY = "Measure and predict latency of networks; serve them within deadlines and error tolerances."
 
 FIRST_STEP = "slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms"
 
-# Functions that are commands, and files that register commands of their own, by theme, in the order of use.
+# Commands, and files that register commands of their own, by theme, in the order of use. A command is made of the
+# function of its name when it is used, so that no other's module is imported.
 THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
     "Start": (demo, "doctor"),
     "Measure and predict": (
-        generate,
-        capture,
-        profile,
-        train_predictor,
-        train_colocation_predictor,
-        adapt_predictor,
-        "evaluate_predictor",
-        compare_predictors,
-        calibrate,
-        predict,
+        *("generate mlp", "generate cnn", "generate architectures", "generate arrivals"),
+        "capture",
+        *("profile solo", "profile colocated", "profile points"),
+        *("train-predictor", "train-colocation-predictor", "adapt-predictor", "evaluate-predictor"),
+        *("compare-predictors", "calibrate"),
+        "predict",
     ),
     "SLO-NN and supernets": (
-        train,
-        build_tables,
-        update_tables,
-        choose_points,
-        evaluate,
-        evaluate_colocated,
-        predict_points,
+        *("train mlp", "train cnn", "train family", "train supernet", "train xmc"),
+        *("build-tables", "update-tables", "choose-points"),
+        "evaluate",
+        *("evaluate-colocated", "predict-points"),
     ),
     "Rules, plans and serving": (
-        family,
-        import_outcomes,
-        gen_rules,
-        gen_switching_plan,
-        "evaluate_rules",
-        "evaluate_drift",
-        "export_rules",
-        plan,
-        simulate,
+        *("family", "import-outcomes", "gen-rules", "gen-switching-plan"),
+        *("evaluate-rules", "evaluate-drift", "export-rules"),
+        "plan",
+        "simulate",
         serve,
-        loadtest,
-        "report",
+        *("loadtest", "report"),
     ),
+}
+# Functions with another name than their command.
+FUNCTIONS = dict.fromkeys(("generate mlp", "generate cnn", "generate architectures"), "generate_networks")
+FUNCTIONS |= {"profile solo": "profile"}
+# What a command does with options before its function takes them, as module:function.
+PREPARED = {"plan": "slotool.cli.plan_models:prepare"}
+# Words before the name of a command, and their help.
+GROUPS = {
+    "generate": "Draw random operator graphs, or arrivals of requests.",
+    "profile": "Measure latency on this machine.",
+    "train": "Train a small network, or a family, on a data set.",
 }
 
 
+class _Commands(UserDict[str, Any]):
+    """Commands by name, each made when it is first used."""
+
+    def __getitem__(self, name: str) -> Any:
+        if callable(made := self.data[name]) and not isinstance(made, TyperCommand | TyperGroup):
+            self.data[name] = made()
+        return self.data[name]
+
+
 def _application() -> typer.Typer:
+    """Commands that files register; ``command`` adds those that are made of functions."""
     app = typer.Typer(
         name="slotool",
         cls=Group,
@@ -101,17 +90,52 @@ def _application() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_COLUMNS},
     )
-    for theme, files in THEMES.items():
-        for file in files:
-            own = typer.Typer()
-            if isinstance(file, str):
-                add_command(own, getattr(slotool, file))
-            else:
+    for theme, members in THEMES.items():
+        for file in members:
+            if not isinstance(file, str):
+                own = typer.Typer()
                 file.register(own)
-            _dress(own, theme)
-            app.registered_commands += own.registered_commands
-            app.registered_groups += own.registered_groups
+                _dress(own, theme)
+                app.registered_commands += own.registered_commands
+                app.registered_groups += own.registered_groups
     return app
+
+
+def _with_functions(registered: Mapping[str, Any]) -> _Commands:
+    """Return ``registered`` and the commands that are made of functions, in the order of ``THEMES``."""
+    commands = _Commands()
+    for theme, members in THEMES.items():
+        for member in members:
+            if not isinstance(member, str):
+                name = member.__name__.rpartition(".")[2]
+                commands[name] = registered[name]
+                continue
+            *above, name = member.split()
+            make = partial(_made, member, None if above else theme)
+            if not above:
+                commands[name] = make
+                continue
+            group = commands.setdefault(above[0], _group(above[0], theme))
+            group.commands[name] = make
+    return commands
+
+
+def _group(name: str, theme: str) -> Any:
+    group = Group(name=name, help=GROUPS[name], no_args_is_help=True, rich_markup_mode=None, rich_help_panel=theme)
+    group.commands = _Commands()
+    return group
+
+
+def _made(words: str, theme: str | None) -> Any:
+    """Make a command of its function."""
+    function = getattr(slotool, FUNCTIONS.get(words, words.replace(" ", "_").replace("-", "_")))
+    declared = next(one for one in commands_of(function) if " ".join(words_of(function, one)) == words)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    module, _, name = PREPARED.get(words, "").partition(":")
+    prepare = getattr(import_module(module), name) if module else None
+    callback = keeping_inputs(command_of(function, declared, prepare))
+    alone.command(words.rpartition(" ")[2], cls=Command, rich_help_panel=theme)(callback)
+    return typer.main.get_command(alone)
 
 
 def _dress(group: typer.Typer, theme: str | None = None) -> None:
@@ -130,9 +154,11 @@ app = _application()
 
 
 @cache
-def _command() -> Any:
-    """The parser of ``app``, made once for all calls of a process: it takes 50 ms."""
-    return typer.main.get_command(app)
+def command() -> Any:
+    """The parser of the command line, made once for all calls of a process."""
+    root: Any = typer.main.get_command(app)
+    root.commands = _with_functions(root.commands)
+    return root
 
 
 def _show_version(wanted: bool) -> None:
@@ -162,7 +188,7 @@ def main() -> None:
     interrupts.install()
     end_without_collecting()
     try:
-        _command()(prog_name="slotool")
+        command()(prog_name="slotool")
     except SystemExit as ending:
         # typer makes one of a KeyboardInterrupt; a command that answers a signal itself ends otherwise.
         if ending.code == INTERRUPTED and interrupts.received():

@@ -18,6 +18,7 @@ from slotool import factories
 from slotool.api.arguments import naming_options
 from slotool.api.outputs import inputs_among, require_kept
 from slotool.cli import terminal
+from slotool.cli.from_signature import EXAMPLE
 from slotool.cli.option_lines import option_line
 from slotool.cli.plugin_names import plugins_of
 from slotool.cli.wrong_values import plain
@@ -25,7 +26,6 @@ from slotool.errors import ArgumentError
 from slotool.regular_files import read_text
 from slotool.suggestions import did_you_mean
 
-EXAMPLE = "Example: "
 HELP_COLUMNS = 100
 EVERYWHERE = "--config FILE.toml, --quiet, --verbose, --no-progress, --color WHEN, --allow-code."
 # Options that most commands have and that say the same in each: what the last lines of the help call them. Whoever
@@ -38,9 +38,6 @@ _NAME_COLUMNS = 20
 _CONTINUED = " \\\n"
 _OF_THE_TERMINAL = ("quiet", "verbose", "no_progress", "color", "install_completion", "show_completion")
 STATED = ("COMMANDLINE", "DEFAULT_MAP")
-# Parameters that name what a command writes, and the panel of others that do; every other path is read.
-_OUTPUTS = ("out", "plot", "plots", "log")
-FILES_TO_WRITE = "Files to write"
 _CONFIG_PATH = "slotool.config"
 # Keys of a file that list tables.
 LISTS_OF_TABLES = ("models", "pools", "clients")
@@ -167,13 +164,6 @@ def refuse_without_effect(options: Sequence[str], why: str) -> None:
             raise typer.BadParameter(f"it has no effect {why}; leave it out", param_hint=param.opts[-1])
 
 
-def require_none_failed(failed: Mapping[str, str]) -> None:
-    """Ends the running command with exit code 1 where some of several networks failed, by name. What it found of the
-    others is shown and written before."""
-    if failed:
-        raise typer.Exit(1)
-
-
 def _option_of(command: Any, error: ArgumentError) -> str:
     """The option, or the argument, for an argument of the function that the command calls: ``--slo`` for ``slo_s``."""
     name = error.argument
@@ -209,22 +199,17 @@ def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
     """``command``, with a usage error when it would write over something that it reads, the file of its options
     included."""
 
+    written = getattr(command, "writes", ())
+
     @wraps(command)
     def keeping(**given: Any) -> Any:
-        outputs = {name: path for name in _output_names() if isinstance(path := given.get(name), Path)}
+        outputs = {name: path for name in written if isinstance(path := given.get(name), Path)}
         others = {name: value for name, value in given.items() if name not in outputs}
         options = config_file()
         require_kept(outputs, chain(inputs_among(others, []), [options] if options else []))
         return command(**given)
 
     return keeping
-
-
-def _output_names() -> list[str]:
-    """The running command's parameters that name what it writes."""
-    params = _running[-1].command.params if _running else []
-    written = [str(param.name) for param in params if getattr(param, "rich_help_panel", None) == FILES_TO_WRITE]
-    return [*_OUTPUTS, *written]
 
 
 def _first_sentence(paragraphs: Sequence[str]) -> str:

@@ -10,7 +10,10 @@ from typing import Any
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$", re.MULTILINE)
 _ENTRY = re.compile(r"^    (\w+): ", re.MULTILINE)
-_CODE = re.compile(r'``"?(.*?)"?``')
+_CODE = re.compile(r'``"?(.*?)"?``', re.DOTALL)
+# Paragraphs that name papers are for readers of the code.
+_SOURCES = ("Source: ", "Sources: ")
+
 # First sentence of an entry, and what the function does without the parameter.
 _DEFAULT = re.compile(r"^(.*?);? None: (.*?)\.?$")
 
@@ -38,14 +41,15 @@ def read_docstring(function: Callable[..., Any], rename: Callable[[str], str]) -
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
 
     def shown(text: str) -> str:
-        return _CODE.sub(lambda match: rename(match[1]), text)
+        return _CODE.sub(lambda match: rename(" ".join(match[1].split())), text)
 
     names_and_texts = _ENTRY.split(sections.get("Args", ""))[1:]
     entries = {
         name: _entry(shown(" ".join(text.split())))
         for name, text in zip(names_and_texts[::2], names_and_texts[1::2], strict=True)
     }
-    return Docstring(shown(parts[0].strip()), entries)
+    paragraphs = [part for part in parts[0].strip().split("\n\n") if not part.startswith(_SOURCES)]
+    return Docstring(shown("\n\n".join(paragraphs)), entries)
 
 
 def _entry(text: str) -> Entry:

@@ -19,8 +19,6 @@ from slotool.errors import (
 from slotool.extras import missing_package
 from slotool.printable import printable
 
-# A verdict that rests on measured times, on a machine too disturbed to give it; what was to be written is written.
-NOT_DECIDED = 4
 INTERRUPTED = 130
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,18 @@ import typer
 import slotool
 from slotool.api import values
 from slotool.api.command_line import CommandLine
+from slotool.api.data_options import source_in
 from slotool.cli.docstrings import Docstring, read_docstring
 
-DATA_OPTIONS = ("label", "input", "images")
+# Columns that hold whole numbers, and what the help calls those whose name is no noun for one value.
+_WHOLE = ("threads", "batch_size")
+_CALLED = {"threads": "number of threads", "machine": "machine id", "batch_size": "batch size"}
+ROWS = "Rows of the latency table"
+EXAMPLE = "Example: "
+# Characters up to which choices stand in the place of a value; beyond that, the sentence names them.
+_WIDEST_CHOICES = 20
+# Numbers in equal steps are shortened to start:stop:step from so many on.
+_FEWEST_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -57,35 +67,50 @@ class _Scope(dict[str, Any]):
         return getattr(builtins, name, None) or _Named(name, (), {})
 
 
-def add_command(app: typer.Typer, function: Callable[..., Any], declared: CommandLine | None = None) -> None:
-    """Register ``function`` as a command of ``app``, under its own name unless it declares another one."""
-    declared = declared or declared_of(function)
-    name = (declared.path or inspect.unwrap(function).__name__.replace("_", "-")).rpartition(" ")[2]
-    app.command(name)(_Builder(function, declared).callback())
+def commands_of(function: Callable[..., Any]) -> tuple[CommandLine, ...]:
+    """Return how the commands of ``function`` differ from it: one, which differs in nothing, unless it declares so."""
+    return getattr(function, "command_lines", (CommandLine(),))
 
 
-def declared_of(function: Callable[..., Any]) -> CommandLine:
-    """Return what ``function`` declares of its command."""
-    return getattr(function, "command_line", CommandLine())
+def words_of(function: Callable[..., Any], declared: CommandLine) -> list[str]:
+    """Return the words of a command, without the program."""
+    return declared.path.split() or [inspect.unwrap(function).__name__.replace("_", "-")]
+
+
+def command_of(
+    function: Callable[..., Any], declared: CommandLine, prepare: Callable[[dict[str, Any]], None] | None = None
+) -> Callable[..., None]:
+    """Return the function that typer makes a command of: it has an option for each parameter of ``function``.
+
+    ``prepare`` checks and changes what was given before it is read as arguments.
+    """
+    return _Builder(function, declared, prepare).callback()
 
 
 class _Builder:
-    def __init__(self, function: Callable[..., Any], declared: CommandLine):
-        self._function, self._declared = function, declared
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        declared: CommandLine,
+        prepare: Callable[[dict[str, Any]], None] | None = None,
+    ):
+        self._function, self._declared, self._prepare = function, declared, prepare
         left_out = {*declared.python_only, *declared.fixed}
         self._parameters = {
             name: parameter
             for name, parameter in inspect.signature(function).parameters.items()
             if name not in left_out
         }
-        self._scope = _Scope(inspect.unwrap(function).__globals__)
+        self._scope = _Scope(vars(sys.modules[inspect.unwrap(function).__module__]))
+        self._makers = {name: _Builder(maker, commands_of(maker)[0]) for name, maker in declared.made_by.items()}
+        readings = {name: self._reading(name) for name in self._parameters if name not in self._makers}
+        self._readings = {name: reading for name, reading in readings.items() if reading is not None}
         self._text: Docstring = read_docstring(function, self._shown)
         self._titles = {name: title for title, names in declared.panels.items() for name in names}
-        self._readings: dict[str, Reading] = {}
 
     def callback(self) -> Callable[..., None]:
         """The function that typer calls, with a parameter for each option."""
-        parameters = [one for name in self._parameters for one in self._options_of(name)]
+        parameters = list(self._options())
         parameters.append(_option("json", bool, False, "--json", help="Print one JSON document instead of tables."))
 
         def run(**given: Any) -> None:
@@ -93,8 +118,23 @@ class _Builder:
 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
         run.__annotations__ = {one.name: one.annotation for one in parameters}
-        run.__doc__, run.writes = self._text.text, getattr(self._function, "writes", ())  # type: ignore[attr-defined]
+        run.__doc__ = self._help()
+        run.writes = getattr(self._function, "writes", ())  # type: ignore[attr-defined]
         return run
+
+    def _options(self) -> Iterator[inspect.Parameter]:
+        for name in self._parameters:
+            if name in self._makers:
+                yield from self._makers[name]._options()
+            elif name in self._readings:
+                yield from self._options_of(name, self._readings[name])
+
+    def _help(self) -> str:
+        """Text of the docstring, of its examples those of this command."""
+        own = f"{EXAMPLE}slotool {' '.join(words_of(self._function, self._declared))} "
+        summary, *paragraphs = self._text.text.split("\n\n")
+        shown = [part for part in paragraphs if not part.startswith(EXAMPLE) or f"{part} ".startswith(own)]
+        return "\n\n".join([self._declared.summary or summary, *shown])
 
     def _run(self, given: dict[str, Any]) -> None:
         from slotool.cli import interrupts
@@ -102,9 +142,11 @@ class _Builder:
         from slotool.cli.output import Output
 
         output = Output(as_json=given.pop("json"))
-        for name, other in self._declared.needs.items():
-            if given.get(other) in (None, False, []):
-                refuse_without_effect((name,), f"without {self._option(other)}")
+        for rule in self._declared.ineffective:
+            if rule.applies(value := given.get(rule.other)):
+                refuse_without_effect(rule.parameters, _stated_with(self._option(rule.other), value))
+        if self._prepare is not None:
+            self._prepare(given)
         call = {**self._declared.fixed, **self._converted(given)}
         if "progress" in self._parameters:
             call["progress"] = output
@@ -120,12 +162,15 @@ class _Builder:
 
     def _converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of the function, by parameter."""
-        call: dict[str, Any] = {}
+        call = {name: maker._function(**maker._converted(given)) for name, maker in self._makers.items()}
         for name, reading in self._readings.items():
-            value = given[name]
+            value = given.get(name)
             if reading.kind == "data":
-                call[name] = self._source(name, given)
-            elif value is None or value == []:
+                source = source_in(value, **_DESCRIBED_DATA._converted(given))
+                call[name] = self._default(name) if source is None else source
+            elif isinstance(reading.kind, values.RowColumns):
+                call[name] = {column: given[column] for column in reading.kind.columns}
+            elif value is None or (value == [] and reading.kind != list[Any]):
                 call[name] = self._default(name)
             elif reading.convert is None:
                 call[name] = value
@@ -136,22 +181,15 @@ class _Builder:
                     raise typer.BadParameter(str(error), param_hint=self._option(name)) from error
         return call
 
-    def _source(self, name: str, given: Mapping[str, Any]) -> Any:
-        from slotool.cli.options import data_source, optional_source
-
-        described = given["label"], given["input"], given["images"]
-        text = given[name]
-        if text is None or text == "":
-            source = optional_source(None, *described)
-            return self._default(name) if source is None else source
-        return data_source(text, *described)
-
     def _default(self, name: str) -> Any:
         default = self._parameters[name].default
         return None if default is inspect.Parameter.empty else default
 
     def _option(self, name: str) -> str:
         """How the command line calls a parameter."""
+        for maker in self._makers.values():
+            if name in maker._parameters:
+                return maker._option(name)
         if name in self._arguments():
             return name.upper()
         stated = self._declared.names.get(name)
@@ -164,24 +202,30 @@ class _Builder:
         return [
             name
             for name, one in self._parameters.items()
-            if one.kind is positional and one.default is inspect.Parameter.empty
+            if one.kind is positional and one.default is inspect.Parameter.empty and self._is_read(name)
         ]
+
+    def _is_read(self, name: str) -> bool:
+        """True if the parameter is one text of the command line, and no group of options."""
+        return name in self._readings and self._readings[name].kind != "data"
 
     def _shown(self, code: str) -> str:
         """What the help shows for text in double backticks: an option for a parameter, a command for a function."""
         name, equals, value = code.partition("=")
-        if name in self._parameters:
+        if name in self._parameters or any(name in maker._parameters for maker in self._makers.values()):
             option = self._option(name)
+            if value == "False":
+                return f"--no-{option.removeprefix('--')}"
             return option if not equals or value == "True" else f"{option} {value}"
-        bare = code.removeprefix("slotool.").removesuffix("()")
-        return bare.replace("_", "-") if bare in slotool.__all__ else code
+        if code in slotool.__all__ and callable(function := getattr(slotool, code)):
+            return " ".join(words_of(function, commands_of(function)[0]))
+        return code
 
-    def _options_of(self, name: str) -> Iterator[inspect.Parameter]:
-        """What typer is to know of a parameter of the function: nothing of ``progress``, four options of a data set."""
-        reading = self._reading(name)
-        if reading is None:
+    def _options_of(self, name: str, reading: Reading) -> Iterator[inspect.Parameter]:
+        """Parameters for typer: one, but four for a data set, and one per column by which rows are picked."""
+        if isinstance(reading.kind, values.RowColumns):
+            yield from map(_row_filter, reading.kind.columns)
             return
-        self._readings[name] = reading
         entry = self._text.entries[name]
         default = self._parameters[name].default
         required = default is inspect.Parameter.empty or name in self._declared.required
@@ -197,16 +241,20 @@ class _Builder:
         if reading.high is not None:
             settings["max"] = reading.high
         kind: Any = str if reading.kind == "data" else reading.kind
-        if kind is Any:
+        if kind in (Any, list[Any]):
             settings["parser"] = _as_it_is
         if name in self._arguments():
             yield _parameter(name, kind, required, None, typer.Argument(**settings))
             return
         settings |= {"rich_help_panel": self._titles.get(name), "hidden": name in self._declared.hidden}
-        plain_default = default if kind in (bool, int, float, str) and not required else None
+        plain_default = (
+            default
+            if isinstance(default, bool | int | float | str) and kind in (bool, int, float, str) and not required
+            else None
+        )
         yield _parameter(name, kind, required, plain_default, typer.Option(*self._spellings(name, default), **settings))
         if reading.kind == "data":
-            yield from _described_data(self._titles.get(name))
+            yield from _DESCRIBED_DATA._options()
 
     def _spellings(self, name: str, default: Any) -> list[str]:
         if stated := self._declared.names.get(name):
@@ -229,17 +277,21 @@ class _Builder:
             return Reading(list[str] if name in self._declared.repeatable else Any, reader, "TEXT")
         if "DataSource" in names:
             return Reading("data", metavar="TEXT")
-        reading = _path(kinds) or _number(name, kinds) or _text(kinds) or _container(kinds)
+        reading = _rows(kinds) or _path(kinds) or _number(name, kinds) or _text(kinds) or _container(kinds)
         if reading is None:
             raise TypeError(f"{self._function.__name__}: {name}: {annotation} is no option; declare how it is read")
         return reading
 
 
+def _rows(kinds: Sequence[Any]) -> Reading | None:
+    marks = [mark for kind in kinds for mark in getattr(kind, "__metadata__", ())]
+    return next((Reading(mark) for mark in marks if isinstance(mark, values.RowColumns)), None)
+
+
 def _path(kinds: Sequence[Any]) -> Reading | None:
-    if Path not in kinds:
-        return None
-    several = any(_is_sequence(kind) and Path in _alternatives(get_args(kind)[0]) for kind in kinds)
-    return Reading(list[Path] if several else Path)
+    if any(_is_sequence(kind) and Path in _alternatives(get_args(kind)[0]) for kind in kinds):
+        return Reading(list[Path])
+    return Reading(Path) if Path in kinds else None
 
 
 def _number(name: str, kinds: Sequence[Any]) -> Reading | None:
@@ -255,9 +307,10 @@ def _number(name: str, kinds: Sequence[Any]) -> Reading | None:
 
 def _text(kinds: Sequence[Any]) -> Reading | None:
     choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-    if choices or str in kinds:
-        return Reading(str, metavar="|".join(choices) or None)
-    return None
+    if not choices and str not in kinds:
+        return None
+    stated = "|".join(choices)
+    return Reading(str, metavar=stated if 0 < len(stated) <= _WIDEST_CHOICES else None)
 
 
 def _container(kinds: Sequence[Any]) -> Reading | None:
@@ -268,7 +321,7 @@ def _container(kinds: Sequence[Any]) -> Reading | None:
         if _is_sequence(kind) and inner[0] in (int, float):
             return Reading(Any, values.whole_numbers if inner[0] is int else values.numbers, "N,…")
         if _is_sequence(kind):
-            return Reading(list[str])
+            return Reading(list[str] if inner[0] is str else list[Any])
         if get_origin(kind) is Mapping:
             return Reading(list[str], values.named_numbers if inner[1] is float else values.named_texts, "NAME=VALUE")
     return None
@@ -302,20 +355,20 @@ def _option(name: str, kind: Any, default: Any, *spellings: str, **settings: Any
     return _parameter(name, kind, False, default, typer.Option(*spellings, **settings))
 
 
-def _described_data(panel: str | None) -> Iterator[inspect.Parameter]:
-    """Options that describe how a data set is read."""
-    yield _option(
-        "label", str, None, "--label", metavar="COLUMN", help="Its labels.", show_default="by usual names",
-        rich_help_panel=panel,
+def _row_filter(column: str) -> inspect.Parameter:
+    """Option that picks rows by a column."""
+    is_number = column in _WHOLE
+    return _option(
+        column, int if is_number else str, None, f"--{column.replace('_', '-')}", rich_help_panel=ROWS,
+        help=f"Only rows of this {_CALLED.get(column, column)}.", **({"min": 1} if is_number else {}),
     )  # fmt: skip
-    yield _option(
-        "input", list[str], None, "--input", metavar="COLUMN=TENSOR", help="A column and the input it becomes; "
-        "repeatable.", rich_help_panel=panel,
-    )  # fmt: skip
-    yield _option(
-        "images", str, None, "--images", metavar="SIZE:SCALE", help="How images are read, such as 224:imagenet.",
-        rich_help_panel=panel,
-    )  # fmt: skip
+
+
+def _stated_with(option: str, value: Any) -> str:
+    """``with --method naive``, ``with --dry-run`` or ``without --plot``."""
+    if not value:
+        return f"without {option}"
+    return f"with {option} {value}" if isinstance(value, str) else f"with {option}"
 
 
 def _stated(default: Any, reading: Reading) -> str:
@@ -323,9 +376,28 @@ def _stated(default: Any, reading: Reading) -> str:
     if default is inspect.Parameter.empty or default is None or isinstance(default, bool) or default in ("", ()):
         return ""
     if isinstance(default, list | tuple):
+        if (steps := _in_equal_steps(default)) is not None:
+            return steps
         separator = ":" if reading.convert is values.number_range else ","
         return separator.join(_stated(one, reading) for one in default)
+    if reading.convert is values.duration:
+        return f"{default:g}s"
     return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _in_equal_steps(default: Sequence[Any]) -> str | None:
+    """Return ``0:0.1:0.01`` for several numbers that stand in equal steps."""
+    if len(default) < _FEWEST_STEPS or not all(isinstance(one, int | float) for one in default):
+        return None
+    start, stop, step = default[0], default[-1], default[1] - default[0]
+    text = f"{start:g}:{stop:g}:{step:g}"
+    try:
+        return text if values.numbers(text) == list(default) else None
+    except ValueError:
+        return None
+
+
+_DESCRIBED_DATA = _Builder(source_in, commands_of(source_in)[0])
 
 
 def _as_it_is(value: Any) -> Any:

@@ -10,21 +10,33 @@ import typer
 
 from slotool.api.plan_models import NO_FRONT_END, NO_RULES
 from slotool.cli.commands import config_file, refuse_without_effect, stated_in
+from slotool.cli.serve_sources import beside_config
 
-# Of a model, what may be a file.
+# Options that go before those of a model where the command line states them, and keys of a model that are files.
+_OF_ALL = (*("deadline_ms", "attainment", "min_accuracy", "arrivals", "rate", "policies", "data", "interference"),)
 _FILES = ("artifact", "latency", "outcomes", "arrivals", "interference")
 
 
-def refuse_with_models() -> None:
-    """What cannot be asked for of several models, or each of them states for itself."""
+def prepare(given: dict[str, Any]) -> None:
+    """Check the options of ``slotool plan``, and put the models of its file in order."""
+    if given["rules"] is not None:
+        refuse_without_effect(("policies",), "with --rules")
+    if given["models"] is None and stated_in("models") != "DEFAULT_MAP":
+        if given["deadline_ms"] is None:
+            problem = "it is needed, as the promise is about it: such as --deadline-ms 30"
+            raise typer.BadParameter(problem, param_hint="--deadline-ms")
+        return
     refuse_without_effect(
         ("latency", "artifact", "outcomes", "subject"), "with [[models]], each of which states its own"
     )
     refuse_without_effect(("rules", "tolerance", "objective"), f"with [[models]]: {NO_RULES}")
     refuse_without_effect(("front_end_ms",), f"with [[models]]: {NO_FRONT_END}")
+    for name in ("arrivals", "interference"):
+        given[name] = beside_config(given[name], name)
+    given["models"] = _models_of(given["models"] or [], {name: given[name] for name in _OF_ALL})
 
 
-def models_of(given: Sequence[Any], of_all: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _models_of(given: Sequence[Any], of_all: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The models as ``slotool.plan`` takes them. ``of_all``: by option, what goes before them where the command line
     states it."""
     file = config_file()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
+    serve.writes = ("log",)  # type: ignore[attr-defined]  # a file that must not be one it reads
     app.command()(serve)
 
 

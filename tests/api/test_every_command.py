@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer.main
 
 import slotool
 from docs.generate import python_api
-from slotool.cli.app import app
+from slotool.cli.app import command as command_line
 
 # Commands whose function has another name than they have.
 OTHERWISE = {
@@ -34,7 +33,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
             yield " ".join((*path, name))
 
 
-COMMANDS = [*commands(typer.main.get_command(app))]
+COMMANDS = [*commands(command_line())]
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT])

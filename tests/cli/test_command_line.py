@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slotool import __version__, errors
+from slotool.api.values import numbers
+from slotool.cli.app import command as command_line
 from slotool.cli.failures import report_failure
-from slotool.cli.options import parse_numbers
 from slotool.machine import machine_facts
 
 HEAVY = {"torch", "tensorflow", "keras", "pandas", "numpy", "numba", "sklearn", "scipy", "matplotlib", "rich"}
@@ -27,27 +29,23 @@ def test_version_and_help(slotool) -> None:
     assert "doctor" in shown.stdout
 
 
-def test_every_file_that_registers_commands_is_wired() -> None:
+def test_every_function_that_declares_a_command_is_wired() -> None:
     """A command nobody can type is no command, however well its function is tested."""
-    import importlib
-    import pkgutil
+    import slotool
+    from slotool.cli.from_signature import words_of
 
-    import slotool.cli
-    from slotool.cli.app import app
-
-    functions = set()
-    groups = [app]
-    while groups:
-        group = groups.pop()
-        functions |= {info.callback.__module__ for info in group.registered_commands if info.callback}
-        groups += [info.typer_instance for info in group.registered_groups if info.typer_instance]
-    files = (importlib.import_module(f"slotool.cli.{file.name}") for file in pkgutil.iter_modules(slotool.cli.__path__))
-    missing = {file.__name__ for file in files if hasattr(file, "register")} - functions
-    assert not missing
+    functions = [getattr(slotool, name) for name in slotool.__all__]
+    declared = [words_of(function, one) for function in functions for one in getattr(function, "command_lines", ())]
+    assert declared
+    for words in declared:
+        group: Any = command_line()
+        for word in words:
+            assert word in group.commands, f"add {' '.join(words)!r} to THEMES of slotool/cli/app.py"
+            group = group.commands[word]
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from slotool.cli.app import app; print(*sorted(m for m in sys.modules if '.' not in m))"
+    code = "import sys; from slotool.cli.app import command; [*command().commands.values()]; print(*sys.modules)"
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
@@ -94,10 +92,6 @@ def test_a_worker_process_starts_without_the_server() -> None:
 
 
 def test_every_command_has_help_with_an_example(slotool) -> None:
-    import typer
-
-    from slotool.cli.app import app
-
     def leaves(group, path):
         for name, command in group.commands.items():
             if hasattr(command, "commands"):
@@ -105,7 +99,7 @@ def test_every_command_has_help_with_an_example(slotool) -> None:
             else:
                 yield (*path, name), command
 
-    found = list(leaves(typer.main.get_command(app), ()))
+    found = list(leaves(command_line(), ()))
     assert len(found) >= 10
     for path, command in found:
         assert f"slotool {' '.join(path)}" in (command.help or ""), f"{path} shows no example of itself"
@@ -218,8 +212,8 @@ def test_bad_input_is_a_sentence(slotool, tmp_path, monkeypatch, arguments, sent
 
 
 def test_ranges_and_lists() -> None:
-    assert parse_numbers("0:0.3:0.1", "x") == [0.0, 0.1, 0.2, 0.3]
-    assert parse_numbers("1,2,5:15:5", "x") == [1, 2, 5, 10, 15]
+    assert numbers("0:0.3:0.1") == [0.0, 0.1, 0.2, 0.3]
+    assert numbers("1,2,5:15:5") == [1, 2, 5, 10, 15]
 
 
 def test_an_error_remains_one_where_nobody_reads_it() -> None:

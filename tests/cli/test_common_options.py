@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from slotool.cli import terminal
-from slotool.cli.app import app
+from slotool.cli.app import command as command_line
 from slotool.cli.output import Output
 
 Slotool = Callable[..., Any]
@@ -24,9 +23,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
         yield from commands(command, (*path, name))
 
 
-@pytest.mark.parametrize(
-    "path", [*commands(typer.main.get_command(app))], ids=lambda path: " ".join(("slotool", *path))
-)
+@pytest.mark.parametrize("path", [*commands(command_line())], ids=lambda path: " ".join(("slotool", *path)))
 def test_help_starts_with_an_example_and_fits_two_screens(
     slotool: Slotool, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...]
 ) -> None:
@@ -41,7 +38,7 @@ def test_help_starts_with_an_example_and_fits_two_screens(
 def test_the_list_of_commands_has_a_line_for_each(slotool: Slotool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(SCREEN_COLUMNS))
     lines = slotool("--help").stdout.splitlines()
-    for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]  # it is a group
+    for name in command_line().commands:  # type: ignore[attr-defined]  # it is a group
         at = next(i for i, line in enumerate(lines) if line.startswith(f"  {name} "))
         assert not lines[at + 1].startswith(" " * 10), name
 

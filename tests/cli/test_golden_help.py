@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from slotool.cli.app import app
+from slotool.cli.app import command as command_line
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "help"
 # Set to 1, the files are written instead.
@@ -23,7 +22,7 @@ def paths(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
         yield from paths(command, (*path, name))
 
 
-PATHS = [*paths(typer.main.get_command(app))]
+PATHS = [*paths(command_line())]
 
 
 def file_of(path: tuple[str, ...]) -> Path:

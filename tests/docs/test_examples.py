@@ -7,9 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from slotool.cli.app import app
+from slotool.cli.app import command as command_line
 from tests.docs.examples import run_page
 from tests.docs.pages import ROOT, blocks_of, commands_in, difference, masked, pages, renewed
 from tests.docs.replay import Replay
@@ -38,7 +37,7 @@ def test_the_examples_print_what_the_page_shows(page: Path, tmp_path: Path, repl
 
 @pytest.mark.parametrize("page", [*pages(), *sorted(OTHERS)], ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_that_are_not_run_have_these_options(page: Path) -> None:
-    root = typer.main.get_command(app)
+    root = command_line()
     for block in blocks_of(page.read_text().split("\n")):
         for line in commands_in(block) if block.language == "bash" else []:
             words = shlex.split(line, comments=True)
@@ -58,7 +57,7 @@ def unknown_options(command, words: list[str]) -> list[str]:
 
 
 def test_an_option_that_does_not_exist_is_noticed() -> None:
-    root = typer.main.get_command(app)
+    root = command_line()
     assert unknown_options(root, ["predict", "predictor", "--no-such"]) == ["--no-such"]
     assert unknown_options(root, ["profile", "sola", "x"]) == ["sola"]
 

@@ -63,7 +63,7 @@ def test_build_tables_end_to_end(slotool: Slotool, family: Path, tmp_path: Path)
 
 def test_tables_from_python(family: Path) -> None:
     asked: dict[str, Any] = {"version": "dense", "ranker": "clusters", "k": [0.5]}
-    planned = library.plan_tables(family, **asked)
+    planned = library.build_tables(family, **asked, dry_run=True)
     assert isinstance(planned, TablesPlan)
     assert planned.plan.rankers == ("clusters",)
     built = library.build_tables(family, **asked)

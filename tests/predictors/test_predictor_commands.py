@@ -142,7 +142,7 @@ def test_tables_that_cannot_be_learnt_from(slotool, measured: Path, tmp_path: Pa
         (["--model", "additive", "--depths", "2"], "which trains no DNN"),
         (["--address", "auto"], "of use with --engine ray only"),
         (["--depths", "0"], "whole number of hidden layers"),
-        (["--depths", "1.5"], "whole number of hidden layers"),
+        (["--depths", "1.5"], "whole numbers are expected"),
         (["--depths", "many"], "--depths"),
         (["--threads", "64"], "no measured row"),
         (["--graphs", "absent.jsonl"], "absent.jsonl: no such"),

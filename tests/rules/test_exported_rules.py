@@ -17,10 +17,8 @@ import pandas as pd
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import slotool as library
-from slotool.cli.app import app
 from slotool.errors import ArgumentError, InputError
 from slotool.rules import Conc, RoutingPolicy, RuleSet, Seq
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step, Worth
@@ -186,12 +184,12 @@ def test_a_condition_on_what_was_not_asked_is_refused() -> None:
         route_of(Cascade((Step("small", Agree(("small", "large"))), Step("large"))))
 
 
-def test_the_command_writes_both_forms(tmp_path: Path) -> None:
+def test_the_command_writes_both_forms(slotool: Any, tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
     library.gen_rules("datasets/digits-family-outcomes.parquet", rules, tolerances=(0.0, 0.5), objective="cost")
     for to in ("python", "json"):
-        done = CliRunner().invoke(app, ["export-rules", str(rules), "--to", to, "-o", str(tmp_path / f"router.{to}")])
-        assert done.exit_code == 0, done.output
+        written = slotool("export-rules", rules, "--to", to, "-o", tmp_path / f"router.{to}")
+        assert written.exit_code == 0, written.stderr
     document = json.loads((tmp_path / "router.json").read_text())
     assert (document["schema"], document["schema_version"]) == ("slotool/routes", 1)
     assert [tier["id"] for tier in document["tiers"]] == [rule.id for rule in RuleSet.load(rules).rules]
@@ -205,7 +203,7 @@ def test_the_command_writes_both_forms(tmp_path: Path) -> None:
         capture_output=True, text=True, cwd=tmp_path, env={**os.environ}, check=False,
     )  # fmt: skip
     assert done.stdout == "a\n", done.stderr
-    refused = CliRunner().invoke(app, ["export-rules", str(rules), "-o", str(tmp_path / "router.json")])
+    refused = slotool("export-rules", rules, "-o", tmp_path / "router.json")
     assert refused.exit_code != 0
     with pytest.raises(ArgumentError, match="ruby"):
         library.export_rules(rules, to="ruby")

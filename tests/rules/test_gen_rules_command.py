@@ -207,7 +207,7 @@ def test_files_that_are_not_there_or_already_are(slotool, outcomes, tmp_path) ->
     taken = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json")
     assert (taken.exit_code, "add --force" in taken.stderr) == (2, True)
     assert (tmp_path / "r.json").read_text() == "mine"
-    at_once = slotool("gen-rules", tmp_path / "none.parquet", "-o", tmp_path / "r.json", "--tolerances", "none")
+    at_once = slotool("gen-rules", tmp_path / "none.parquet", "-o", tmp_path / "r.json")
     assert (at_once.exit_code, "add --force" in at_once.stderr) == (2, True)
     assert slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", "--force").exit_code == 0
 

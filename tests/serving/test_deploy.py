@@ -19,10 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from slotool.cli.app import app
+from slotool.cli.app import command as command_line
 from slotool.serving.live import CLIENTS_OWN
 from slotool.serving.metrics import Metrics
 from tests.serving.live_server import HTTP
@@ -121,7 +120,7 @@ def test_compose_mounts_what_there_is_and_asks_the_ports_that_are_served() -> No
 
 
 def options_of_serve() -> set[str]:
-    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # it is a group
+    commands: dict[str, Any] = command_line().commands  # type: ignore[attr-defined]  # it is a group
     return {option for parameter in commands["serve"].params for option in parameter.opts}
 
 

@@ -7,14 +7,13 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from live_server import LiveServer, ThreeLinear, live_server, served
-from typer.testing import CliRunner
 
 import slotool as library
-from slotool.cli.app import app
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, RunError
 from slotool.models.adapters.remote import HttpModel, RemoteRejection
 from slotool.profiling import live_answers
@@ -213,20 +212,20 @@ def test_what_cannot_be_is_refused(options, sentence: str, urls: dict[str, str],
         library.evaluate_endpoints(urls, data, tmp_path / "o.parquet", **options)
 
 
-def test_the_command_and_what_it_refuses(urls: dict[str, str], data: str, tmp_path: Path) -> None:
+def test_the_command_and_what_it_refuses(slotool: Any, urls: dict[str, str], data: str, tmp_path: Path) -> None:
     (tmp_path / "prices.csv").write_text("version,price,per\npoor,1,1000\ngood,4,1000\n")
     asked = ["evaluate", "--data", data, "-o", str(tmp_path / "o.parquet"), "--json", "--limit", "3"]
     asked += [f"--endpoint={name}={url}" for name, url in urls.items()]
-    made = CliRunner().invoke(app, [*asked, "--prices", str(tmp_path / "prices.csv"), "--budget", "0.011"])
-    assert made.exit_code == 0, made.output
+    made = slotool(*asked, "--prices", str(tmp_path / "prices.csv"), "--budget", "0.011")
+    assert made.exit_code == 0, made.stderr
     found = json.loads(made.stdout)
     assert found["examples"] == 2
     assert found["limited"]
     assert found["spent"] == pytest.approx(0.01)
-    for extra, sentence in (("--repeats=2", "has no effect on live services"), ("--budget=1", "needs prices")):
-        refused = CliRunner().invoke(app, [*asked, extra])
+    for extra, sentence in (("--repeats=2", "has no effect with --endpoint"), ("--budget=1", "needs prices")):
+        refused = slotool(*asked, extra)
         assert refused.exit_code == 2
-        assert sentence in " ".join(refused.output.split())
-    alone = CliRunner().invoke(app, ["evaluate", "-o", str(tmp_path / "p.parquet"), "--rate=2"])
+        assert sentence in " ".join(refused.stderr.split())
+    alone = slotool("evaluate", "-o", str(tmp_path / "p.parquet"), "--rate=2")
     assert alone.exit_code == 2
-    assert "has no effect without --endpoint" in " ".join(alone.output.split())
+    assert "has no effect without --endpoint" in " ".join(alone.stderr.split())

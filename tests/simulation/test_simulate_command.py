@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import slotool
-from slotool.cli import generate_arrivals, simulate
+from slotool.api.simulate import POLICIES
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, TableError
 from slotool.simulation.query_log import QueryLog
 
@@ -20,25 +19,22 @@ ROWS = "net,depth=1,1,0.001;0.0011,0.8\nnet,depth=1,4,0.002,0.8\nnet,depth=2,1,0
 def files(folder: Path, rows: str = ROWS) -> tuple[Path, Path]:
     profile, arrivals = folder / "profile.csv", folder / "arrivals.parquet"
     profile.write_text(HEAD + rows)
-    generate_arrivals.generate_arrivals(arrivals, kind="bursty", rate=300.0, duration="2s", cv2=4.0)
+    slotool.generate_arrivals("bursty", out=arrivals, rate=300.0, duration_s=2.0, cv2=4.0)
     return profile, arrivals
 
 
-def test_policies_stand_side_by_side_and_none_beats_the_best(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_policies_stand_side_by_side_and_none_beats_the_best(slotool: Any, tmp_path: Path) -> None:
     profile, arrivals = files(tmp_path)
-    capsys.readouterr()
-    simulate.simulate(profile, arrivals, 20.0, noise=False, json=True)
-    document = json.loads(capsys.readouterr().out)
+    command = ("simulate", profile, "--arrivals", arrivals, "--deadline-ms", 20)
+    document = slotool(*command, "--no-noise", "--json").document
     assert document["schema"] == "slotool/simulate"
     named = {row["policy"]: row for row in document["policies"]}
-    assert set(named) == set(simulate.ALL.split(","))
+    assert set(named) == set(POLICIES)
     assert all(row["regret"] > -1e-9 for row in named.values())
     assert named["value-iteration"]["regret"] < named["mincost"]["regret"]
     assert named["fixed"]["attainment"] < named["value-iteration"]["attainment"]
-    simulate.simulate(profile, arrivals, 20.0, policies="value-iteration,fixed@depth=1", workers=2, deaths="1")
-    assert "fixed@depth=1" in capsys.readouterr().out
+    shown = slotool(*command, "--policies", "value-iteration,fixed@depth=1", "--workers", 2, "--deaths", 1).stdout
+    assert "fixed@depth=1" in shown
 
 
 def test_what_became_of_every_query_is_written_down(tmp_path: Path) -> None:
@@ -81,36 +77,27 @@ def test_the_search_for_the_optimum_says_how_far_it_is(tmp_path: Path) -> None:
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-def test_a_point_of_several_settings_is_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_point_of_several_settings_is_one_name(tmp_path: Path) -> None:
     profile, arrivals = files(tmp_path)
     profile.write_text(profile.read_text().replace("depth=1", '"depth=1,width=0.5"'))
-    simulate.simulate(profile, arrivals, 20.0, policies="slackfit, fixed@depth=1,width=0.5,maxacc", json=True)
-    document = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [row["policy"] for row in document["policies"]] == ["slackfit", "fixed@depth=1,width=0.5", "maxacc"]
+    found = slotool.simulate(profile, arrivals, 20.0, policies="slackfit, fixed@depth=1,width=0.5,maxacc")
+    assert [row["policy"] for row in found.rows] == ["slackfit", "fixed@depth=1,width=0.5", "maxacc"]
 
 
-def test_the_integer_program_is_asked_for_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_integer_program_is_asked_for_by_name(tmp_path: Path) -> None:
     profile, arrivals = tmp_path / "profile.csv", tmp_path / "arrivals.parquet"
     profile.write_text(HEAD + ROWS)
-    generate_arrivals.generate_arrivals(arrivals, kind="poisson", rate=300.0, duration="0.04s")
-    capsys.readouterr()
-    chosen: dict[str, Any] = {
-        "policies": "value-iteration",
-        "workers": 2,
-        "deaths": "0.02",
-        "noise": False,
-        "json": True,
-    }
+    slotool.generate_arrivals("poisson", out=arrivals, rate=300.0, duration_s=0.04)
+    chosen: dict[str, Any] = {"policies": "value-iteration", "workers": 2, "deaths_s": [0.02], "noise": False}
     best = {}
     for optimum in ("milp", "bound"):
-        simulate.simulate(profile, arrivals, 12.0, optimum=optimum, **chosen)
-        document = json.loads(capsys.readouterr().out)
+        document = slotool.simulate(profile, arrivals, 12.0, optimum=optimum, **chosen).document
         assert optimum == "bound" or document["best_by"].startswith("integer program, within 0.0")
         best[optimum] = document["best_possible"]
         assert document["policies"][0]["regret"] > -1e-9
     assert best["milp"] <= best["bound"] + 1e-9
     with pytest.raises(InputError, match="no optimum 'best'; there are auto, milp, bound"):
-        simulate.simulate(profile, arrivals, 12.0, optimum="best", **chosen)
+        slotool.simulate(profile, arrivals, 12.0, optimum="best", **chosen)
 
 
 def test_a_missing_file_is_named_before_any_remark(slotool: Any, tmp_path: Path) -> None:
@@ -138,26 +125,24 @@ def test_it_can_be_typed(slotool: Any, tmp_path: Path) -> None:
     assert "shorter than the fastest point" in short.stderr
 
 
-def test_what_may_be_repaired_is_repaired_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_may_be_repaired_is_repaired_and_said(slotool: Any, tmp_path: Path) -> None:
     """A hole below the largest size, a latency that falls by a tenth, an accuracy that another row of its point has."""
     rows = ROWS.replace("4,0.002,0.8", "4,0.00094,") + "net,depth=1,2,0.0015,0.8\n"
     profile, arrivals = files(tmp_path, rows)
-    simulate.simulate(profile, arrivals, 20.0, policies="mincost", json=True)
-    told = capsys.readouterr()
-    assert json.loads(told.out.splitlines()[-1])["policies"][0]["accuracy"] == pytest.approx(0.8)
-    assert "1 latencies not profiled" in told.err
-    assert "fall while the batch grows" in told.err
+    run = slotool("simulate", profile, "--arrivals", arrivals, "--deadline-ms", 20, "--policies", "mincost", "--json")
+    assert run.document["policies"][0]["accuracy"] == pytest.approx(0.8)
+    assert "1 latencies not profiled" in run.stderr
+    assert "fall while the batch grows" in run.stderr
 
 
-def test_calls_may_be_planned_at_another_quantile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calls_may_be_planned_at_another_quantile(slotool: Any, tmp_path: Path) -> None:
     """One sample in three was disturbed: larger batches count as slow, on the safe side, and at the median do not."""
     profile, arrivals = files(tmp_path, ROWS.replace("1,0.001;0.0011", "1,0.001;0.0011;0.0151"))
-    simulate.simulate(profile, arrivals, 20.0, policies="mincost")
-    assert "those of a smaller batch were disturbed" in capsys.readouterr().err
-    simulate.simulate(profile, arrivals, 20.0, policies="mincost", quantile=0.5)
-    printed = capsys.readouterr()
-    assert "mincost" in printed.out
-    assert "disturbed" not in printed.err
+    command = ("simulate", profile, "--arrivals", arrivals, "--deadline-ms", 20, "--policies", "mincost")
+    assert "those of a smaller batch were disturbed" in slotool(*command).stderr
+    run = slotool(*command, "--quantile", 0.5)
+    assert "mincost" in run.stdout
+    assert "disturbed" not in run.stderr
 
 
 @pytest.mark.parametrize(
@@ -178,4 +163,4 @@ def test_calls_may_be_planned_at_another_quantile(tmp_path: Path, capsys: pytest
 def test_bad_profiles_are_rejected(tmp_path: Path, rows: str, deadline_ms: float, sentence: str) -> None:
     profile, arrivals = files(tmp_path, rows)
     with pytest.raises((InputError, TableError), match=sentence):
-        simulate.simulate(profile, arrivals, deadline_ms)
+        slotool.simulate(profile, arrivals, deadline_ms)
