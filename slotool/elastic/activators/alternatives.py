@@ -50,19 +50,24 @@ class FixedList:
         return best
 
 
+def popular(activator: Activator) -> Activator:
+    """Return the baseline that ignores the input: the most popular nodes of the layer of ``activator``."""
+    lists = activator.lists
+    return Activator(RandomOrder(), NodeLists(np.zeros((1, 1), np.uint16), lists.lists[:1], lists.overall))
+
+
 def shortest_popularity_list(model: SloNN, validation: Any, allowed_loss: float) -> np.ndarray | None:
     """int64 [m]: the fewest of the most popular output nodes, of the k grid, which the split ``validation`` promises to
     lose at most ``allowed_loss`` with the confidence that ``model`` states; None where no k of the grid does."""
     last = len(model.mlp.layers) - 1
-    lists = model.activators[last].lists
-    popular = {last: Activator(RandomOrder(), NodeLists(np.zeros((1, 1), np.uint16), lists.lists[:1], lists.overall))}
-    correct = right(evaluate_grid(model.mlp, popular, model.shares, flat(validation.x)).labels, validation.y)
+    static = popular(model.activators[last])
+    correct = right(evaluate_grid(model.mlp, {last: static}, model.shares, flat(validation.x)).labels, validation.y)
     ways = [np.full(len(correct), at) for at in range(correct.shape[1])]
     enough = DiscordantPairs.count(correct, ways).bounds(model.calibration.stated) <= allowed_loss
     at = int(enough.argmax())
     if at == len(model.shares):
         return None
-    return lists.overall[: popular[last].count(model.mlp.layers[last], model.shares[at])].astype(np.int64)
+    return static.lists.overall[: static.count(model.mlp.layers[last], model.shares[at])].astype(np.int64)
 
 
 def promised_loss(correct: np.ndarray, full: np.ndarray, confidence: float) -> float:

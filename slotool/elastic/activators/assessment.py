@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.activator import Activator
+from slotool.elastic.activators.alternatives import popular
 from slotool.elastic.activators.build import flat, right
 from slotool.elastic.activators.confidence import mean_share, min_share
-from slotool.elastic.activators.grid_evaluation import evaluate_grid, only_output
+from slotool.elastic.activators.grid_evaluation import evaluate_grid
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Version
 from slotool.elastic.model import InferenceSession
@@ -42,16 +42,11 @@ class PointPredictions:
 
     @classmethod
     def of(cls, model: SloNN, split: Any) -> PointPredictions:
-        if only_output(model.mlp, model.activators):
-            popular = {at: Activator(a.ranker, a.lists.popular()) for at, a in model.activators.items()}
-            predicted, static = (
-                evaluate_grid(model.mlp, lists, model.shares, flat(split.x)).labels
-                for lists in (model.activators, popular)
-            )
-        else:
-            at = range(len(model.points))
-            predicted = np.stack([model.forward(split.x, model.points[i]).argmax(axis=1) for i in at], axis=1)
-            static = np.stack([_static_logits(model, split.x, i).argmax(axis=1) for i in at], axis=1)
+        static_lists = {at: popular(activator) for at, activator in model.activators.items()}
+        predicted, static = (
+            evaluate_grid(model.mlp, activators, model.shares, flat(split.x)).labels
+            for activators in (model.activators, static_lists)
+        )
         return cls(predicted, right(predicted, split.y), right(static, split.y))
 
 
@@ -292,16 +287,3 @@ def _nodes(model: SloNN, at: int) -> dict[int, int]:
         layer: activator.count(model.mlp.layers[layer], model.shares[at])
         for layer, activator in model.activators.items()
     }
-
-
-def _static_logits(model: SloNN, x: np.ndarray, at: int) -> np.ndarray:
-    """float32 [n, classes] with the most popular nodes of each layer instead of this input's."""
-    nodes, last = _nodes(model, at), len(model.mlp.layers) - 1
-    values = x.reshape(len(x), -1)
-    for at_layer, layer in enumerate(model.mlp.layers):
-        values = layer.pre_activations(values)
-        if at_layer in nodes:
-            values[:, model.activators[at_layer].lists.overall[nodes[at_layer] :]] = -np.inf
-        if at_layer < last:
-            values = layer.activated(values)
-    return values

@@ -94,10 +94,6 @@ class NodeLists:
         """The same with shorter lists."""
         return NodeLists(self.slots, np.ascontiguousarray(self.lists[:, :length]), self.overall)
 
-    def popular(self) -> NodeLists:
-        """The same, but for the overall ranking in every bucket: the baseline that ignores the input."""
-        return NodeLists(np.zeros_like(self.slots), self.lists[:1], self.overall)
-
     @property
     def rows(self) -> int:
         return len(self.lists)

@@ -11,7 +11,7 @@ from numba import types
 from numba.core.errors import NumbaError
 
 from slotool.elastic.activators.input_errors import row_values
-from slotool.elastic.activators.kernels import batched, full_batch, layout, single
+from slotool.elastic.activators.kernels import full_batch, layout, single
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
@@ -184,7 +184,7 @@ class CompiledSession:
     def _fill(self, x: Any, found: BatchAnswers) -> None:
         """One query after the other, in one compiled call."""
         try:
-            bad = batched.rows(*single.batch(x), *found, self._handle, self._threshold)
+            bad = single.rows(*single.batch(x), *found, self._handle, self._threshold)
         except ValueError as error:
             raise InputError(f"{self.model.name} was given no valid CSR matrix: {error}") from error
         if bad >= 0:

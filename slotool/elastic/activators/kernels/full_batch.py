@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slotool.elastic.activators.kernels import batched
+from slotool.compilation import njit
 from slotool.elastic.activators.kernels.compiled import Compiled
+from slotool.elastic.activators.kernels.int8 import FAST, insert
 from slotool.elastic.activators.mlp import DenseLayer
 
 # Outputs held at a time.
 CHUNK_BYTES = 32 << 20
+# Scores that are looked at together for whether any is among the best.
+AT_A_TIME = 64
 
 
 def best_labels(compiled: Compiled, x: Any, labels: np.ndarray, scores: np.ndarray) -> bool:
@@ -28,7 +31,7 @@ def best_labels(compiled: Compiled, x: Any, labels: np.ndarray, scores: np.ndarr
     """
 
     def keep(part: slice, values: np.ndarray) -> None:
-        batched.best_of_rows(values, labels[part], scores[part])
+        best_of_rows(values, labels[part], scores[part])
 
     return _in_chunks(compiled, x, keep) and bool(np.isfinite(scores).all())
 
@@ -75,3 +78,27 @@ def _logits(compiled: Compiled, x: Any) -> np.ndarray:
 def _outputs(layer: DenseLayer, x: Tensor) -> Tensor:
     """float32 [n, units] before ReLU. By PyTorch, so that its number of threads holds."""
     return torch.addmm(torch.from_numpy(layer.bias), x, torch.from_numpy(layer.weights).T)
+
+
+@njit(cache=True, fastmath=FAST)
+def best_of_rows(values: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
+    """Of each row of ``values`` float32 [n, classes] the best: ``labels`` int32 and ``scores`` float32 [n, p].
+
+    Raises ``ValueError`` where shapes do not fit.
+    """
+    wanted = labels.shape[1]
+    if labels.shape != scores.shape or len(labels) != len(values) or not 0 < wanted <= values.shape[1]:
+        raise ValueError("arrays of shapes that do not belong together")
+    for query in range(len(values)):
+        row, nodes, best = values[query], labels[query], scores[query]
+        for i in range(wanted):
+            nodes[i], best[i] = -1, -np.inf
+        for start in range(0, len(row), AT_A_TIME):
+            part = row[start : start + AT_A_TIME]
+            highest = np.float32(-np.inf)
+            for i in range(len(part)):
+                highest = max(highest, part[i])
+            if highest > best[wanted - 1]:
+                for i in range(len(part)):
+                    if part[i] > best[wanted - 1]:
+                        insert(part[i], start + i, wanted, best, nodes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slotool.compilation import copy, njit
+from slotool.compilation import copy, internal_njit, njit
 from slotool.elastic.activators.kernels.int8 import FAST
 from slotool.elastic.activators.kernels.layer import confidence, find_buckets, gather, hash_nodes, pick
 from slotool.elastic.activators.kernels.layout import NONE
@@ -91,7 +91,7 @@ def estimate(
         out[share] = confidence(row, share, numbers, ints)
 
 
-@njit(cache=True)
+@internal_njit()
 def _first_activated(ints: np.ndarray) -> int:
     header = header_of(ints)
     at = 0

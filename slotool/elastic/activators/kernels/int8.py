@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.compilation import njit
+from slotool.compilation import internal_njit
 from slotool.elastic.activators.kernels.integer_dots import ROWS, row_dots
 from slotool.elastic.activators.kernels.intrinsics import prefetch
 from slotool.elastic.activators.kernels.layout import LINE_BYTES, SUMS
@@ -24,12 +24,12 @@ USUAL_LINES = 2
 SIGN = np.uint32(0x80000000)
 
 
-@njit(cache=True, forceinline=True)
+@internal_njit(forceinline=True)
 def lines_of(width: int) -> int:
     return (width + LINE_BYTES - 1) // LINE_BYTES
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@internal_njit(fastmath=FAST, forceinline=True)
 def insert(value: Any, node: int, keep: int, best: np.ndarray, nodes: np.ndarray) -> None:
     place = keep - 1
     while place > 0 and best[place - 1] < value:
@@ -38,7 +38,7 @@ def insert(value: Any, node: int, keep: int, best: np.ndarray, nodes: np.ndarray
     best[place], nodes[place] = value, node
 
 
-@njit(cache=True, fastmath={*FAST, "nnan"})
+@internal_njit(fastmath={*FAST, "nnan"})
 def _highest(values: np.ndarray) -> Any:
     highest = values[0]
     for i in range(len(values)):
@@ -48,7 +48,7 @@ def _highest(values: np.ndarray) -> Any:
 
 # No sum of floats is reordered or fused here and in ``nearest``: NumPy finds the very same centroids. Each function
 # says so itself, because otherwise it takes the fastmath of the caller that is compiled first.
-@njit(cache=True, fastmath=False)
+@internal_njit(fastmath=False)
 def quantize_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray) -> None:
     """The layer's inputs in 255 steps, as ``quantization.quantized_inputs`` has them, at ``query_at``; step and
     least value at ``query_scale_at``."""
@@ -75,7 +75,7 @@ def quantize_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np
     bytes_[header.query_at + width : header.query_at + lines_of(width) * LINE_BYTES] = 0
 
 
-@njit(cache=True, fastmath=False)
+@internal_njit(fastmath=False)
 def nearest(
     at: int, steps: int, count: int, width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> int:
@@ -97,7 +97,7 @@ def nearest(
     return near
 
 
-@njit(cache=True, fastmath=False, forceinline=True)
+@internal_njit(fastmath=False, forceinline=True)
 def _sum_centroids(
     at: int, count: int, lines: int, target: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
@@ -109,7 +109,7 @@ def _sum_centroids(
         row_dots(bytes_, header.query_at, a, b, c, d, lines, numbers, target + i)
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def gather_int8(
     row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
@@ -142,7 +142,7 @@ def gather_int8(
                         insert(some[i], chosen[first + i], keep, best, nodes)
 
 
-@njit(cache=True, fastmath=False, forceinline=True)
+@internal_njit(fastmath=False, forceinline=True)
 def _sum_rows(
     row: Layer, chosen: np.ndarray, target: int, lines: int, numbers: np.ndarray, ints: np.ndarray, bytes_: Any
 ) -> None:

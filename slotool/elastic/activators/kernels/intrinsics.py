@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from slotool.compilation import njit
+from slotool.compilation import internal_njit
 
 READ, KEEP_IN_ALL_CACHES, DATA = 0, 3, 1
 
@@ -58,7 +58,7 @@ pointer: Any = intrinsic(_pointer)
 thread: Any = intrinsic(_thread)
 
 
-@njit(cache=True, forceinline=True)
+@internal_njit(forceinline=True)
 def owned(handle: np.ndarray, field: int) -> bool:
     """Whether this thread made the first call: another one could overwrite an answer before it is read."""
     own = thread()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.compilation import copy, njit
+from slotool.compilation import copy, internal_njit
 from slotool.elastic.activators.kernels.int8 import (
     AHEAD,
     FAST,
@@ -29,13 +29,13 @@ LAST_STAMP = 127
 FEW_BY_ROWS = 8
 
 
-@njit(cache=True, forceinline=True)
+@internal_njit(forceinline=True)
 def finite(value: float) -> bool:
     # Not np.isfinite: it asks whether value − value is 0, which reassociation takes for granted.
     return abs(value) <= _LARGEST
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@internal_njit(fastmath=FAST, forceinline=True)
 def dot(weights: np.ndarray, x: np.ndarray) -> Any:
     # Slices, not offsets, and a loop from 0: only then does the compiler know that no index is negative, and uses SIMD.
     total = np.float32(0.0)
@@ -44,7 +44,7 @@ def dot(weights: np.ndarray, x: np.ndarray) -> Any:
     return total
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def compute_all(row: Layer, active: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> int:
     """w·x + b of every node: columns of the ``active`` inputs (−1: list them) where there are columns, else rows."""
     header = header_of(ints)
@@ -66,7 +66,7 @@ def compute_all(row: Layer, active: int, keep: int, numbers: np.ndarray, ints: n
     return units
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def compute_some(
     row: Layer,
     active: int,
@@ -112,7 +112,7 @@ def compute_some(
     return point, count
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@internal_njit(fastmath=FAST, forceinline=True)
 def confidence(row: Layer, share: int, numbers: np.ndarray, ints: np.ndarray) -> float:
     header = header_of(ints)
     total, tables, shares = 0.0, row.tables, header.shares
@@ -123,7 +123,7 @@ def confidence(row: Layer, share: int, numbers: np.ndarray, ints: np.ndarray) ->
     return mean
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def gather(
     row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
@@ -134,7 +134,7 @@ def gather(
         _gather_float32(row, start, stop, keep, numbers, ints)
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def _gather_float32(row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> None:
     header = header_of(ints)
     units, inputs, rows_at, bias_at = row.units, row.inputs, row.rows_at, row.bias_at
@@ -159,7 +159,7 @@ def _gather_float32(row: Layer, start: int, stop: int, keep: int, numbers: np.nd
             worst = best[keep - 1]
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, ints: np.ndarray) -> int:
     """Turn computed outputs into the next layer's inputs; dropped nodes become 0.
 
@@ -179,7 +179,7 @@ def rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, int
     return list_inputs(units, numbers, ints) if list_active else -1
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def list_inputs(width: int, numbers: np.ndarray, ints: np.ndarray) -> int:
     header = header_of(ints)
     inputs, values, actives = numbers[header.input_at :], numbers[header.values_at :], ints[header.active_at :]
@@ -191,7 +191,7 @@ def list_inputs(width: int, numbers: np.ndarray, ints: np.ndarray) -> int:
     return active
 
 
-@njit(cache=True, forceinline=True)
+@internal_njit(forceinline=True)
 def reads_columns(row: Layer, point: int, ints: np.ndarray) -> bool:
     """Whether the active inputs are worth a list. A small k is less to read by rows, unless hardly any is active."""
     header = header_of(ints)
@@ -203,7 +203,7 @@ def reads_columns(row: Layer, point: int, ints: np.ndarray) -> bool:
     return is_wide
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def columns_of(row: Layer, active: int, target: int, numbers: np.ndarray, ints: np.ndarray) -> None:
     """All nodes at once from the columns of the active inputs, four columns a pass to spare the running sums."""
     header = header_of(ints)
@@ -229,7 +229,7 @@ def columns_of(row: Layer, active: int, target: int, numbers: np.ndarray, ints: 
             sums[u] += value * column[u]
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def hash_nodes(row: Layer, known: bool, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray) -> None:
     """The nodes that the keys read are the first to be chosen; their values, from ALL where they are ``known``."""
     header = header_of(ints)
@@ -246,7 +246,7 @@ def hash_nodes(row: Layer, known: bool, numbers: np.ndarray, ints: np.ndarray, i
             output[i] = numbers[row.bias_at + node] + dot(numbers[at : at + inputs], x)
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def find_buckets(row: Layer, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
     """The row of this query's list in each table, into STARTS."""
     header = header_of(ints)
@@ -274,7 +274,7 @@ def find_buckets(row: Layer, numbers: np.ndarray, ints: np.ndarray, ids: np.ndar
         starts[table] = np.int64(ids[row.slots_at + table * row.buckets + key])
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def _find_projected(
     row: Layer, starts: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
 ) -> None:
@@ -291,14 +291,14 @@ def _find_projected(
         starts[table] = np.int64(ids[row.slots_at + table * row.buckets + key])
 
 
-@njit(cache=True, forceinline=True)
+@internal_njit(forceinline=True)
 def _all_in_order(units: int, chosen: np.ndarray) -> int:
     for node in range(units):
         chosen[node] = node
     return 0
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def pick(row: Layer, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> int:
     """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``.
 
@@ -344,7 +344,7 @@ def pick(row: Layer, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray,
     return hashed
 
 
-@njit(cache=True)
+@internal_njit()
 def _next_stamp(ints: np.ndarray, stamps: np.ndarray) -> Any:
     """A byte that no node bears yet. Bytes, because the stamps of 10^4 nodes then stay in the first cache."""
     header = header_of(ints)

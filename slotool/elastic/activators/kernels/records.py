@@ -12,7 +12,7 @@ from numba import from_dtype
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from slotool.compilation import njit
+from slotool.compilation import internal_njit
 from slotool.elastic.activators.kernels import layout
 
 # Types of arguments, for a reader: to NumPy they are records, to a type checker anything.
@@ -43,16 +43,16 @@ def _record(dtype: np.dtype) -> Any:
 _header, _layer, _handle = _record(layout.HEADER), _record(layout.LAYER), _record(layout.HANDLE)
 
 
-@njit(cache=True, forceinline=True)
+@internal_njit(forceinline=True)
 def header_of(ints: np.ndarray) -> Header:
     return _header(ints, 0)
 
 
-@njit(cache=True, forceinline=True)
+@internal_njit(forceinline=True)
 def layer_of(ints: np.ndarray, at: int) -> Layer:
     return _layer(ints, HEADER_SIZE + at * LAYER_SIZE)
 
 
-@njit(cache=True, forceinline=True)
+@internal_njit(forceinline=True)
 def handle_of(handle: np.ndarray) -> Handle:
     return _handle(handle, 0)

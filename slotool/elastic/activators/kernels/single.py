@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from slotool.compilation import njit
+from slotool.compilation import internal_njit, njit
 from slotool.elastic.activators.kernels.int8 import FAST, FLOATS_PER_LINE
 from slotool.elastic.activators.kernels.intrinsics import owned, pointer, prefetch
 from slotool.elastic.activators.kernels.layer import (
@@ -52,29 +52,20 @@ def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     answered at, or a negative number, for another thread's handle too. Fewer than p computed nodes leave labels −1 and
     scores −inf.
     """
-    return answer_dense(x, handle, threshold) if owned(handle, OWNER) else OTHER_THREAD
+    if not owned(handle, OWNER):
+        return OTHER_THREAD
+    numbers, ints, ids, bytes_ = _arrays(handle)
+    if len(x) != layer_of(ints, 0).inputs:
+        return WRONG_LENGTH
+    return _top(load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
 
 
 @njit(cache=True, fastmath=FAST)
 def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """As ``top_dense``, for the features ``indices`` int32 [n] with ``values`` float32 [n], of one named twice their
     sum."""
-    return answer_sparse(indices, values, handle, threshold) if owned(handle, OWNER) else OTHER_THREAD
-
-
-@njit(cache=True, fastmath=FAST, inline="always")
-def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
-    """``top_dense`` in any thread, for callers that copy the answer before they return."""
-    numbers, ints, ids, bytes_ = _arrays(handle)
-    if len(x) != layer_of(ints, 0).inputs:
-        return WRONG_LENGTH
-    active = load_dense(x, numbers, ints)
-    return _top(active, handle, threshold, numbers, ints, ids, bytes_)
-
-
-@njit(cache=True, fastmath=FAST, inline="always")
-def answer_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
-    """``top_sparse`` in any thread, for callers that copy the answer before they return."""
+    if not owned(handle, OWNER):
+        return OTHER_THREAD
     numbers, ints, ids, bytes_ = _arrays(handle)
     active = load_sparse(indices, values, numbers, ints)
     if active < 0:
@@ -84,7 +75,57 @@ def answer_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, t
     return point
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, fastmath=FAST)
+def rows(
+    x: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    taken: np.ndarray,
+    handle: np.ndarray,
+    threshold: float,
+) -> int:
+    """``top_dense`` or ``top_sparse`` of every row of a ``batch`` into ``labels`` int32 and ``scores`` float32 [n, p],
+    in any thread, with one call's cost for all.
+
+    ``taken``: int64 [n], the point each row was answered at. Returns the first row that cannot be answered, with its
+    error code in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
+    """
+    numbers, ints, ids, bytes_ = _arrays(handle)
+    n, dense = len(labels), x.shape[1] > 0
+    require(labels.shape == scores.shape and labels.shape[1] == handle_of(handle).answers and len(taken) == n)
+    require(len(x) == n and x.shape[1] == layer_of(ints, 0).inputs if dense else len(indptr) == n + 1)
+    require(len(indices) == len(values))
+    for row in range(n):
+        part = slice(0, 0)
+        if dense:
+            active = load_dense(x[row], numbers, ints)
+        else:
+            require(0 <= indptr[row] <= indptr[row + 1] <= len(indices))
+            part = slice(indptr[row], indptr[row + 1])
+            active = load_sparse(indices[part], values[part], numbers, ints)
+        taken[row] = _top(active, handle, threshold, numbers, ints, ids, bytes_) if active >= 0 else active
+        if not dense and active >= 0:
+            unload_sparse(indices[part], numbers, ints)
+        if taken[row] < 0:
+            return row
+        _copy(labels[row], scores[row], handle)
+    return -1
+
+
+@internal_njit(forceinline=True)
+def _copy(labels: np.ndarray, scores: np.ndarray, handle: np.ndarray) -> None:
+    own = handle_of(handle)
+    wanted = own.answers
+    found = carray(pointer(own.labels_at, np.int32(0)), (wanted,))
+    their = carray(pointer(own.scores_at, np.float32(0)), (wanted,))
+    for i in range(wanted):
+        labels[i], scores[i] = found[i], their[i]
+
+
+@internal_njit(forceinline=True)
 def _arrays(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     own = handle_of(handle)
     return (
@@ -144,13 +185,13 @@ def logits(
     return -1
 
 
-@njit(cache=True)
+@internal_njit()
 def require(fits: bool) -> None:
     if not fits:
         raise ValueError("arrays of shapes that do not belong together")
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """Copy a query in and list its inputs that are not zero; returns how many."""
     header = header_of(ints)
@@ -165,7 +206,7 @@ def load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     return active
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """The same from the non-zeros, made dense only where the first layer needs it; how many, or an error code."""
     header = header_of(ints)
@@ -194,7 +235,7 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
     return len(indices)
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
     """Nothing of a query may be left for the next."""
     header = header_of(ints)
@@ -236,7 +277,7 @@ def _top(
     return taken
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def score_again(
     row: Layer, kept: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
 ) -> None:
@@ -295,7 +336,7 @@ def _propagate(
     return point, chosen
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def _store(chosen: int, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
     header = header_of(ints)
     output, picked = numbers[header.output_at :], ints[header.chosen_at :]

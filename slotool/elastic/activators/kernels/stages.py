@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slotool.compilation import njit
+from slotool.compilation import internal_njit, njit
 from slotool.elastic.activators.kernels.int8 import FAST, insert
 from slotool.elastic.activators.kernels.layer import (
     columns_of,
@@ -73,7 +73,7 @@ def until(
     return last
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def _stages(
     stop: int,
     active: int,
@@ -105,7 +105,7 @@ def _stages(
             score_again(row, keep, best, nodes, numbers, ints)
 
 
-@njit(cache=True, fastmath=FAST)
+@internal_njit(fastmath=FAST)
 def _some(
     left: int,
     row: Layer,
