@@ -250,9 +250,9 @@ def swept(packages: list[str], processes: int, keep: Path | None) -> list[dict[s
     """The rows of all networks; those in ``keep`` are not tried again."""
     import torch
 
-    import slotool.graphs.capture.torch_program
+    import slotool.graphs.capture.torch.program
 
-    assert slotool.graphs.capture.torch_program
+    assert slotool.graphs.capture.torch.program
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in keep.read_text().splitlines()] if keep and keep.exists() else []
     done = {(row["package"], row["name"]) for row in rows}

@@ -16,7 +16,7 @@ from torch import nn
 from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import capture_onnx
-from slotool.graphs.capture.onnx_fused import _REWRITES as FUSED
+from slotool.graphs.capture.onnx.fused import _REWRITES as FUSED
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; pip install 'slotool[onnx]'")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from slotool.graphs.capture.onnx import capture_onnx
-from slotool.graphs.capture.torch import capture_torch
+from slotool.graphs.capture.onnx.capture import capture_onnx
+from slotool.graphs.capture.torch.capture import capture_torch
 
 
 class Product(nn.Module):
@@ -57,7 +57,7 @@ def test_onnx(of_examples, left):
 
 def test_keras():
     keras = pytest.importorskip("keras")
-    from slotool.graphs.capture.keras import capture_keras
+    from slotool.graphs.capture.keras.capture import capture_keras
 
     x = keras.Input((4, 8))
     graph = capture_keras(keras.Model(x, keras.ops.matmul(x, np.ones(8, np.float32))))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx
 
-from slotool.graphs.capture.torch_calls import PRODUCTS, Calls, arguments_of, call_name
+from slotool.graphs.capture.torch.calls import PRODUCTS, Calls, arguments_of, call_name
 
 IDENTITIES = ("contiguous", "clone", "detach", "alias", "to", "_to_copy", "dropout")
 VIEWS = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze")

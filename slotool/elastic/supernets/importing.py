@@ -19,7 +19,7 @@ from slotool.elastic.supernets.attention_import import Attention, attentions
 from slotool.elastic.supernets.layers import EFFECTS, build, own_layer
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.graphs.capture.torch_calls import Calls
+from slotool.graphs.capture.torch.calls import Calls
 from slotool.graphs.operator_node import Operator
 from slotool.graphs.operators import Shape, per_channel
 from slotool.graphs.torch_module import ACTIVATIONS, GraphModule

@@ -2,11 +2,11 @@
 
 from slotool.graphs.capture.apart import Limits, all_captured_apart, captured_apart
 from slotool.graphs.capture.applications import ApplicationGraphs
-from slotool.graphs.capture.keras import capture_keras
+from slotool.graphs.capture.keras.capture import capture_keras
 from slotool.graphs.capture.loading import load_keras, load_torch
-from slotool.graphs.capture.onnx import capture_onnx
+from slotool.graphs.capture.onnx.capture import capture_onnx
 from slotool.graphs.capture.sources import Source
-from slotool.graphs.capture.torch import capture_torch
+from slotool.graphs.capture.torch.capture import capture_torch
 
 __all__ = [
     "ApplicationGraphs",

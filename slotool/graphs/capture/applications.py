@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from slotool.graphs.capture.keras import capture_keras
+from slotool.graphs.capture.keras.capture import capture_keras
 from slotool.graphs.capture.loading import load_keras
 from slotool.graphs.graph import OperatorGraph
 

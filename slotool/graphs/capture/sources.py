@@ -47,7 +47,7 @@ def capture_source(source: Source) -> OperatorGraph:
     """Its graph, called as it is; factories are run. Raises what loading and capturing raise."""
     if source.framework == "torch":
         from slotool.graphs.capture.loading import load_torch
-        from slotool.graphs.capture.torch import capture_torch
+        from slotool.graphs.capture.torch.capture import capture_torch
 
         module = load_torch(source.name, source.arguments)
         graph = capture_torch(module, source.input_shape, source.input_dtype)
@@ -55,11 +55,11 @@ def capture_source(source: Source) -> OperatorGraph:
     if source.framework in PACKAGES:
         return capture_network(source.framework, source.name)
     if source.framework == "onnx":
-        from slotool.graphs.capture.onnx import capture_onnx
+        from slotool.graphs.capture.onnx.capture import capture_onnx
 
         graph = capture_onnx(source.name, source.input_shape)
     else:
-        from slotool.graphs.capture.keras import capture_keras
+        from slotool.graphs.capture.keras.capture import capture_keras
         from slotool.graphs.capture.loading import load_keras
 
         graph = capture_keras(load_keras(source.name, source.arguments), source.input_shape, source.input_dtype)

@@ -70,7 +70,7 @@ def capture_network(package: str, name: str) -> OperatorGraph:
     """The graph of one network; its code is run. Raises ``GraphError`` where it cannot be built or captured."""
     import torch
 
-    from slotool.graphs.capture.torch import capture_torch, quiet
+    from slotool.graphs.capture.torch.capture import capture_torch, quiet
 
     build = _BUILDERS[package]
     reasons: list[Exception] = []

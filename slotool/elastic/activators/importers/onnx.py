@@ -10,7 +10,7 @@ import numpy as np
 from slotool.elastic.activators.importers.chain import Chain
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import InputError
-from slotool.graphs.capture.onnx_reading import Node, Reading, read_model
+from slotool.graphs.capture.onnx.reading import Node, Reading, read_model
 
 PASSED_ON = ("Identity", "Dropout")
 RESHAPING = ("Flatten", "Reshape", "Squeeze")

@@ -11,8 +11,8 @@ import numpy as np
 from slotool.elastic.activators.importers.chain import Chain
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import GraphError, InputError
-from slotool.graphs.capture.torch import BATCH, WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
-from slotool.graphs.capture.torch_program import export
+from slotool.graphs.capture.torch.capture import BATCH, WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
+from slotool.graphs.capture.torch.program import export
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,7 +11,7 @@ import numpy as np
 from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer, require_one_output
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.errors import InputError
-from slotool.graphs.capture.onnx_reading import read_model
+from slotool.graphs.capture.onnx.reading import read_model
 from slotool.models.adapters.onnx import OnnxModel
 from slotool.models.signature import FREE
 from slotool.printable import reason

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer, require_one_output
 from slotool.errors import InputError
 from slotool.graphs.capture.loading import load_torch
-from slotool.graphs.capture.torch import WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
+from slotool.graphs.capture.torch.capture import WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
 from slotool.llvm import without_late_triton
 from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
 from slotool.models.signature import FREE, Signature, TensorSpec
@@ -93,7 +93,7 @@ def _exported(module: Any, name: str, input_shape: Sequence[int], dtype: Any) ->
 
 def _last_layer(name: str, program: ExportedProgram) -> tuple[Any, Any, Any, str]:
     """The node that makes the features, weights [classes, features], bias, and the layer's name."""
-    from slotool.graphs.capture.torch_calls import arguments_of, call_name, label_of, parameters
+    from slotool.graphs.capture.torch.calls import arguments_of, call_name, label_of, parameters
 
     constants = parameters(program)
     last = _scores(name, program)

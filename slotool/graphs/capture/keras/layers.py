@@ -1,0 +1,197 @@
+"""Keras layers that are several of our operators, or one on turned axes: attention, sequences, transposed windows.
+
+Images are channels first here, and sequences (steps, features); Keras' own windows along steps have channels last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from slotool.graphs.capture.keras import windows
+from slotool.graphs.capture.keras.windows import trained
+from slotool.graphs.capture.steps import Step, Steps
+from slotool.graphs.operators import Shape
+
+
+def steps_of(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:
+    """What a layer is, step by step, the last its output; ``call`` are the arguments it was called with by name. None:
+    one operator or none of ours."""
+    known = LAYERS.get(type(layer).__name__)
+    return None if known is None or not inputs else known(layer, inputs, shape, call)
+
+
+def _attention(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:
+    """Query, value and perhaps key, in this order; without a mask of its own. Key and value may have fewer heads, which
+    Keras repeats."""
+    if len(inputs) not in (2, 3) or any(len(each) != 2 for each in (*inputs, shape)):
+        return None
+    if type(layer).__name__ == "MultiHeadAttention":
+        heads = fewer = layer.num_heads
+        dims = {"query": layer.key_dim, "key": layer.key_dim, "value": layer.value_dim}
+    else:
+        heads, fewer = layer.num_query_heads, layer.num_key_value_heads
+        dims = dict.fromkeys(("query", "key", "value"), layer.head_dim)
+    bias, width = bool(layer.use_bias), heads * dims["value"]
+    sources = {"query": 0, "key": 2 if len(inputs) == 3 else 1, "value": 1}
+    steps: list[Step] = []
+    for part, source in sources.items():
+        own, length, dim = heads if part == "query" else fewer, inputs[source][0], dims[part]
+        steps += [
+            (f"{part}.product", "Dense", {"units": own * dim, "bias": bias}, (source,)),
+            (f"{part}.split", "Reshape", {"shape": (length, own, dim)}, (f"{part}.product",)),
+            (part, "Transpose", {"axes": (1, 0, 2)}, (f"{part}.split",)),
+        ]
+        if own < heads:
+            steps[-1] = (f"{part}.turned", *steps[-1][1:])
+            steps += [
+                (f"{part}.rows", "Reshape", {"shape": (own, 1, length, dim)}, (f"{part}.turned",)),
+                (f"{part}.repeated", "Repeat", {"repeats": (1, heads // own, 1, 1)}, (f"{part}.rows",)),
+                (part, "Reshape", {"shape": (heads, length, dim)}, (f"{part}.repeated",)),
+            ]
+    if call.get("return_attention_scores"):
+        steps += [
+            ("key.turned_back", "Transpose", {"axes": (0, 2, 1)}, ("key",)),
+            ("product", "MatMul", {}, ("query", "key.turned_back")),
+            ("scores", "Softmax", {"axis": 2}, ("product",)),
+            ("attention", "MatMul", {}, ("scores", "value")),
+            # Three axes are an image's, with the last of Keras' first.
+            ("output1", "Transpose", {"axes": (2, 0, 1)}, ("scores",)),
+        ]
+    else:
+        causal = {"causal": True} if call.get("use_causal_mask") else {}
+        steps.append(("attention", "ScaledDotProductAttention", causal, ("query", "key", "value")))
+    steps += [
+        ("turned", "Transpose", {"axes": (1, 0, 2)}, ("attention",)),
+        ("joined", "Reshape", {"shape": (inputs[0][0], width)}, ("turned",)),
+    ]
+    if getattr(layer, "use_gate", False):
+        steps += [
+            ("gate", "Dense", {"units": width, "bias": bias, "activation": "sigmoid"}, (0,)),
+            ("gated", "Multiply", {}, ("joined", "gate")),
+        ]
+    return [*steps, ("output", "Dense", {"units": shape[-1], "bias": bias}, (steps[-1][0],))]
+
+
+def _recurrent(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """A layer that answers at each step or at the last one, in one direction or in both, and with its last states, all
+    of which are the last step's here. Inputs after the first are states that it begins with."""
+    both = type(layer).__name__ == "Bidirectional"
+    inner = layer.forward_layer if both else layer
+    op = type(inner).__name__
+    known = op in RECURRENT and type(inner).__module__.startswith("keras.")
+    if not known or (both and (inner.return_state or len(inputs) > 1 or layer.merge_mode not in MERGED)):
+        return None
+    biases = {} if getattr(inner, "reset_after", False) else {"biases": 1}
+    given = {"units": inner.units, "bidirectional": both, "bias": bool(inner.use_bias), **biases}
+    steps: list[Step] = [("every", op, given, tuple(range(len(inputs))))]
+    if both and layer.merge_mode != "concat":
+        half = {"axis": 1, "size": inner.units}
+        steps += [
+            ("forward", "Slice", half, ("every",)),
+            ("backward", "Slice", {**half, "start": inner.units}, ("every",)),
+            ("merged", MERGED[layer.merge_mode], {}, ("forward", "backward")),
+        ]
+        if layer.merge_mode == "ave":
+            steps.append(("halved", "Rescaling", {}, ("merged",)))
+    *before, (name, op, attributes, sources) = steps
+    last = {"axis": 0, "start": inputs[0][0] - 1, "size": 1, "keepdims": False}
+    if inner.return_sequences:
+        steps = [*before, ("output", op, attributes, sources)]
+        name = "output"
+    else:
+        steps.append(("output", "Slice", last, (name,)))
+    if inner.return_state:
+        steps += [(f"output{at}", "Slice", last, (name,)) for at in range(2 if op == "LSTM" else 1)]
+    return steps
+
+
+def _einsum_dense(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """A product of the last axes with a matrix, several axes as one."""
+    inner, outer = layer.equation.replace(" ", "").split("->")
+    first, weight = inner.split(",")
+    contracted = "".join(letter for letter in weight if letter not in outer)
+    made = "".join(letter for letter in weight if letter in outer)
+    if weight != contracted + made or not first.endswith(contracted) or not outer.endswith(made):
+        return None
+    kept, units = len(shape) - len(made), math.prod(shape[len(shape) - len(made) :])
+    bias = layer.bias is not None
+    if bias and math.prod(layer.bias.shape) != units:
+        return None
+    flat = inputs[0][: len(inputs[0]) - len(contracted)]
+    steps: list[Step] = []
+    if len(contracted) > 1:
+        steps.append(("flat", "Reshape", {"shape": (*flat, math.prod(inputs[0][len(flat) :]))}, (0,)))
+    dense = {**trained(layer), "units": units, "bias": bias}
+    steps.append(("product", "Dense", dense, ("flat" if steps else 0,)))
+    if len(made) > 1:
+        steps.append(("output", "Reshape", {"shape": shape}, ("product",)))
+    return steps if kept == len(flat) else None
+
+
+def _permuted(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """Of what is no image, whose axes are in another order here."""
+    axes = tuple(axis - 1 for axis in layer.dims)
+    return [("output", "Transpose", {"axes": axes}, (0,))] if len(axes) != 3 else None
+
+
+def _repeated(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    row: Step = ("row", "Reshape", {"shape": (1, *inputs[0])}, (0,))
+    return [row, ("output", "Repeat", {"repeats": (layer.n, 1)}, ("row",))]
+
+
+def _averaged(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    return [("sum", "Add", {}, tuple(range(len(inputs)))), ("output", "Rescaling", {}, ("sum",))]
+
+
+def _scaled_sum(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """InceptionResNetV2's residual sum, its second part scaled down."""
+    return [("scale", "Rescaling", {}, (1,)), ("output", "Add", {}, (0, "scale"))]
+
+
+def _encoded(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """Of each number its row of the unit matrix, or the sum or the largest of all rows."""
+    rows: Step = ("rows", "Constant", {"shape": (layer.num_tokens,) * 2}, ())
+    if layer.output_mode == "one_hot":
+        each: Step = ("each", "Gather", {"axis": 0}, ("rows", 0))
+        return [rows, each, ("output", "Reshape", {"shape": shape}, ("each",))]
+    op = "Sum" if layer.output_mode == "count" else "Max"
+    return [rows, ("each", "Gather", {"axis": 0}, ("rows", 0)), ("output", op, {"axes": (-2,)}, ("each",))]
+
+
+def _each(function: str) -> Callable[..., Steps]:
+    def steps(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+        made: list[Step] = []
+        for at in range(1, len(inputs)):
+            name = "output" if at == len(inputs) - 1 else f"part{at}"
+            made.append((name, "Elementwise", {"function": function}, (made[-1][0] if made else 0, at)))
+        return made or None
+
+    return steps
+
+
+def _rms_norm(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
+    """Along the last axis of what is no image."""
+    last = len(shape) != 3 and layer.axis in (-1, len(shape), [-1])
+    return [("output", "RMSNormalization", {"axes": (len(shape) - 1,)}, (0,))] if last else None
+
+
+RECURRENT = ("LSTM", "GRU", "SimpleRNN")
+# What a layer of both directions makes of the two.
+MERGED = {"concat": "Concatenate", "sum": "Add", "ave": "Add", "mul": "Multiply"}
+LAYERS: dict[str, Callable[..., Steps]] = {
+    **windows.LAYERS,
+    **dict.fromkeys((*RECURRENT, "Bidirectional"), _recurrent),
+    **dict.fromkeys(("MultiHeadAttention", "GroupedQueryAttention"), _attention),
+    "EinsumDense": _einsum_dense,
+    "Permute": _permuted,
+    "RepeatVector": _repeated,
+    "Average": _averaged,
+    "CustomScaleLayer": _scaled_sum,
+    "CategoryEncoding": _encoded,
+    "Maximum": _each("maximum"),
+    "Minimum": _each("minimum"),
+    "Subtract": _each("subtract"),
+    "RMSNormalization": _rms_norm,
+}

@@ -1,0 +1,235 @@
+"""Calls of ``keras.ops`` as drafts: which axes an image has where, and the constants that they take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.drafts import Draft, Drafts
+from slotool.graphs.capture.keras.call import Call
+from slotool.graphs.capture.keras.operations import operation_steps
+from slotool.graphs.capture.keras.traced import Notes, add_traced, part_of
+from slotool.graphs.capture.keras.windows import Window, around, has_channels_last, window_of
+from slotool.graphs.capture.steps import OUTPUT, Step, Steps
+from slotool.graphs.operators import Shape, resolve
+
+# An image's axes, channels first, as Keras has them, and the other way.
+TO_KERAS, TO_IMAGE = (1, 2, 0), (2, 0, 1)
+# Operators for which it is all the same where the channels are, but for the numbers of axes.
+_ANYWHERE = (
+    *("Rescaling", "ReLU", "Activation", "Add", "Multiply", "Elementwise", "Where", "Cast", "Softmax", "Concatenate"),
+    *("CumulativeSum", "Roll", "Flip", "Mean", "Sum", "Max", "Min", "Any", "All", "Norm", "Variance", "Product"),
+)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A state of a walk: how many ``layers`` there were, the drafts' own mark, and what the walk knew of them."""
+
+    layers: int
+    drafts: tuple[int, dict[str, str], list[str]]
+    plain: set[str]
+    other: dict[str, str]
+    weights: int
+
+
+class OperationWalk:
+    """What an operation of a model's own is made of. Images that came from layers are channels first, as all of ours;
+    of what operations make of them by products or in another shape the axes stay as Keras has them, until a layer
+    takes it: nothing is turned that Keras does not turn. ``weights``: numbers of the trained arrays that were taken."""
+
+    def __init__(self, drafts: Drafts, channels_last: bool):
+        self._drafts, self._channels_last, self.weights = drafts, channels_last, 0
+        self.notes = Notes()
+        # Names whose three axes are in Keras' order, and of a name the same values in the other order.
+        self._plain: set[str] = set()
+        self._other: dict[str, str] = {}
+
+    def as_image(self, name: str) -> str:
+        """The values with their channels first, as layers take them."""
+        return self._turned(name, TO_IMAGE) if name in self._plain else name
+
+    def operation(self, node: Any, label: str, names: Mapping[int, str]) -> list[str]:
+        """Append the operators of a call; the names of its outputs, none where the call is none of ours."""
+        operation = node.operation
+        if type(operation).__name__ in ("StopGradient", "ConvertToTensor"):
+            return [names[id(node.input_tensors[0])]]
+        arrays = [each for each in _flat(node.arguments) if _rank(each)]
+        tensors = {id(each) for each in node.input_tensors}
+        fixed = tuple(id(each) not in tensors for each in arrays)
+        whole = max((tuple(each.shape) for each in node.input_tensors), key=len, default=())
+        shapes = tuple(_shape(each, own, whole) for each, own in zip(arrays, fixed, strict=True))
+        outputs = tuple(_shape(each, False, whole) for each in node.outputs)
+        if any(size is None for shape in (*shapes, *outputs) for size in shape):
+            return []
+        call = Call(operation, shapes, fixed, outputs, tuple(node.arguments.args))
+        given = [None if own else names[id(each)] for each, own in zip(arrays, fixed, strict=True)]
+        try:
+            window = window_of(call) if given and given[0] is not None else None
+            if window is not None:
+                return self._window(window, call, arrays, str(given[0]), label)
+            return self._steps(operation_steps(call), call, arrays, given, label)
+        except GraphError:
+            return []
+
+    def traced(self, node: Any, label: str, inputs: Sequence[str]) -> list[str]:
+        """The outputs of a call as torch exports it; none where it cannot."""
+        part = part_of(node)
+        if part is None:
+            return []
+        sources = list(dict(zip(map(id, node.input_tensors), inputs, strict=True)).values())
+        last = self._channels_last
+        images = {name for name in sources if last and name not in self._plain and len(self._drafts.shape(name)) == 3}
+        before = self.mark()
+        try:
+            made = add_traced(self._drafts, part, sources, images, label, self.notes)
+            wanted = [tuple(each.shape) for each in node.outputs]
+            if len(made) != len(wanted):
+                raise GraphError(f"{label} has other outputs than Keras says")
+        except GraphError:
+            self.undo(before)
+            return []
+        self._plain |= {name for name, image in made if last and not image and len(self._drafts.shape(name)) == 3}
+        return [name for name, _ in made]
+
+    def mark(self) -> Mark:
+        """Where ``undo`` goes back to."""
+        return Mark(len(self._drafts.layers), self._drafts.mark(), set(self._plain), dict(self._other), self.weights)
+
+    def unknown_since(self, mark: Mark) -> int:
+        """How much of what was appended since is kept by its name."""
+        return sum(draft.attributes is None for draft in list(self._drafts.layers.values())[mark.layers :])
+
+    def undo(self, mark: Mark) -> tuple[Mark, dict[str, Draft]]:
+        """Take back what was appended since; what ``redo`` brings back."""
+        now = self.mark()
+        taken = self._drafts.undo(mark.drafts)
+        self._restore(mark)
+        return now, taken
+
+    def redo(self, undone: tuple[Mark, dict[str, Draft]]) -> None:
+        mark, taken = undone
+        self._drafts.layers.update(taken)
+        self._drafts.same, self._drafts.idle = dict(mark.drafts[1]), list(mark.drafts[2])
+        self._restore(mark)
+
+    def _restore(self, mark: Mark) -> None:
+        self._plain, self._other, self.weights = set(mark.plain), dict(mark.other), mark.weights
+
+    def state(self, shape: Shape, label: str) -> str:
+        """What a layer with a state starts with: the same for every example."""
+        return self._constant(None, shape, f"{label}.state")
+
+    def _window(self, window: Window, call: Call, arrays: list[Any], source: str, label: str) -> list[str]:
+        """Of an image as layers have it; sequences and volumes are turned."""
+        steps: list[Step] = [(OUTPUT, *window, (0,))]
+        last, rank = has_channels_last(call.operation), len(call.shape)
+        image = rank == 3 and last and self._channels_last
+        if last and not image:
+            steps = around(window, rank)
+        source = self.as_image(source) if image else self._as_keras(source)
+        return self._added(steps, call, arrays, {0: source}, label, image)
+
+    def _steps(self, steps: Steps, call: Call, arrays: list[Any], given: list[str | None], label: str) -> list[str]:
+        if steps is None:
+            return []
+        here = self._here(steps, call, given)
+        sources = {at: name for at, name in enumerate(given) if name is not None}
+        if here is None:
+            sources = {at: self._as_keras(name) for at, name in sources.items()}
+        return self._added(here or steps, call, arrays, sources, label, here is not None)
+
+    def _here(self, steps: list[Step], call: Call, given: list[str | None]) -> list[Step] | None:
+        """The one step of images that may stay channels first; None where they may not."""
+        if not self._channels_last or len(steps) > 1 or steps[0][1] not in _ANYWHERE:
+            return None
+        if any(call.fixed) or any(len(shape) != 3 for shape in call.inputs) or self._plain & set(given):
+            return None
+        name, op, attributes, sources = steps[0]
+        if "axes" in attributes and not attributes.get("keepdims", op in ("Roll", "Flip")):
+            left = [axis for axis in range(3) if axis not in attributes["axes"]]
+            if 2 in left and len(left) == 2:
+                return None
+        moved = dict(attributes)
+        if "axis" in moved:
+            moved["axis"] = TO_IMAGE.index(moved["axis"])
+        if "axes" in moved:
+            moved["axes"] = tuple(TO_IMAGE.index(axis) for axis in moved["axes"])
+        return [(name, op, moved, sources)]
+
+    def _added(
+        self, steps: list[Step], call: Call, arrays: list[Any], sources: dict[int, str], label: str, image: bool
+    ) -> list[str]:
+        """Raises ``GraphError``, before anything is added, where the steps do not have the shapes that Keras says."""
+        shapes: dict[str | int, Shape] = {at: self._drafts.shape(name) for at, name in sources.items()}
+        shapes |= {at: shape for at, shape in enumerate(call.inputs) if call.fixed[at]}
+        weights, made = {}, [name for name, *_ in steps if name.startswith(OUTPUT)]
+        for name, op, attributes, inputs in steps:
+            effect = resolve(op, attributes, [shapes[source] for source in inputs])[1]
+            shapes[name], weights[name] = effect.shape, effect.weights
+        wanted = [_as_image(shape) if image and len(shape) == 3 else shape for shape in call.outputs]
+        if [shapes[name] for name in made] != wanted:
+            raise GraphError(f"{label} is not as it should be")
+        names: dict[str | int, str] = dict(sources.items())
+        self.weights += sum(weights.values())
+        for name, op, attributes, inputs in steps:
+            for at in inputs:
+                if at not in names:
+                    assert isinstance(at, int)
+                    names[at] = self._constant(arrays[at], call.inputs[at], label)
+            called = label if name in (OUTPUT, f"{OUTPUT}0") else f"{label}.{name}"
+            given = [names[source] for source in inputs]
+            names[name] = self._drafts.add(called, op, given, attributes, shapes[name], weights[name])
+            if not image and len(shapes[name]) == 3 and self._channels_last:
+                self._plain.add(names[name])
+        return [names[name] for name in made]
+
+    def _constant(self, array: Any, shape: Shape, label: str) -> str:
+        """Trained or fixed numbers that an operation takes."""
+        weights = math.prod(shape) if hasattr(array, "trainable") else 0
+        self.weights += weights
+        given = {"shape": shape, **({"weights": weights} if weights else {})}
+        name = self._drafts.add(f"{label}.constant", "Constant", [], given, shape, weights)
+        if len(shape) == 3 and self._channels_last:
+            self._plain.add(name)
+        return name
+
+    def _as_keras(self, name: str) -> str:
+        turns = self._channels_last and len(self._drafts.shape(name)) == 3 and name not in self._plain
+        return self._turned(name, TO_KERAS) if turns else name
+
+    def _turned(self, name: str, axes: tuple[int, int, int]) -> str:
+        if name not in self._other:
+            shape = self._drafts.shape(name)
+            made = tuple(shape[axis] for axis in axes)
+            other = self._drafts.add(f"{name}.turned", "Transpose", [name], {"axes": axes}, made)
+            self._other |= {name: other, other: name}
+            if axes == TO_KERAS:
+                self._plain.add(other)
+        return self._other[name]
+
+
+def _flat(arguments: Any) -> list[Any]:
+    import keras
+
+    found: list[Any] = keras.tree.flatten((arguments.args, arguments.kwargs))
+    return found
+
+
+def _rank(value: Any) -> int:
+    """How many axes an array has; 0 of anything else."""
+    return len(value.shape) if hasattr(value, "shape") and hasattr(value, "dtype") else 0
+
+
+def _shape(array: Any, fixed: bool, whole: Shape) -> Shape:
+    """Without the batch, which a fixed array has only where it has as many axes as ``whole``, what has most of those
+    that are not."""
+    shape = tuple(array.shape)
+    return shape if fixed and not (len(shape) == len(whole) and shape[0] in (1, whole[0])) else shape[1:]
+
+
+def _as_image(shape: Shape) -> Shape:
+    return tuple(shape[axis] for axis in TO_IMAGE)

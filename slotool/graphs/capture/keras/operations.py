@@ -1,0 +1,392 @@
+"""``keras.ops`` within a model's own ``call``, step by step as operators of ours.
+
+A function below gets a ``Call`` and says its steps, or None where they are none of our operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from slotool.graphs.capture.keras import images
+from slotool.graphs.capture.keras.call import Call, one
+from slotool.graphs.capture.keras.products import attention, dot, einsum, product
+from slotool.graphs.capture.steps import OUTPUT, Step, Steps
+
+
+def operation_steps(call: Call) -> Steps:
+    """What a call is, step by step; its outputs are the steps whose names begin with ``OUTPUT``, in order."""
+    known = OPERATIONS.get(type(call.operation).__name__)
+    return None if known is None or not call.inputs or all(call.fixed) else known(call)
+
+
+def _function(name: str) -> Callable[[Call], Steps]:
+    return lambda call: [(OUTPUT, "Elementwise", {"function": name}, tuple(range(len(call.inputs))))]
+
+
+def _activation(name: str) -> Callable[[Call], Steps]:
+    return lambda call: [one("ReLU") if name == "relu" else one("Activation", activation=name)]
+
+
+def _combined(op: str, function: str | None = None) -> Callable[[Call], Steps]:
+    """Sums and products; with a number one of the values alone. ``function``: where ``Elementwise`` is what it is."""
+
+    def steps(call: Call) -> Steps:
+        if len(call.inputs) == 1:
+            return [one("Rescaling")]
+        attributes = {} if function is None else {"function": function}
+        return [(OUTPUT, op, attributes, tuple(range(len(call.inputs))))]
+
+    return steps
+
+
+def _reduced(op: str) -> Callable[[Call], Steps]:
+    def steps(call: Call) -> Steps:
+        axes = call.axes()
+        return None if axes is None else [one(op, axes=axes, keepdims=bool(call.operation.keepdims))]
+
+    return steps
+
+
+def _deviation(call: Call) -> Steps:
+    axes = call.axes()
+    if axes is None:
+        return None
+    spread = ("variance", "Variance", {"axes": axes, "keepdims": bool(call.operation.keepdims)}, (0,))
+    return [spread, (OUTPUT, "Elementwise", {"function": "sqrt"}, ("variance",))]
+
+
+def _along(op: str, **more: Any) -> Callable[[Call], Steps]:
+    def steps(call: Call) -> Steps:
+        axes = call.axes()
+        return None if axes is None else [one(op, axis=axes[0], **more)]
+
+    return steps
+
+
+def _norm_of(op: str) -> Callable[[Call], Steps]:
+    """A norm along axes; its trained scale and centre are inputs, which are applied by themselves."""
+
+    def steps(call: Call) -> Steps:
+        axes = call.axes()
+        if axes is None:
+            return None
+        plain = {"scale": False, "axes": axes, **({} if op == "RMSNormalization" else {"center": False})}
+        using = ("Multiply", "Add")[: len(call.inputs) - 1]
+        names = [*(f"part{at}" for at in range(len(using))), OUTPUT]
+        found: list[Step] = [(names[0], op, plain, (0,))]
+        return found + [(names[at + 1], each, {}, (names[at], at + 1)) for at, each in enumerate(using)]
+
+    return steps
+
+
+def _normalised(call: Call) -> Steps:
+    axes = call.axes()
+    if axes is None or call.operation.order != 2:
+        return None
+    norm: Step = ("norm", "Norm", {"axes": axes, "keepdims": True}, (0,))
+    return [norm, (OUTPUT, "Elementwise", {"function": "divide"}, (0, "norm"))]
+
+
+def _reshaped(call: Call) -> Steps:
+    return [one("Reshape", shape=call.shape)]
+
+
+def _transposed(call: Call) -> Steps:
+    """Whichever operation says the order."""
+    operation, rank = call.operation, len(call.inputs[0]) + 1
+    order = list(range(rank))
+    if type(operation).__name__ == "Transpose":
+        order = [each % rank for each in operation.axes or reversed(order)]
+    elif type(operation).__name__ == "Swapaxes":
+        first, second = operation.axis1 % rank, operation.axis2 % rank
+        order[first], order[second] = second, first
+    else:
+        moved = {to % rank: from_ % rank for to, from_ in zip(operation.destination, operation.source, strict=True)}
+        rest = iter(each for each in order if each not in moved.values())
+        order = [moved[at] if at in moved else next(rest) for at in range(rank)]
+    return None if order[0] else [one("Transpose", axes=tuple(each - 1 for each in order[1:]))]
+
+
+def _joined(op: str) -> Callable[[Call], Steps]:
+    def steps(call: Call) -> Steps:
+        axis = call.axis(call.operation.axis, len(call.shape))
+        return None if axis is None else [(OUTPUT, op, {"axis": axis}, tuple(range(len(call.inputs))))]
+
+    return steps
+
+
+def _parted(call: Call) -> Steps:
+    """``split``, whose parts keep the axis, or ``unstack``, which takes it away."""
+    axis, start, steps = call.axis(call.operation.axis), 0, list[Step]()
+    if axis is None:
+        return None
+    keepdims = type(call.operation).__name__ == "Split"
+    for at, shape in enumerate(call.outputs):
+        size = shape[axis] if keepdims else 1
+        part = {"axis": axis, "start": start, "size": size, "keepdims": keepdims}
+        steps.append((f"{OUTPUT}{at}", "Slice", part, (0,)))
+        start += size
+    return steps
+
+
+def _indexed(call: Call) -> Steps:
+    """``x[:, 0]``, ``x[..., 2:6]``: slices of axis after axis, and new axes of one."""
+    key = call.arguments[1] if isinstance(call.arguments[1], tuple) else (call.arguments[1],)
+    shape, found = call.inputs[0], list[Step]()
+    if any(not isinstance(each, slice | int | None | type(...)) for each in key):
+        return None
+    named = sum(each is not None and each is not ... for each in key)
+    open_ = (slice(None),) * (len(shape) + 1 - named)
+    at = key.index(...) if ... in key else len(key)
+    whole: tuple[Any, ...] = (*key[:at], *open_, *key[at + 1 :])
+    first, *rest = whole
+    if first != slice(None):
+        return None
+    axis = 0
+    for each in rest:
+        if each is None:
+            continue
+        if isinstance(each, int):
+            part = {"axis": axis, "start": each % shape[axis], "size": 1, "keepdims": False}
+            shape = (*shape[:axis], *shape[axis + 1 :])
+        else:
+            start, stop, step = each.indices(shape[axis])
+            size = len(range(start, stop, step))
+            if step < 1 or not size:
+                return None
+            part = {"axis": axis, "start": start, "size": size, "step": step}
+            shape, before, axis = (*shape[:axis], size, *shape[axis + 1 :]), shape[axis], axis + 1
+            if size == before:
+                continue
+        found.append((f"part{len(found)}", "Slice", part, (found[-1][0] if found else 0,)))
+    return [*found, (OUTPUT, "Reshape", {"shape": call.shape}, (found[-1][0] if found else 0,))]
+
+
+def _taken(call: Call) -> Steps:
+    """Rows of values, or of a fixed table, by their numbers."""
+    axis = call.operation.axis
+    if len(call.inputs) == 1 and axis is not None:
+        return _rows_taken(call, call.axis(axis), call.arguments[1])
+    if len(call.inputs) != 2 or axis is None or (call.fixed[0] and call.fixed[1]):
+        return None
+    if not call.fixed[0] and not call.fixed[1]:
+        # Each example has numbers of its own.
+        return None
+    at = axis % len(call.inputs[0]) if call.fixed[0] else call.axis(axis)
+    return None if at is None else [(OUTPUT, "Gather", {"axis": at}, (0, 1))]
+
+
+def _rows_taken(call: Call, axis: int | None, rows: Any) -> Steps:
+    if axis is None:
+        return None
+    if isinstance(rows, int):
+        return [one("Slice", axis=axis, start=rows % call.inputs[0][axis], size=1, keepdims=False)]
+    return [("rows", "Constant", {"shape": (len(rows),)}, ()), (OUTPUT, "Gather", {"axis": axis}, (0, "rows"))]
+
+
+def _taken_along(call: Call) -> Steps:
+    axis = None if call.operation.axis is None else call.axis(call.operation.axis)
+    if axis is None or len(call.inputs) != 2 or call.fixed[0]:
+        return None
+    if not call.fixed[1]:
+        return [(OUTPUT, "GatherElements", {"axis": axis}, (0, 1))]
+    return [("rows", "Constant", {"shape": call.shape}, ()), (OUTPUT, "GatherElements", {"axis": axis}, (0, "rows"))]
+
+
+def _log_softmax(call: Call) -> Steps:
+    axes = call.axes()
+    if axes is None:
+        return None
+    return [("softmax", "Softmax", {"axis": axes[0]}, (0,)), (OUTPUT, "Elementwise", {"function": "log"}, ("softmax",))]
+
+
+def _repeated(call: Call) -> Steps:
+    shape = call.inputs[0]
+    if len(shape) != len(call.shape) or any(b % a for a, b in zip(shape, call.shape, strict=True)):
+        return None
+    return [one("Repeat", repeats=tuple(b // a for a, b in zip(shape, call.shape, strict=True)))]
+
+
+def _padded(call: Call) -> Steps:
+    (batch, *around), mode = call.operation.pad_width, call.operation.mode
+    named = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}.get(mode)
+    if tuple(batch) != (0, 0) or named is None:
+        return None
+    pads = (*(before for before, _ in around), *(after for _, after in around))
+    return [one("Pad", pads=pads, mode=named)]
+
+
+def _rolled(call: Call) -> Steps:
+    axes, shift = (None if call.operation.axis is None else call.axes()), call.operation.shift
+    if axes is None:
+        return None
+    shifts = (shift,) if isinstance(shift, int) else tuple(shift)
+    return [one("Roll", shifts=shifts, axes=axes)]
+
+
+def _flipped(call: Call) -> Steps:
+    axes = None if call.operation.axis is None else call.axes()
+    return None if axes is None else [one("Flip", axes=axes)]
+
+
+def _largest(call: Call) -> Steps:
+    given = {"k": call.operation.k, "axis": len(call.inputs[0]) - 1}
+    return [
+        (f"{OUTPUT}0", "TopK", given, (0,)),
+        (f"{OUTPUT}1", "TopK", {**given, "indices": True}, (0,)),
+    ]
+
+
+def _one_hot(call: Call) -> Steps:
+    """Of each number its row of the unit matrix, of ``multi_hot`` the largest of all rows."""
+    operation, last = call.operation, len(call.shape) - 1
+    if call.axis(operation.axis, len(call.shape)) != last:
+        return None
+    rows: Step = ("rows", "Constant", {"shape": (operation.num_classes,) * 2}, ())
+    if type(operation).__name__ == "OneHot":
+        return [rows, (OUTPUT, "Gather", {"axis": 0}, ("rows", 0))]
+    return [rows, ("each", "Gather", {"axis": 0}, ("rows", 0)), (OUTPUT, "Max", {"axes": (last,)}, ("each",))]
+
+
+def _gated(call: Call) -> Steps:
+    axis = call.axis(call.operation.axis)
+    if axis is None:
+        return None
+    half = call.shape[axis]
+    return [
+        ("value", "Slice", {"axis": axis, "size": half}, (0,)),
+        ("gate", "Slice", {"axis": axis, "start": half, "size": half}, (0,)),
+        ("share", "Activation", {"activation": "sigmoid"}, ("gate",)),
+        (OUTPUT, "Multiply", {}, ("value", "share")),
+    ]
+
+
+def _triangle(call: Call) -> Steps:
+    return [("mask", "Constant", {"shape": call.shape[-2:]}, ()), (OUTPUT, "Multiply", {}, (0, "mask"))]
+
+
+def _side_by_side(axis: int) -> Callable[[Call], Steps]:
+    """Along an axis that counts the batch."""
+    return lambda call: [(OUTPUT, "Concatenate", {"axis": axis - 1}, tuple(range(len(call.inputs))))]
+
+
+def _clipped(call: Call) -> Steps:
+    """``relu`` with a slope or limits of its own."""
+    operation = call.operation
+    slope, limit = operation.negative_slope, operation.max_value
+    first = one("Activation", activation="leaky_relu") if slope else one("ReLU")
+    if limit is None and not operation.threshold:
+        return [first]
+    return [("positive", *first[1:]), (OUTPUT, "Elementwise", {"function": "clamp"}, ("positive",))]
+
+
+def _moments(call: Call) -> Steps:
+    axes = call.axes(call.operation.axes)
+    if axes is None:
+        return None
+    given = {"axes": axes, "keepdims": bool(call.operation.keepdims)}
+    return [(f"{OUTPUT}0", "Mean", given, (0,)), (f"{OUTPUT}1", "Variance", given, (0,))]
+
+
+def _batch_norm(call: Call) -> Steps:
+    """By mean and variance, and perhaps a centre and a scale, that are the same for every example."""
+    axes = call.axes()
+    if axes is None or not all(call.fixed[1:]):
+        return None
+    more = len(call.inputs) - 3
+    return [one("BatchNormalization", axis=axes[0], center=more > 0, scale=more > 1)]
+
+
+def _one_of_two(call: Call) -> Steps:
+    return [(OUTPUT, "Where", {}, tuple(range(len(call.inputs))))]
+
+
+def _cast(call: Call) -> Steps:
+    return [one("Cast", dtype=str(call.operation.dtype))]
+
+
+_FUNCTIONS = {
+    "Absolute": "abs",
+    "Clip": "clamp",
+    "Fabs": "abs",
+    "HardTanh": "clamp",
+    "Isfinite": "is_finite",
+    **{f"Arc{name}": f"a{name}" for name in ("cos", "sin", "tan")},
+    "Isnan": "is_nan",
+    "LogicalNot": "not",
+    **{name.capitalize(): name for name in ("ceil", "cos", "cosh", "erf", "exp", "expm1", "floor", "log", "log1p")},
+    **{name.capitalize(): name for name in ("log2", "negative", "reciprocal", "round", "rsqrt", "sign", "sin", "sinh")},
+    **{name.capitalize(): name for name in ("sqrt", "square", "tan", "trunc", "power", "maximum", "minimum", "equal")},
+    "FloorDivide": "floor_divide",
+    "Mod": "remainder",
+    "NotEqual": "not_equal",
+    "Less": "less",
+    "LessEqual": "less_equal",
+    "Greater": "greater",
+    "GreaterEqual": "greater_equal",
+    "LogicalAnd": "and",
+    "LogicalOr": "or",
+    "LogicalXor": "xor",
+    "Arctan2": "atan2",
+}
+_ACTIVATIONS = {
+    **{name.capitalize(): name for name in ("relu", "relu6", "gelu", "silu", "sigmoid", "tanh", "softplus", "elu")},
+    **{name.capitalize(): name for name in ("selu", "softsign", "mish")},
+    "LeakyRelu": "leaky_relu",
+    "HardSigmoid": "hard_sigmoid",
+    "HardSilu": "hard_silu",
+}
+_REDUCTIONS = {
+    **{name: name for name in ("Mean", "Sum", "Max", "Min", "Any", "All", "Norm")},
+    **{"Prod": "Product", "Logsumexp": "LogSumExp", "Argmax": "ArgMax", "Argmin": "ArgMin", "Var": "Variance"},
+    **{"Amax": "Max", "Amin": "Min"},
+}
+OPERATIONS: dict[str, Callable[[Call], Steps]] = {
+    **images.OPERATIONS,
+    **{name: _function(ours) for name, ours in _FUNCTIONS.items()},
+    **{name: _activation(ours) for name, ours in _ACTIVATIONS.items()},
+    **{name: _reduced(ours) for name, ours in _REDUCTIONS.items()},
+    "Add": _combined("Add"),
+    "Multiply": _combined("Multiply"),
+    "Subtract": _combined("Elementwise", "subtract"),
+    "Divide": _combined("Elementwise", "divide"),
+    "TrueDivide": _combined("Elementwise", "divide"),
+    "Std": _deviation,
+    "Softmax": _along("Softmax"),
+    "LogSoftmax": _log_softmax,
+    "Cumsum": _along("CumulativeSum"),
+    "Sort": _along("Sort"),
+    "Argsort": _along("Sort", indices=True),
+    "LayerNorm": _norm_of("LayerNormalization"),
+    "RMSNorm": _norm_of("RMSNormalization"),
+    "Normalize": _normalised,
+    **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), _reshaped),
+    **dict.fromkeys(("Transpose", "Swapaxes", "Moveaxis"), _transposed),
+    "BroadcastTo": lambda call: [one("Expand", shape=call.shape)],
+    "Concatenate": _joined("Concatenate"),
+    "Hstack": _side_by_side(1),
+    "Dstack": _side_by_side(2),
+    "Stack": _joined("Stack"),
+    **dict.fromkeys(("Tril", "Triu"), _triangle),
+    **dict.fromkeys(("OneHot", "MultiHot"), _one_hot),
+    **dict.fromkeys(("Split", "Unstack"), _parted),
+    "GetItem": _indexed,
+    "Take": _taken,
+    "TakeAlongAxis": _taken_along,
+    "Glu": _gated,
+    "ReLU": _clipped,
+    "Moments": _moments,
+    "BatchNorm": _batch_norm,
+    **dict.fromkeys(("Repeat", "Tile"), _repeated),
+    "Pad": _padded,
+    "Roll": _rolled,
+    "Flip": _flipped,
+    "TopK": _largest,
+    "Where": _one_of_two,
+    "Cast": _cast,
+    "Matmul": product,
+    **dict.fromkeys(("Dot", "Tensordot"), dot),
+    "Einsum": einsum,
+    "DotProductAttention": attention,
+}

@@ -1,0 +1,159 @@
+"""Keras layers and operations that no symbol of Keras follows, exported by torch as Keras' backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.batch_axis import batch_size
+from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.operators import Shape
+from slotool.llvm import without_late_triton
+from slotool.printable import reason
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.export import ExportedProgram
+
+
+@dataclass(frozen=True)
+class Part:
+    """Code to export: ``call`` of tensors of these ``types`` and ``shapes`` without the batch, and the Keras variables
+    that are its ``weights``."""
+
+    call: Callable[..., list[Any]]
+    shapes: Sequence[Shape]
+    types: Sequence[str]
+    weights: Sequence[Any]
+
+
+@dataclass
+class Notes:
+    """What traced parts leave out: see ``OperatorGraph``."""
+
+    uncosted: set[str] = field(default_factory=set)
+    examples_interact: bool = False
+
+
+def is_exportable() -> bool:
+    """True if torch is Keras' backend, so that torch can export what a layer computes."""
+    import keras
+
+    return bool(keras.backend.backend() == "torch")
+
+
+def part_of(node: Any) -> Part | None:
+    """A call of a layer or an operation; None where torch is not Keras' backend, and where the inputs have no batch as
+    their first axis, or free axes."""
+    import keras
+
+    tensors = list({id(each): each for each in node.input_tensors}.values())
+    if not is_exportable() or not tensors:
+        return None
+    leads = {each.shape[0] for each in tensors if each.shape}
+    if len(leads) != 1 or any(not each.shape or None in each.shape[1:] for each in tensors):
+        return None
+    operation, arguments = node.operation, node.arguments
+
+    def call(*given: Any) -> list[Any]:
+        args, kwargs = arguments.fill_in({id(each): value for each, value in zip(tensors, given, strict=True)})
+        if hasattr(operation, "_call_has_training_arg") and operation._call_has_training_arg:
+            kwargs = {**kwargs, "training": False}
+        return _tensors(operation(*args, **kwargs))
+
+    flat = keras.tree.flatten((arguments.args, arguments.kwargs))
+    weights = [*getattr(operation, "variables", ()), *(each for each in flat if hasattr(each, "trainable"))]
+    return Part(call, [tuple(each.shape[1:]) for each in tensors], [str(each.dtype) for each in tensors], weights)
+
+
+def whole_of(functional: Any) -> Part | None:
+    """A functional model; None where torch is not Keras' backend, and where the model has free axes."""
+    import keras
+
+    inputs = functional.inputs
+    if not is_exportable() or any(None in each.shape[1:] for each in inputs):
+        return None
+
+    def call(*given: Any) -> list[Any]:
+        structured = keras.tree.pack_sequence_as(functional._inputs_struct, list(given))
+        return _tensors(functional(structured, training=False))
+
+    return Part(call, [tuple(each.shape[1:]) for each in inputs], [str(each.dtype) for each in inputs],
+                functional.variables)  # fmt: skip
+
+
+def add_traced(
+    drafts: Drafts, part: Part, sources: Sequence[str], images: Collection[str], label: str, notes: Notes
+) -> list[tuple[str, bool]]:
+    """Append what a part computes of ``sources``, of which ``images`` have their channels first in the drafts and last
+    in Keras; of each output its name and whether it is such an image. Raises ``GraphError`` where torch cannot export
+    it."""
+    try:
+        program, examples = _program(part)
+        return _added(drafts, program, len(examples[0]), sources, images, f"{label}." if label else "", notes)
+    except Exception as error:
+        # Keras, torch and a user's own code raise what they like.
+        raise GraphError(f"{label or 'the model'} cannot be traced ({reason(error)})") from error
+
+
+def _added(
+    drafts: Drafts, program: ExportedProgram, batch: int, sources: Sequence[str], images: Collection[str],
+    prefix: str, notes: Notes,
+) -> list[tuple[str, bool]]:  # fmt: skip
+    from torch import nn
+
+    from slotool.graphs.capture.torch.forms import Forms
+    from slotool.graphs.capture.torch.program import add_part
+
+    forms = Forms(nn.Module())
+    made = add_part(drafts, program, sources, images, batch, forms, prefix)
+    notes.uncosted |= forms.uncosted
+    notes.examples_interact |= forms.batch_lost
+    return made
+
+
+@without_late_triton()
+def _program(part: Part) -> tuple[ExportedProgram, list[Tensor]]:
+    import torch
+
+    from slotool.graphs.capture.torch.capture import export_clearly, quiet
+    from slotool.graphs.capture.torch.flops import without_fast_paths
+    from slotool.graphs.capture.torch.program import lazy_zeros
+
+    batch = batch_size([*part.shapes, *(tuple(each.shape) for each in part.weights)])
+    with quiet(), without_fast_paths(), torch.no_grad():
+        examples = [
+            lazy_zeros((batch, *shape), getattr(torch, kind))
+            for shape, kind in zip(part.shapes, part.types, strict=True)
+        ]
+        return export_clearly(_module_of(part), examples)
+
+
+def _module_of(part: Part) -> nn.Module:
+    """Return the part as a module, which has the weights and hands them to the Keras variables."""
+    import keras
+    from torch import nn
+
+    class Called(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.ParameterList([each.value for each in part.weights])
+
+        def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+            with keras.StatelessScope(state_mapping=list(zip(part.weights, self.weights, strict=True))):
+                return tuple(part.call(*given))
+
+    return Called().eval()
+
+
+def taken_since(drafts: Drafts, before: int) -> int:
+    """Weights of the operators after the first ``before``."""
+    return sum(draft.weights or 0 for draft in list(drafts.layers.values())[before:])
+
+
+def _tensors(value: Any) -> list[Any]:
+    import keras
+
+    return [each for each in keras.tree.flatten(value) if each is not None]

@@ -1,0 +1,358 @@
+"""ONNX models as operator graphs, node by node."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.onnx.batch import batch_of
+from slotool.graphs.capture.onnx.calls import Batched, Call
+from slotool.graphs.capture.onnx.operators import ANY_LAYOUT, chain_of, fourier_flops, product_flops
+from slotool.graphs.capture.onnx.patterns import join_patterns, without_empty
+from slotool.graphs.capture.onnx.reading import Constant, InputShape, Node, Reading, constant_of, read_model
+from slotool.graphs.capture.onnx.recurrent import RECURRENT
+from slotool.graphs.capture.onnx.weights import Origins, weights_apart, weights_of
+from slotool.graphs.capture.onnx.writing import TO_FIRST, TO_LAST
+from slotool.graphs.capture.steps import OUTPUT
+from slotool.graphs.capture.subscripts import batch_first, contraction
+from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.operators import Shape, resolve
+
+if TYPE_CHECKING:
+    import onnx
+
+# They keep a constant's values in their order.
+RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+TAKE_AXES = ("Unsqueeze", *(f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L2", "LogSumExp")))
+# Operators of ours whose constants of more than one number are inputs like any other.
+TAKES_CONSTANTS = ("Add", "Multiply", "Elementwise", "Where", "Concatenate", "MatMul", "Gather", "GatherElements")
+
+# Attributes of windows that divide sizes.
+_AT_LEAST_ONE = ("strides", "dilations", "kernel_shape", "group")
+
+
+def capture_onnx(source: str | Path | onnx.ModelProto, input_shape: InputShape = ()) -> OperatorGraph:
+    """The graph of a model, from its file or loaded already; weights are never computed with.
+
+    The inputs' first axis is the batch; it may be free. Of others that are, ``input_shape`` says the sizes: of one
+    example without the batch, or by the inputs' names. The batch is followed through views, and where windows or heads
+    are folded into it. Weights are initialisers and constants that are no single settings and no integers of 32 or 64
+    bits; those that several nodes have in common are counted once, see ``OperatorGraph.shared_weights``. Of an ``If``
+    the branch with more FLOPs counts as what runs, and the weights of the other as weights alone; the body of a
+    ``Loop`` or a ``Scan`` is there as often as it runs.
+    Images that the model turns to channels last are followed, so the graph has them first. Nodes that slotool does not
+    know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
+    products: see ``OperatorGraph.unknown``.
+    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a model whose shapes cannot be
+    inferred, and for a loop of which nobody knows how often it runs; ``MissingPackageError`` when the package onnx is
+    not installed.
+    """
+    reading = without_empty(read_model(source, input_shape))
+    walk = _Walk(reading)
+    for node in walk.nodes:
+        walk.call(node)
+    outputs = [walk.names[name] for name in reading.outputs if name in walk.names]
+    starts = [walk.names[name] for name in reading.inputs]
+    if all(walk.drafts.source(name) in starts for name in outputs):
+        raise GraphError(f"{reading.name}: computes nothing from its input")
+    shared, left = walk.weights_apart()
+    if reading.idle_weights + left:
+        walk.drafts.idle_weights(reading.idle_weights + left)
+    graph = walk.drafts.graph([*outputs], "onnx", starts)
+    return replace(graph, element_type=reading.element_type, shared_weights=min(shared, graph.weights))
+
+
+class _Walk:
+    """Goes through a model's nodes in the order in which they run.
+
+    ``names`` holds the layer of every value that depends on the network's input, ``channels_last`` those of them that
+    are images with the channels last, ``constants`` all other values.
+    """
+
+    def __init__(self, reading: Reading):
+        self._reading = reading
+        self.drafts = Drafts("onnx")
+        self.constants = dict(reading.constants)
+        self._origins = Origins()
+        self._compute_constants()
+        self.nodes = [node for node in join_patterns(reading, self.constants) if node.outputs[0] not in self.constants]
+        users = (name for node in self.nodes for name in (*node.inputs, *node.captured))
+        self._used = Counter(users) + Counter(reading.outputs)
+        self.channels_last = self._input_channels_last()
+        self.batched: dict[str, Batched] = {}
+        self.names: dict[str, str] = {}
+        for name, dtype in zip(reading.inputs, reading.dtypes, strict=True):
+            shape = self._shape(name, "input", last=name in self.channels_last)
+            typed = {} if dtype in FLOATS else {"dtype": dtype}
+            self.names[name] = self.drafts.add(name, "InputLayer", (), {"shape": shape, **typed}, shape)
+        self._turns: dict[str, str] = {}
+
+    def weights_apart(self) -> tuple[int, int]:
+        """How many weights several operators have in common, each time but the first, and how many none has."""
+        return weights_apart(self.nodes, self.constants, self._origins)
+
+    def call(self, node: Node) -> None:
+        """Append what a node is."""
+        if self._only_turns(node):
+            return
+        if node.op == "Split" and self._parts(node):
+            return
+        inputs, last = self._inputs(node)
+        shape = self._shape(node.outputs[0], node.op, last=last, node=node)
+        call = Call(
+            node=node,
+            values=self._values(node),
+            constants={at: self.constants[name] for at, name in enumerate(node.inputs) if name in self.constants},
+            made=self.batched[node.outputs[0]],
+            opset=self._reading.opset,
+            inputs=tuple(self.drafts.shape(name) for name in inputs),
+            channels_last=last,
+        )
+        self.names[node.outputs[0]] = self._add(call, inputs)
+        if last and len(shape) == 3:
+            self.channels_last.add(node.outputs[0])
+        for name in node.outputs[1:]:
+            if not self._used[name]:
+                continue
+            if node.op in RECURRENT:
+                self._last_states(node, name)
+            else:
+                others = self._shape(name, node.op, node=node)
+                self.names[name] = self.drafts.add(node.name, node.op, inputs, None, others, 0)
+
+    def _last_states(self, node: Node, name: str) -> None:
+        """Those of a recurrent layer whose states after every step are used, too: a part of them. The other state of an
+        LSTM, which is as large, is taken for that."""
+        shape, every = self._shape(name, node.op, node=node), self.names[node.outputs[0]]
+        steps, *inner = self.drafts.shape(every)
+        kept = {"axis": 0, "start": steps - 1, "size": 1}
+        last = self.drafts.add(f"{node.name}.last", "Slice", [every], kept, (1, *inner), 0)
+        self.names[name] = self.drafts.add(f"{node.name}.state", "Reshape", [last], {"shape": shape}, shape, 0)
+
+    def _add(self, call: Call, inputs: list[str]) -> str:
+        node = call.node
+        made = self._chained(call, inputs)
+        if made is None and node.op == "Einsum":
+            made = self._contracted(call)
+        if made is not None:
+            return made
+        flops = product_flops(call) or fourier_flops(call)
+        return self.drafts.add(node.name, node.op, inputs, None, call.shape, weights_of(node, call.constants), flops)
+
+    def _values(self, node: Node) -> dict[int, Batched]:
+        return {at: self.batched[name] for at, name in enumerate(node.inputs) if name in self.batched}
+
+    def _with_axes(self, node: Node) -> Node:
+        """With the axes of newer versions, an input, as the attribute that they were."""
+        constant = self.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if node.op not in TAKE_AXES or "axes" in node.attributes or constant is None or constant.values is None:
+            return node
+        return replace(node, attributes={**node.attributes, "axes": [int(axis) for axis in constant.values]})
+
+    def _chained(self, call: Call, inputs: list[str]) -> str | None:
+        """What a node is as operators one after the other, on values whose batch may be anywhere."""
+        node, chain = call.node, chain_of(call)
+        if chain is None:
+            return None
+        if not chain:
+            return inputs[0] if self.drafts.shape(inputs[0]) == call.shape else None
+        takes_constants = chain[0][0] in TAKES_CONSTANTS
+        if takes_constants and call.channels_last and not all(each.single for each in call.constants.values()):
+            return None
+        sources = inputs
+        if takes_constants and not call.channels_last:
+            sources = self._with_constants(node, call.made, call.constants)
+        shapes = [self.drafts.shape(source) for source in sources]
+        steps, trained = [], 0
+        for op, attributes in chain:
+            try:
+                effect = resolve(op, attributes, shapes)[1]
+            except GraphError:
+                return None
+            steps.append((op, attributes, effect.shape))
+            trained = trained or len(steps) * (effect.weights > 0)
+            shapes = [effect.shape]
+        if shapes != [call.shape]:
+            return None
+        weights = None if takes_constants else weights_of(node, call.constants)
+        trained = trained or len(steps)
+        for at, (op, attributes, shape) in enumerate(steps, start=1):
+            name = node.name if at == len(steps) else f"{node.name}.{at}"
+            if op == "Activation":
+                sources = [self.drafts.add_activation(name, attributes["activation"], sources, shape)]
+            else:
+                sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == trained else None)]
+        return sources[0]
+
+    def _contracted(self, call: Call) -> str | None:
+        """An ``Einsum`` as a product of matrices."""
+        node, made, values = call.node, self.batched[call.node.outputs[0]], self._values(call.node)
+        axes = [values[at].axis if at in values else None for at in range(len(node.inputs))]
+        if made.axis is None or any(value.windows > 1 for value in (made, *values.values())):
+            return None
+        subscripts = batch_first(str(call.attribute("equation")), axes, made.axis)
+        sources: list[str] = self._with_constants(node, made, call.constants)
+        shapes: dict[str | int, Shape] = dict(enumerate(map(self.drafts.shape, sources)))
+        steps = contraction(subscripts, list(shapes.values()), [axis is None for axis in axes]) or []
+        for name, op, attributes, taken in steps:
+            shapes[name] = resolve(op, attributes, [shapes[source] for source in taken])[1].shape
+        if shapes.get(OUTPUT) != made.example:
+            return None
+        names: dict[str | int, str] = dict(enumerate(sources))
+        for name, op, attributes, taken in steps:
+            called = node.name if name == OUTPUT else f"{node.name}.{name}"
+            names[name] = self.drafts.add(called, op, [names[source] for source in taken], attributes, shapes[name])
+        return names[OUTPUT]
+
+    def _with_constants(self, node: Node, made: Batched, constants: Mapping[int, Constant]) -> list[str]:
+        """The layers a node takes, its constants of more than one number among them."""
+        found, looks_up = [], node.op in ("Gather", "GatherElements")
+        for at, name in enumerate(node.inputs):
+            constant = constants.get(at)
+            if name in self.names:
+                found.append(self._turned(name) if name in self.channels_last else self.names[name])
+            elif constant is not None and (not constant.single or node.op in ("Concat", "Gather", "MatMul")):
+                found.append(
+                    self._constant(
+                        name, constant, made, whole=node.op in ("Gather", "Einsum"), places=looks_up and at == 1
+                    )
+                )
+        return found
+
+    def _constant(self, name: str, constant: Constant, made: Batched, *, whole: bool, places: bool) -> str:
+        shape = constant.shape
+        if made.axis is not None and len(shape) == len(made.shape) and not whole:
+            shape = Batched(shape, made.axis, max(1, shape[made.axis] // self._reading.batch)).example
+        typed = {"dtype": "int64"} if places else {}
+        attributes = {"shape": shape or (1,), "weights": constant.weights, **typed}
+        return self.drafts.add(f"{name}.constant", "Constant", (), attributes, shape or (1,), constant.weights)
+
+    def _parts(self, node: Node) -> bool:
+        """The outputs of a split as slices of its input; whether all of them can be."""
+        value = self.batched.get(node.inputs[0])
+        wholes = [self._reading.shapes.get(name) for name in node.outputs]
+        axis = node.attributes.get("axis", 0)
+        inner = None if value is None else value.inner(axis)
+        if value is None or inner is None or None in wholes or (value.windows > 1 and inner == value.axis):
+            return False
+        source, start = self.names[node.inputs[0]], 0
+        if node.inputs[0] in self.channels_last:
+            source = self._turned(node.inputs[0])
+        for name, whole in zip(node.outputs, wholes, strict=True):
+            assert whole is not None
+            size = whole[axis]
+            made = replace(value, shape=whole)
+            attributes = {"axis": inner, "start": start, "size": size}
+            self.batched[name], start = made, start + size
+            self.names[name] = self.drafts.add(node.name, "Slice", [source], attributes, made.example, 0)
+        return True
+
+    def _compute_constants(self) -> None:
+        """Everything that does not depend on the network's input, or on its shape alone."""
+        data = {*self._reading.inputs}
+        for node in self._reading.nodes:
+            absent = {*node.inputs} - data - {*self.constants, ""}
+            if absent:
+                takes = f"node {node.name!r} takes {min(absent)!r}"
+                raise GraphError(f"{self._reading.name}: {takes}, which no node before it makes")
+            for name in _AT_LEAST_ONE:
+                value = node.attributes.get(name, 1)
+                if min(value if isinstance(value, list) else [value], default=1) < 1:
+                    where = f"{self._reading.name}: node {node.name!r}"
+                    raise GraphError(f"{where} has {name} of {value}, where each must be at least 1")
+            if data.intersection((*node.inputs, *node.captured)) and node.op not in ("Shape", "Size"):
+                data.update(node.outputs)
+                continue
+            made = constant_of(node, self._reading.name) if node.op == "Constant" else None
+            for name in node.outputs:
+                self.constants[name] = made or self._derived(node, name)
+                # Exporters write a weight once that two parameters are equal in, as they often are before training.
+                if made is None and node.op != "Identity":
+                    self._origins.add(name, (each for each in node.inputs if each in self.constants))
+
+    def _derived(self, node: Node, output: str) -> Constant:
+        """What a node makes of constants: behind a part of one there are only so many of its weights."""
+        known = [self.constants[name] for name in node.inputs if name in self.constants]
+        weights, shape = sum(constant.weights for constant in known), self._reading.shapes.get(output)
+        values = known[0].values if known and node.op in RESHAPING else None
+        return Constant(shape or (), weights if shape is None else min(weights, math.prod(shape)), values)
+
+    def _input_channels_last(self) -> set[str]:
+        """The input, if all that is done with it is to turn it to channels first."""
+        found = set()
+        for name in self._reading.inputs:
+            users = [node for node in self.nodes if name in node.inputs]
+            turned = [node for node in users if node.op == "Transpose" and node.attributes.get("perm") == TO_FIRST]
+            image = len(self._reading.shapes.get(name, ())) == len(TO_FIRST)
+            if image and users and len(turned) == self._used[name]:
+                found.add(name)
+        return found
+
+    def _only_turns(self, node: Node) -> bool:
+        """Whether a node moves an image's channels, which is a matter of layout: no layer, but remembered."""
+        if node.op != "Transpose":
+            return False
+        value, made, order = node.inputs[0], node.outputs[0], node.attributes.get("perm")
+        if self.batched[value] != Batched(self.batched[value].shape) or made not in self._reading.shapes:
+            return False
+        if value in self.channels_last and order == TO_FIRST:
+            self.names[made] = self.names[value]
+            self.batched[made] = Batched(self._reading.shapes[made])
+            return True
+        image = len(self.drafts.shape(self.names[value])) == 3
+        if value not in self.channels_last and order == TO_LAST and image:
+            self.names[made] = self.names[value]
+            self.batched[made] = Batched(self._reading.shapes[made])
+            self.channels_last.add(made)
+            return True
+        return False
+
+    def _inputs(self, node: Node) -> tuple[list[str], bool]:
+        """The layers a node takes, and whether it runs on images whose channels are last: where it cannot, they are
+        turned before it."""
+        data = [name for name in (*node.inputs, *node.captured) if name in self.names]
+        last = [name for name in data if name in self.channels_last]
+        if last and len(last) == len(data) and node.op in ANY_LAYOUT and not self._has_places(node):
+            return [self.names[name] for name in data], True
+        return [self._turned(name) if name in last else self.names[name] for name in data], False
+
+    def _has_places(self, node: Node) -> bool:
+        """Whether a constant has other axes than that of channels, which are last in it."""
+        shapes = [self.constants[name].shape for name in node.inputs if name in self.constants]
+        return node.op in ("Add", "Sub", "Mul", "Div") and any(math.prod(shape[:-1]) > 1 for shape in shapes)
+
+    def _turned(self, value: str) -> str:
+        if value not in self._turns:
+            channels, height, width = self.drafts.shape(self.names[value])
+            shape = (height, width, channels)
+            self._turns[value] = self.drafts.add(
+                f"{value}.turned", "Transpose", [self.names[value]], {"axes": (1, 2, 0)}, shape, 0
+            )
+        return self._turns[value]
+
+    def _shape(self, value: str, op: str, *, last: bool = False, node: Node | None = None) -> Shape:
+        """A value's shape without the batch, channels first."""
+        if value not in self._reading.shapes:
+            name = "input" if node is None else f"node {node.name!r}"
+            why = ""
+            if op.startswith("ai.onnx.ml."):
+                why = (
+                    "; it is a classical model's, whose cost no graph tells: measure the model, as slotool family does"
+                )
+            raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be inferred{why}")
+        whole, batch = self._reading.shapes[value], self._reading.batch
+        values = {} if node is None else self._values(node)
+        if node is None or not values:
+            made = Batched(whole) if whole[:1] == (batch,) else Batched(whole, None)
+        else:
+            made = batch_of(self._with_axes(node), values, whole, batch)
+        self.batched[value] = made
+        shape = made.example
+        return (shape[2], shape[0], shape[1]) if last and len(shape) == 3 else shape

@@ -1,0 +1,273 @@
+"""Operators that ONNX Runtime fuses as the standard ones that they stand for, so that a capture knows them.
+
+A file that it optimised, or that its transformer tools made, has operators of the domain ``com.microsoft``, of which
+the package onnx infers no shapes. Those of convolutions in blocks of channels, ``com.microsoft.nchwc``, have channels
+that are padded to whole blocks: the file's weights, and what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from slotool.graphs.capture.onnx.writing import MICROSOFT, TO_FIRST, TO_LAST, Writer
+
+if TYPE_CHECKING:
+    import onnx
+
+BLOCKED = "com.microsoft.nchwc"
+RANK = 4
+Rewrite = Callable[[Writer], bool]
+
+
+def without_fusions(graph: onnx.GraphProto) -> None:
+    """Rewrite a graph in place; operators that are not known, and those with what is not followed, stay as they are."""
+    if not any(node.domain in (MICROSOFT, BLOCKED) for node in graph.node):
+        return
+    shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    widths, written = _blocked_channels(graph, shapes), []
+    for node in graph.node:
+        rewrite = _REWRITES.get(node.domain, {}).get(node.op_type)
+        writer = Writer(graph, node, shapes, widths.get(node.output[0], 0))
+        if rewrite is not None and rewrite(writer):
+            written += writer.nodes
+        else:
+            written.append(node)
+    del graph.node[:]
+    graph.node.extend(written)
+
+
+def _blocked_channels(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """How many channels, whole blocks, convolutions take of values in blocks."""
+    found = {}
+    for node in graph.node:
+        weight = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
+        if (node.domain, node.op_type) == (BLOCKED, "Conv") and len(weight) == RANK:
+            groups = next((entry.i for entry in node.attribute if entry.name == "group"), 1)
+            found[node.input[0]] = weight[1] if groups == 1 else weight[0]
+    return found
+
+
+def _activated(writer: Writer, value: str) -> str:
+    """With the activation that is part of the operator."""
+    activation = writer.attribute("activation", "")
+    if not activation:
+        return value
+    numbers = writer.attribute("activation_params", [])
+    if activation == "Clip":
+        return writer.add("Clip", [value, *map(writer.floats, numbers)])
+    names = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(activation, ())
+    return writer.add(activation, [value], **dict(zip(names, numbers, strict=False)))
+
+
+def _convolution(writer: Writer) -> bool:
+    """With what is added to it, as a third input, before its activation."""
+    made = writer.keep("Conv", writer.inputs[:3])
+    if writer.has(3):
+        made = writer.add("Add", [made, writer.inputs[3]])
+    return writer.finish(_activated(writer, made))
+
+
+def _plain(op: str) -> Rewrite:
+    return lambda writer: writer.finish(writer.keep(op, writer.inputs))
+
+
+def _into_blocks(writer: Writer) -> bool:
+    """Images of whole blocks of channels, as the convolution after it takes them."""
+    value = writer.inputs[0]
+    if writer.attribute("channels_last", 0):
+        value = writer.add("Transpose", [value], perm=TO_FIRST)
+    if writer.channels:
+        more = writer.add(
+            "Sub", [writer.numbers([writer.channels]), writer.part(writer.add("Shape", [value]), 1, 2, 0)]
+        )
+        pads = writer.add("Concat", [writer.numbers([0] * (RANK + 1)), more, writer.numbers([0, 0])], axis=0)
+        return writer.finish(writer.add("Pad", [value, pads]))
+    return writer.finish(writer.add("Identity", [value]))
+
+
+def _out_of_blocks(writer: Writer) -> bool:
+    """The channels that there were before they were padded."""
+    value = writer.add("Slice", [writer.inputs[0], *map(writer.numbers, ([0], [writer.attribute("channels", 0)], [1]))])
+    if writer.attribute("channels_last", 0):
+        value = writer.add("Transpose", [value], perm=TO_LAST)
+    return writer.finish(value)
+
+
+def _enlarged(writer: Writer) -> bool:
+    scales = writer.floats([float(each) for each in writer.attribute("scales", [])])
+    return writer.finish(writer.add("Resize", [writer.inputs[0], "", scales], mode=writer.attribute("mode", "nearest")))
+
+
+def _gemm(writer: Writer) -> bool:
+    return writer.finish(_activated(writer, writer.keep("Gemm", writer.inputs)))
+
+
+def _matrix_product(writer: Writer) -> bool:
+    """Of matrices that may be turned, times a number."""
+    if writer.attribute("transBatchA", 0) or writer.attribute("transBatchB", 0):
+        return False
+    left, right = writer.inputs[:2]
+    turned = [writer.attribute(name, 0) for name in ("transA", "transB")]
+    if turned[1] and len(writer.shape(right) or ()) == 2:
+        right, turned[1] = writer.add("Transpose", [right], perm=[1, 0]), 0
+    if any(turned):
+        rows, columns = ("ji" if turned[0] else "ij"), ("kj" if turned[1] else "jk")
+        made = writer.add("Einsum", [left, right], equation=f"...{rows},...{columns}->...ik")
+    else:
+        made = writer.add("MatMul", [left, right])
+    scale = writer.attribute("alpha", 1.0)
+    return writer.finish(made if scale == 1.0 else writer.add("Mul", [made, writer.floats(scale)]))
+
+
+def _packed_product(writer: Writer) -> bool:
+    """By weights of a few bits each, several in a number of the file."""
+    weight = writer.weights([writer.attribute("K", 0), writer.attribute("N", 0)])
+    made = writer.add("MatMul", [writer.inputs[0], weight])
+    return writer.finish(writer.add("Add", [made, writer.inputs[5]]) if writer.has(5) else made)
+
+
+def _skip_norm(norm: str, bias: int) -> Rewrite:
+    """A sum, and its normalisation; the sum may be used, too."""
+
+    def skip_norm(writer: Writer) -> bool:
+        total = writer.add("Add", writer.inputs[:2])
+        if writer.has(bias):
+            total = writer.add("Add", [total, writer.inputs[bias]])
+        if writer.gives(3):
+            total = writer.finish_as(total, 3)
+        trained = [name for name in writer.inputs[2:bias] if name]
+        return writer.finish(writer.add(norm, [total, *trained], axis=-1))
+
+    return skip_norm
+
+
+def _embedded(writer: Writer) -> bool:
+    """Words, their positions and their segments, added and normalised."""
+    tokens, segments, words, places, kinds, scale, centre = writer.inputs[:7]
+    value = writer.add("Gather", [words, tokens])
+    if writer.has(8):
+        value = writer.add("Add", [value, writer.add("Gather", [places, writer.inputs[8]])])
+    else:
+        length = writer.add("Slice", [writer.add("Shape", [tokens]), writer.numbers([1]), writer.numbers([2])])
+        value = writer.add("Add", [value, writer.add("Slice", [places, writer.numbers([0]), length])])
+    if segments and kinds:
+        value = writer.add("Add", [value, writer.add("Gather", [kinds, segments])])
+    if writer.gives(2):
+        value = writer.finish_as(value, 2)
+    return writer.finish(writer.add("LayerNormalization", [value, scale, centre], axis=-1))
+
+
+def _biased(*chain: str) -> Rewrite:
+    """An activation of what may have a bias added to it."""
+
+    def biased(writer: Writer) -> bool:
+        value = writer.inputs[0]
+        for name in filter(None, writer.inputs[1:]):
+            value = writer.add("Add", [value, name])
+        for op in chain:
+            value = writer.add(op, [value])
+        return writer.finish(value)
+
+    return biased
+
+
+def _gated(writer: Writer) -> bool:
+    """x · sigmoid(1.702 x), which is as a Swish is."""
+    value = writer.inputs[0]
+    return writer.finish(writer.add("Mul", [value, writer.add("Sigmoid", [value])]))
+
+
+def _attention(writer: Writer) -> bool:
+    """Of one input, whose projections to queries, keys and values are one matrix."""
+    weight = writer.shape(writer.inputs[1])
+    if weight is None or len(weight) != 2 or writer.has(4):
+        return False
+    sizes = writer.attribute("qkv_hidden_sizes", []) or [weight[1] // 3] * 3
+    joined = writer.add("MatMul", writer.inputs[:2])
+    if writer.has(2):
+        joined = writer.add("Add", [joined, writer.inputs[2]])
+    ends = [sum(sizes[: at + 1]) for at in range(3)]
+    parts = [writer.part(joined, end - size, end, 2) for size, end in zip(sizes, ends, strict=True)]
+    return writer.finish(_attended(writer, parts, writer.attribute("num_heads", 1)))
+
+
+def _multi_head(writer: Writer) -> bool:
+    """Of queries, keys and values that are projected already, and may have biases."""
+    if not (writer.has(1) and writer.has(2)) or writer.has(6):
+        return False
+    parts = writer.inputs[:3]
+    if writer.has(3):
+        size = (writer.shape(writer.inputs[3]) or [0])[0] // 3
+        biases = [writer.part(writer.inputs[3], at * size, (at + 1) * size, 0) for at in range(3)]
+        parts = [writer.add("Add", [value, bias]) for value, bias in zip(parts, biases, strict=True)]
+    return writer.finish(_attended(writer, parts, writer.attribute("num_heads", 1)))
+
+
+def _grouped(writer: Writer) -> bool:
+    """Of fewer heads of keys and values than of queries, behind those of earlier steps; that positions are turned into
+    them, a few values of each, is left out."""
+    if not (writer.has(1) and writer.has(2)):
+        return False
+    heads = writer.attribute("num_heads", 1)
+    groups = writer.attribute("kv_num_heads", heads)
+    apart = writer.add("Reshape", [writer.inputs[0], writer.numbers([0, 0, groups, heads // groups, -1])])
+    parts = [writer.add("Transpose", [apart], perm=[0, 2, 3, 1, 4])]
+    for at in (1, 2):
+        value = writer.heads(writer.inputs[at], groups)
+        if writer.has(at + 2):
+            value = writer.add("Concat", [writer.inputs[at + 2], value], axis=2)
+        if writer.gives(at):
+            value = writer.finish_as(value, at)
+        shape = writer.add("Shape", [value])
+        one, rest = (writer.part(shape, *ends, 0) for ends in ((0, 2), (2, 4)))
+        shape = writer.add("Concat", [one, writer.numbers([1]), rest], axis=0)
+        parts.append(writer.add("Reshape", [value, shape]))
+    query, key, value = parts
+    made = _scored(writer, query, key, value, [0, 1, 2, 4, 3])
+    joined = writer.add("Transpose", [made], perm=[0, 3, 1, 2, 4])
+    return writer.finish(writer.add("Reshape", [joined, writer.numbers([0, 0, -1])]))
+
+
+def _attended(writer: Writer, parts: Sequence[str], heads: int) -> str:
+    query, key, value = (writer.heads(name, heads) for name in parts)
+    made = _scored(writer, query, key, value, [0, 1, 3, 2])
+    joined = writer.add("Transpose", [made], perm=[0, 2, 1, 3])
+    return writer.add("Reshape", [joined, writer.numbers([0, 0, -1])])
+
+
+def _scored(writer: Writer, query: str, key: str, value: str, turned: Sequence[int]) -> str:
+    """What masks leave out is not: their values are not known."""
+    scores = writer.add("MatMul", [query, writer.add("Transpose", [key], perm=turned)])
+    scaled = writer.add("Mul", [scores, writer.floats(0.5)])
+    return writer.add("MatMul", [writer.add("Softmax", [scaled], axis=-1), value])
+
+
+_REWRITES: dict[str, dict[str, Rewrite]] = {
+    MICROSOFT: {
+        "FusedConv": _convolution,
+        "FusedGemm": _gemm,
+        "FusedMatMul": _matrix_product,
+        "TransposeMatMul": _matrix_product,
+        "MatMulNBits": _packed_product,
+        "SkipLayerNormalization": _skip_norm("LayerNormalization", 4),
+        "SkipSimplifiedLayerNormalization": _skip_norm("SimplifiedLayerNormalization", 3),
+        "SimplifiedLayerNormalization": _plain("SimplifiedLayerNormalization"),
+        "EmbedLayerNormalization": _embedded,
+        "Gelu": _biased("Gelu"),
+        "BiasGelu": _biased("Gelu"),
+        "FastGelu": _biased("Gelu"),
+        "QuickGelu": _gated,
+        "BiasAdd": _biased(),
+        "Attention": _attention,
+        "MultiHeadAttention": _multi_head,
+        "GroupQueryAttention": _grouped,
+    },
+    BLOCKED: {
+        "Conv": _convolution,
+        "Upsample": _enlarged,
+        "ReorderInput": _into_blocks,
+        "ReorderOutput": _out_of_blocks,
+        **{op: _plain(op) for op in ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")},
+    },
+}

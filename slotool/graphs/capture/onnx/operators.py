@@ -1,0 +1,564 @@
+"""ONNX operators in terms of ours: one entry per operator, for every version of it that is in use.
+
+A node's axes count the batch where the model has it; ours leave it out. Each entry takes a ``Call`` and returns the
+node as a chain of our operators, one after the other; None where it is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from slotool.graphs.capture.onnx.calls import Batched, Call, Chain
+from slotool.graphs.capture.onnx.recurrent import RECURRENT
+from slotool.graphs.operators import DTYPES, Shape, per_channel, stretches_as, window_padding
+
+# The most axes of a convolution of ours.
+MAX_WINDOW_AXES = 3
+# Bounds of Clip beyond which there is none.
+_UNBOUNDED = 1e30
+# As onnx.TensorProto numbers them.
+_DTYPES = {
+    **{1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16"},
+    **{11: "float64", 16: "bfloat16"},
+}
+
+
+def chain_of(call: Call) -> Chain:
+    """Return a node as our operators."""
+    known = OPERATORS.get(call.node.op)
+    return None if known is None or not call.values else known(call)
+
+
+def product_flops(call: Call) -> int:
+    """Return the FLOPs per example of a matrix product or convolution that is kept by name; 0 for any other node."""
+    op, constants, values = call.node.op, call.constants, math.prod(call.shape)
+    if op in ("MatMul", "Gemm"):
+        if 1 in constants and call.inputs:
+            features = constants[1].shape[-1 if call.attribute("transB", 0) else -2 :][0] if constants[1].shape else 0
+        elif 0 in constants:
+            features = constants[0].shape[-1] if constants[0].shape else 0
+        else:
+            features = call.inputs[0][-1] if call.inputs and call.inputs[0] else 0
+        return 2 * values * features
+    if op in ("Conv", "ConvTranspose") and 1 in constants and call.inputs:
+        return 2 * math.prod(constants[1].shape[1:]) * (values if op == "Conv" else math.prod(call.inputs[0]))
+    return 0
+
+
+def fourier_flops(call: Call) -> int:
+    """Return the FLOPs per example of a Fourier transform as torch's are counted, 5 n log2 n of n complex values and
+    half of them where one side is real; 0 of any other node."""
+    if call.node.op != "DFT" or not call.inputs or len(call.inputs[0]) < 2:
+        return 0
+    value, made = call.inputs[0], call.shape
+    axis = (call.numbers(2, "axis") or [-2 if call.opset >= 20 else 1])[0]
+    length = max(shape[axis - 1 if axis > 0 else axis] for shape in (value, made))
+    complete = 5 * max(math.prod(shape[:-1]) for shape in (value, made)) * math.log2(max(length, 2))
+    return round(complete / 2 if 1 in (value[-1], made[-1]) else complete)
+
+
+def _mat_mul(call: Call) -> Chain:
+    left, weight = call.constants.get(0), call.constants.get(1)
+    if weight is not None and len(weight.shape) == 2 and len(call.values) == 1:
+        if call.channels_last:
+            # On the channels of an image it is a convolution of one pixel.
+            return [("Conv2D", {"filters": weight.shape[1], "kernel": 1, "bias": call.has(2)})]
+        return [("Dense", {"units": weight.shape[1], "bias": call.has(2)})]
+    if call.channels_last:
+        return None
+    vector = weight or left
+    if vector is not None and len(vector.shape) == 1 and len(call.values) == 1 and not call.has(2):
+        example = call.first.example
+        rank = len(example)
+        turned = [] if weight else [("Transpose", {"axes": [*range(rank - 2), rank - 1, rank - 2]})]
+        return [*turned, ("Dense", {"units": 1, "bias": False}), _without_last_axis(call.made.example)]
+    return None if call.has(2) or len(call.made.example) < 2 else [("MatMul", {})]
+
+
+def _without_last_axis(shape: Shape) -> tuple[str, dict[str, Any]]:
+    """Return the operator that takes the last axis, of one, from an output and leaves this ``shape``."""
+    if not shape:
+        return "Slice", {"axis": 0, "size": 1, "keepdims": False}
+    return ("Flatten", {}) if len(shape) == 1 else ("Reshape", {"shape": shape})
+
+
+def _gemm(call: Call) -> Chain:
+    """A product with weights, whose first axis may be the batch with steps folded into it."""
+    weight, turned = call.constants.get(1), call.attribute("transB", 0)
+    plain = call.attribute("alpha", 1.0) == call.attribute("beta", 1.0) == 1.0 and not call.attribute("transA", 0)
+    if weight is None or not plain or len(weight.shape) != 2 or 0 not in call.values or len(call.values) > 1:
+        return None
+    return [("Dense", {"units": weight.shape[0 if turned else 1], "bias": call.has(2)})]
+
+
+def _softmax(call: Call) -> Chain:
+    """Before version 13 all axes from the one said on were flattened, by default all but the batch."""
+    number, rank = call.attribute("axis", -1 if call.opset >= 13 else 1), len(call.first.shape)
+    axis = call.inner(number)
+    if axis is None or (call.opset < 13 and number % rank != rank - 1):
+        return None
+    return [("Softmax", {"axis": axis})]
+
+
+def _layer_norm(call: Call) -> Chain:
+    rank = len(call.first.shape)
+    axes = call.inside(range(call.attribute("axis", -1) % rank, rank))
+    if axes is None or 1 not in call.constants:
+        return None
+    centred = 2 in call.constants and call.constants[2].weights > 0
+    return [("LayerNormalization", {"axes": axes, "scale": call.constants[1].weights > 0, "center": centred})]
+
+
+def _rms_norm(call: Call) -> Chain:
+    rank = len(call.first.shape)
+    axes = call.inside(range(call.attribute("axis", -1) % rank, rank))
+    return None if axes is None or 1 not in call.constants else [("RMSNormalization", {"axes": axes})]
+
+
+def _batch_norm(call: Call) -> Chain:
+    axis = call.inner(1)
+    if axis is None or not all(at in call.constants for at in range(1, 5)):
+        return None
+    scale, center = (call.constants[at].weights > 0 for at in (1, 2))
+    return [("BatchNormalization", {"axis": axis, "scale": scale, "center": center})]
+
+
+def _instance_norm(call: Call) -> Chain:
+    scale, center = (at in call.constants and call.constants[at].weights > 0 for at in (1, 2))
+    return [("GroupNormalization", {"groups": call.first.example[0], "scale": scale, "center": center})]
+
+
+def _transpose(call: Call) -> Chain:
+    value = call.first
+    order = call.attribute("perm") or [*range(len(value.shape))[::-1]]
+    inner = [value.inner(axis) for axis in order]
+    axes = [axis for axis in inner if axis is not None]
+    return [] if axes == sorted(axes) else [("Transpose", {"axes": axes})]
+
+
+def _reshape(call: Call) -> Chain:
+    shape = call.made.example
+    if shape == call.first.example:
+        return []
+    if math.prod(shape) != math.prod(call.first.example):
+        return None
+    return [("Flatten", {}) if len(shape) == 1 else ("Reshape", {"shape": shape})]
+
+
+def _slice(call: Call) -> Chain:
+    starts, ends = call.numbers(1, "starts"), call.numbers(2, "ends")
+    if starts is None or ends is None:
+        return None
+    value = call.first
+    chain: list[tuple[str, dict[str, Any]]] = []
+    cropped = [0, 0, 0, 0]
+    axes = call.numbers(3, "axes") or [*range(len(starts))]
+    for axis, start, end, step in zip(axes, starts, ends, call.numbers(4, "steps") or [1] * len(starts), strict=True):
+        size = value.shape[axis % len(value.shape)]
+        inner = value.inner(axis)
+        if step < 0:
+            if inner is None:
+                return None
+            chain.append(("Flip", {"axes": [inner]}))
+            continue
+        first, past = (min(max(at + size if at < 0 else at, 0), size) for at in (start, end))
+        count = -(-(past - first) // step)
+        if count == size:
+            continue
+        if inner is None or (value.windows > 1 and axis % len(value.shape) == value.axis):
+            return None
+        chain.append(("Slice", {"axis": inner, "start": first, "size": count, "step": step}))
+        if call.is_plain and inner > 0 and step == 1:
+            cropped[2 * inner - 2 : 2 * inner] = first, size - past
+    is_crop = len(value.example) == 3 and chain and all(op == "Slice" for op, _ in chain)
+    if is_crop and all(given["axis"] > 0 and given["step"] == 1 for _, given in chain) and call.is_plain:
+        return [("Cropping2D", {"cropping": cropped})]
+    return chain
+
+
+def _gather(call: Call) -> Chain:
+    axis = call.attribute("axis", 0)
+    if 0 in call.constants and len(call.constants[0].shape) == 2 and axis % 2 == 0:
+        vocabulary, units = call.constants[0].shape
+        return [("Embedding", {"vocabulary": vocabulary, "units": units})]
+    if 0 in call.constants:
+        return [("Gather", {"axis": axis % len(call.constants[0].shape)})] if 1 in call.values else None
+    inner, places = call.values[0].inner(axis), call.constants.get(1)
+    if inner is None:
+        return None
+    if places is not None and places.shape == () and places.values is not None:
+        start = int(places.values[0]) % call.values[0].shape[axis % len(call.values[0].shape)]
+        return [("Slice", {"axis": inner, "start": start, "size": 1, "keepdims": False})]
+    folded = axis % len(call.values[0].shape) == call.values[0].axis
+    return [("Gather", {"axis": inner}), *([("Reshape", {"shape": call.made.example})] if folded else [])]
+
+
+def _gather_elements(call: Call) -> Chain:
+    axis = call.inner(call.attribute("axis", 0))
+    return None if axis is None else [("GatherElements", {"axis": axis})]
+
+
+def _concatenate(call: Call) -> Chain:
+    axis = call.inner(call.attribute("axis", 1))
+    return None if axis is None else [("Concatenate", {"axis": axis})]
+
+
+def _expand(call: Call) -> Chain:
+    shape = call.made.example
+    return [] if shape == call.first.example else [("Expand", {"shape": shape})]
+
+
+def _tile(call: Call) -> Chain:
+    repeats, value = call.numbers(1), call.first
+    if repeats is None or len(repeats) != len(value.shape):
+        return None
+    inner = [times for axis, times in enumerate(repeats) if value.inner(axis) is not None]
+    return [("Repeat", {"repeats": inner})] if any(times > 1 for times in inner) else []
+
+
+def _pad(call: Call) -> Chain:
+    pads, value, mode = call.numbers(1, "pads"), call.first, call.attribute("mode", "constant")
+    rank = len(value.shape)
+    axes = [axis % rank for axis in call.numbers(3, "axes") or range(rank)]
+    if pads is None or len(pads) != 2 * len(axes):
+        return None
+    whole = dict(zip([*axes, *(rank + axis for axis in axes)], pads, strict=True))
+    kept = [axis for axis in range(rank) if value.inner(axis) is not None]
+    before, after = ([whole.get(side + axis, 0) for axis in kept] for side in (0, rank))
+    if not any(before + after):
+        return []
+    zeros = mode == "constant" and not any(call.settings(2, "value") or [0])
+    if call.is_plain and len(kept) == 3 and zeros and not before[0] and not after[0]:
+        around = (before[1], after[1], before[2], after[2])
+        if min(around) >= 0:
+            return [("ZeroPadding2D", {"padding": around})]
+        if max(around) <= 0:
+            return [("Cropping2D", {"cropping": tuple(-size for size in around)})]
+    return [("Pad", {"pads": before + after, "mode": mode})]
+
+
+def _clip(call: Call) -> Chain:
+    least, most = ((call.settings(at, name) or [None])[0] for at, name in ((1, "min"), (2, "max")))
+    if least == 0 and not (most is None and call.has(2)):
+        if most is None or most > _UNBOUNDED:
+            return [("Activation", {"activation": "relu"})]
+        if most == 6:
+            return [("Activation", {"activation": "relu6"})]
+    return [("Elementwise", {"function": "clamp"})]
+
+
+def _reduction(op: str) -> Callable[[Call], Chain]:
+    pooling = {"Mean": "GlobalAveragePooling2D", "Max": "GlobalMaxPooling2D"}.get(op)
+
+    def reduction(call: Call) -> Chain:
+        rank, keepdims = len(call.first.shape), bool(call.attribute("keepdims", 1))
+        axes = call.numbers(1, "axes") or [axis for axis in range(rank) if call.inner(axis) is not None]
+        inner = call.inside(axes)
+        if inner is not None and pooling and call.is_plain and len(call.inputs[0]) == 3 and sorted(inner) == [1, 2]:
+            return [(pooling, {"keepdims": keepdims})]
+        return None if inner is None or call.channels_last else [(op, {"axes": inner, "keepdims": keepdims})]
+
+    return reduction
+
+
+def _arg(op: str) -> Callable[[Call], Chain]:
+    def arg(call: Call) -> Chain:
+        axis = call.inner(call.attribute("axis", 0))
+        return None if axis is None else [(op, {"axes": [axis], "keepdims": bool(call.attribute("keepdims", 1))})]
+
+    return arg
+
+
+def _top_k(call: Call) -> Chain:
+    axis, k = call.inner(call.attribute("axis", -1)), call.numbers(1, "k")
+    return None if axis is None or k is None else [("TopK", {"k": k[0], "axis": axis})]
+
+
+def _cumulative_sum(call: Call) -> Chain:
+    axis = call.inner((call.numbers(1) or [0])[0])
+    return None if axis is None else [("CumulativeSum", {"axis": axis})]
+
+
+def _cast(call: Call) -> Chain:
+    dtype = _DTYPES.get(call.attribute("to", 0), "")
+    return [("Cast", {"dtype": dtype})] if dtype in DTYPES else None
+
+
+def _convolution(call: Call) -> Chain:
+    windows = call.first.windows > 1
+    weight, rank = call.constants.get(1), len(call.first.example) - 1 - windows
+    if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
+        return None
+    if call.is_plain and rank == 2:
+        return _convolution_of_images(call, weight.shape)
+    filters, _, *kernel = weight.shape
+    padding = _window_padding(call, rank)
+    if padding is None:
+        return None
+    attributes = {
+        "filters": filters, "kernel": kernel, "bias": call.has(2), "groups": call.attribute("group", 1),
+        "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
+        "padding": padding,
+    }  # fmt: skip
+    return _over_windows(call.first, attributes) if windows else [(f"Conv{rank}D", attributes)]
+
+
+def _convolution_of_images(call: Call, weight: Shape) -> Chain:
+    filters, _, *kernel = weight
+    channels, groups = call.inputs[0][0], call.attribute("group", 1)
+    attributes = {
+        "kernel": kernel,
+        "stride": call.attribute("strides", [1, 1]),
+        "dilation": call.attribute("dilations", [1, 1]),
+        "bias": call.has(2),
+    }
+    around = _around_image(call, attributes)
+    padding = _even(call, attributes, around)
+    zeros: list[tuple[str, dict[str, Any]]] = [] if padding is not None else [("ZeroPadding2D", {"padding": around})]
+    attributes["padding"] = "valid" if padding is None else padding
+    if 1 < groups == channels:
+        return [*zeros, ("DepthwiseConv2D", {**attributes, "multiplier": filters // channels})]
+    return [*zeros, ("Conv2D", {**attributes, "filters": filters, "groups": groups})]
+
+
+def _around_image(call: Call, window: dict[str, Any]) -> tuple[int, ...]:
+    """Return the zeros (top, bottom, left, right) that a window of an image adds."""
+    same = window_padding({**window, "padding": "same"}, call.inputs[0])
+    top, left, bottom, right = call.attribute("pads", [0, 0, 0, 0])
+    ways = {
+        "NOTSET": (top, bottom, left, right),
+        "SAME_UPPER": same,
+        "SAME_LOWER": (same[1], same[0], same[3], same[2]),
+    }
+    return ways.get(call.attribute("auto_pad", "NOTSET"), (0, 0, 0, 0))
+
+
+def _even(call: Call, window: dict[str, Any], around: tuple[int, ...]) -> Any:
+    """Return zeros around an image as ours: 'same', or as much on opposite sides; None where they are neither."""
+    if any(around) and around == tuple(window_padding({**window, "padding": "same"}, call.inputs[0])):
+        return "same"
+    return (around[0], around[2]) if around[0] == around[1] and around[2] == around[3] else None
+
+
+def _over_windows(value: Batched, attributes: dict[str, Any]) -> Chain:
+    """Over windows that are folded with the batch: as one more axis, along which nothing is summed."""
+    rank = len(value.example) - 1
+    if value.axis != 0 or rank > MAX_WINDOW_AXES or isinstance(attributes["padding"], str):
+        return None
+    more = {name: [1, *attributes[name]] for name in ("kernel", "stride", "dilation")}
+    given = {**attributes, **more, "padding": [0, *attributes["padding"]]}
+    turned = {"axes": (1, 0, *range(2, rank + 1))}
+    return [("Transpose", turned), (f"Conv{rank}D", given), ("Transpose", turned)]
+
+
+def _transposed(call: Call) -> Chain:
+    weight, rank = call.constants.get(1), len(call.first.example) - 1
+    if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
+        return None
+    _, filters, *kernel = weight.shape
+    padding, groups = _window_padding(call, rank), call.attribute("group", 1)
+    if padding is None or padding == "same":
+        return None
+    return [(f"Conv{rank}DTranspose", {
+        "filters": filters * groups, "kernel": kernel, "bias": call.has(2), "groups": groups,
+        "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
+        "padding": padding, "output_padding": call.attribute("output_padding", [0] * rank),
+    })]  # fmt: skip
+
+
+def _window_padding(call: Call, rank: int) -> Any:
+    """As much on opposite sides, or 'same'; None where it is neither."""
+    way, pads = call.attribute("auto_pad", "NOTSET"), call.attribute("pads", [0] * 2 * rank)
+    if way == "SAME_UPPER":
+        return "same"
+    return pads[:rank] if way in ("NOTSET", "VALID") and pads[:rank] == pads[rank:] else None
+
+
+def _fold(call: Call) -> Chain:
+    """Columns added up into images, whose size and windows are inputs."""
+    size, kernel, pads = call.numbers(1), call.numbers(2), call.attribute("pads", [0] * 4)
+    if size is None or kernel is None or [len(size), len(kernel), len(pads)] != [2, 2, 4]:
+        return None
+    if pads[:2] != pads[2:]:
+        return None
+    return [("Fold", {
+        "size": size, "kernel": kernel, "padding": pads[:2],
+        "stride": call.attribute("strides", [1, 1]), "dilation": call.attribute("dilations", [1, 1]),
+    })]  # fmt: skip
+
+
+def _pool(kind: str) -> Callable[[Call], Chain]:
+    def pool(call: Call) -> Chain:
+        rank, ceil = len(call.first.example) - 1, bool(call.attribute("ceil_mode", 0))
+        if rank not in (1, 2, 3):
+            return None
+        window = {"kernel": call.attribute("kernel_shape"), "stride": call.attribute("strides", [1] * rank)}
+        is_image = call.is_plain and rank == 2
+        padding = _even(call, window, _around_image(call, window)) if is_image else _window_padding(call, rank)
+        if padding is None:
+            return None
+        if is_image and ceil and padding == (0, 0):
+            # A window that hangs over the end counts: as 'same' pads there, or not at all.
+            strides = zip(call.inputs[0][1:], window["stride"], strict=True)
+            if call.shape[1:] == tuple(-(-size // step) for size, step in strides):
+                padding, ceil = "same", False
+        attributes = {**window, "padding": padding, "ceil": ceil}
+        if kind == "Max":
+            attributes["dilation"] = call.attribute("dilations", [1] * rank)
+        elif padding == "same" or any(padding):
+            attributes["count_padding"] = bool(call.attribute("count_include_pad", 0))
+        return [(f"{kind}Pooling{rank}D", attributes)]
+
+    return pool
+
+
+def _global_pool(op: str, pooling: str) -> Callable[[Call], Chain]:
+    def pool(call: Call) -> Chain:
+        if call.is_plain and len(call.first.example) == 3:
+            return [(pooling, {"keepdims": True})]
+        return [(op, {"axes": [*range(1, len(call.first.example))], "keepdims": True})]
+
+    return pool
+
+
+def _resize(call: Call) -> Chain:
+    kept, shape = call.first.example, call.made.example
+    if len(kept) != len(shape) or kept[:1] != shape[:1]:
+        return None
+    mode = call.attribute("mode", "nearest")
+    return [] if kept == shape else [("Resize", {"size": shape[1:], "mode": mode})]
+
+
+def _depth_to_space(call: Call) -> Chain:
+    return [("PixelShuffle", {"factor": call.attribute("blocksize")})]
+
+
+def _prelu(call: Call) -> Chain:
+    slope = call.constants.get(1)
+    return None if slope is None else [("PReLU", {"shared": slope.single})]
+
+
+def _function(name: str) -> Callable[[Call], Chain]:
+    return lambda _: [("Elementwise", {"function": name})]
+
+
+def _plain(op: str) -> Callable[[Call], Chain]:
+    return lambda _: [(op, {})]
+
+
+def _is_rescaling(call: Call) -> bool:
+    """True if one number is added to or multiplied with one input."""
+    return len(call.values) == 1 and all(constant.single for constant in call.constants.values())
+
+
+def _combined(op: str) -> Callable[[Call], Chain]:
+    """With one number it rescales."""
+    return lambda call: [("Rescaling", {})] if _is_rescaling(call) else [(op, {})]
+
+
+def _multiplied(call: Call) -> Chain:
+    """By one trained number per channel it is a LayerScale."""
+    factors = [constant for constant in call.constants.values() if not constant.single]
+    trained = len(factors) == 1 and factors[0].weights == math.prod(factors[0].shape)
+    if call.is_plain and len(call.values) == 1 and trained and call.shape == call.inputs[0]:
+        wanted = call.shape[:1] if call.channels_last and len(call.shape) == 3 else per_channel(call.shape)
+        if stretches_as(factors[0].shape, wanted):
+            return [("LayerScale", {})]
+    return _combined("Multiply")(call)
+
+
+def _subtracted(function: str) -> Callable[[Call], Chain]:
+    def subtracted(call: Call) -> Chain:
+        if call.is_plain and _is_rescaling(call):
+            return [("Rescaling", {})]
+        return [("Elementwise", {"function": function})]
+
+    return subtracted
+
+
+def _activation(name: str) -> Callable[[Call], Chain]:
+    return lambda _: [("Activation", {"activation": name})]
+
+
+ACTIVATIONS = {
+    "Relu": "relu",
+    "LeakyRelu": "leaky_relu",
+    "Elu": "elu",
+    "Selu": "selu",
+    "Gelu": "gelu",
+    "com.microsoft.Gelu": "gelu",
+    "Swish": "silu",
+    "Mish": "mish",
+    "Softplus": "softplus",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "HardSigmoid": "hard_sigmoid",
+    "HardSwish": "hard_silu",
+}
+# They do the same wherever the channels stand, or have an axis that they work along.
+ANY_LAYOUT = {
+    *ACTIVATIONS,
+    *("Add", "Sum", "Mul", "Sub", "Div", "Clip", "Identity", "Dropout"),
+    *("LayerNormalization", "MatMul", "Softmax", "Concat", "ReduceMean", "ReduceMax"),
+}
+_FUNCTIONS = {
+    **{"Abs": "abs", "Acos": "acos", "Asin": "asin", "Atan": "atan", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh"},
+    **{"Erf": "erf", "Exp": "exp", "Floor": "floor", "Log": "log", "Neg": "negative", "Reciprocal": "reciprocal"},
+    **{"Round": "round", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "IsNaN": "is_nan"},
+    **{"Not": "not", "Pow": "power", "Max": "maximum", "Min": "minimum"},
+    **{"Mod": "remainder", "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal", "Greater": "greater"},
+    **{"GreaterOrEqual": "greater_equal", "And": "and", "Or": "or", "Xor": "xor"},
+}
+OPERATORS: dict[str, Callable[[Call], Chain]] = {
+    **{op: _activation(name) for op, name in ACTIVATIONS.items()},
+    **{op: _function(name) for op, name in _FUNCTIONS.items()},
+    "Sub": _subtracted("subtract"),
+    "Div": _subtracted("divide"),
+    "Clip": _clip,
+    "MatMul": _mat_mul,
+    "Gemm": _gemm,
+    **RECURRENT,
+    "Softmax": _softmax,
+    "LayerNormalization": _layer_norm,
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _rms_norm),
+    "BatchNormalization": _batch_norm,
+    "InstanceNormalization": _instance_norm,
+    "Transpose": _transpose,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
+    "Slice": _slice,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "Concat": _concatenate,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Pad": _pad,
+    "ReduceMean": _reduction("Mean"),
+    "ReduceSum": _reduction("Sum"),
+    "ReduceMax": _reduction("Max"),
+    "ReduceMin": _reduction("Min"),
+    "ReduceProd": _reduction("Product"),
+    "ReduceL2": _reduction("Norm"),
+    "ReduceLogSumExp": _reduction("LogSumExp"),
+    "ArgMax": _arg("ArgMax"),
+    "ArgMin": _arg("ArgMin"),
+    "TopK": _top_k,
+    "CumSum": _cumulative_sum,
+    "Cast": _cast,
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "MaxPool": _pool("Max"),
+    "AveragePool": _pool("Average"),
+    "GlobalAveragePool": _global_pool("Mean", "GlobalAveragePooling2D"),
+    "GlobalMaxPool": _global_pool("Max", "GlobalMaxPooling2D"),
+    "Col2Im": _fold,
+    "Resize": _resize,
+    "DepthToSpace": _depth_to_space,
+    "PRelu": _prelu,
+    "Add": _combined("Add"),
+    "Sum": _combined("Add"),
+    "Mul": _multiplied,
+    "Where": _plain("Where"),
+    **dict.fromkeys(("Identity", "Dropout"), lambda _: []),
+}

@@ -1,0 +1,338 @@
+"""An ONNX model as plain nodes, constants and shapes: what of its protobuf a capture needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError
+from slotool.extras import import_failed
+from slotool.graphs.capture.onnx.control import without_control_flow
+from slotool.graphs.capture.onnx.folding import MAX_VALUES, empty_slices, known_shapes, with_shapes
+from slotool.graphs.capture.onnx.fused import without_fusions
+from slotool.graphs.capture.onnx.quantised import in_floats, is_quantised
+from slotool.graphs.graph_documents import FLOAT32
+from slotool.graphs.operators import DTYPES, Shape
+from slotool.regular_files import read_bytes
+
+if TYPE_CHECKING:
+    import onnx
+
+# Protocol buffers hold no more.
+MAX_MODEL_BYTES = 2**31
+
+InputShape = Sequence[int] | Mapping[str, Sequence[int]]
+
+OWN_DOMAINS = ("", "ai.onnx")
+QUANTISED = ("MatMulNBits",)
+FLOATING = {"FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "DOUBLE": "float64"}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What does not depend on the network's input: its shape, the weights behind it, its values where few and known."""
+
+    shape: Shape
+    weights: int = 0
+    values: tuple[float, ...] | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one number, whatever its rank."""
+        return math.prod(self.shape) == 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call of an operator. An optional input left out is ``""``; operators of other domains carry theirs.
+
+    ``captured`` are values that its inner graphs take from the outer one.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    captured: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A model. ``inputs`` are those that are no weights, ``dtypes`` their types. ``shapes`` of values are with the
+    batch, which is ``batch`` examples; ``empty`` names slices without elements. ``element_type`` is what it computes
+    in, as ``OperatorGraph`` has it. ``idle_weights``: how many weights branches have that are not among the nodes."""
+
+    name: str
+    opset: int
+    inputs: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    constants: dict[str, Constant]
+    shapes: dict[str, Shape]
+    empty: frozenset[str]
+    batch: int
+    element_type: str
+    idle_weights: int = 0
+
+    @property
+    def input(self) -> str:
+        """Its first input."""
+        return self.inputs[0]
+
+
+def read_model(source: str | Path | onnx.ModelProto, input_shape: InputShape = ()) -> Reading:
+    """Read a file or a model that is loaded already; weights that lie in files next to it are not opened.
+
+    ``input_shape``: sizes of one example for free axes, of one input, or by the inputs' names. Raises ``GraphError``
+    for a file that is missing, torn or no ONNX model, for a model without inputs, whose inputs differ in their number
+    of examples, with a free axis besides the first of which no size is said, or with other sizes than those said;
+    ``MissingPackageError`` when the package onnx is not installed.
+    """
+    _require_onnx()
+    import onnx
+
+    is_file = isinstance(source, str | Path)
+    model = _loaded(Path(source)) if isinstance(source, str | Path) else source
+    name = str(source) if is_file else model.graph.name or "the model"
+    light = _without_weights(model)
+    _set_sizes(light.graph, name, input_shape)
+    batch = _fix_batch(light.graph, name)
+    try:
+        if light.functions:
+            light = onnx.inliner.inline_local_functions(light)
+        light, idle_weights = without_control_flow(light, name)
+        element_type = _element_type(light.graph)
+        in_floats(light, MAX_VALUES)
+        without_fusions(light.graph)
+        light = with_shapes(light)
+    except GraphError:
+        raise
+    except Exception as error:
+        # onnx raises several kinds for a model that contradicts itself; none is ours.
+        raise GraphError(f"{name}: onnx cannot infer its shapes ({_words(error)})") from error
+    graph = light.graph
+    return Reading(
+        name=name,
+        opset=max((entry.version for entry in light.opset_import if entry.domain in OWN_DOMAINS), default=1),
+        inputs=tuple(value.name for value in _inputs(graph)),
+        dtypes=tuple(_dtype(value) for value in _inputs(graph)),
+        outputs=tuple(value.name for value in graph.output),
+        nodes=tuple(_node(position, node) for position, node in enumerate(graph.node)),
+        constants=dict(_initialisers(graph, name)),
+        shapes=dict(known_shapes(graph)),
+        empty=frozenset(empty_slices(graph)),
+        batch=batch,
+        element_type=element_type,
+        idle_weights=idle_weights,
+    )
+
+
+def constant_of(node: Node, name: str) -> Constant | None:
+    """What a ``Constant`` node holds, whichever of its attributes holds it; None for what is no tensor of numbers."""
+    value: Any = next(iter(node.attributes.values()), None)
+    if hasattr(value, "data_type"):
+        return _constant(value, name)
+    if isinstance(value, int | float):
+        return Constant((), 0, (value,))
+    if isinstance(value, list) and len(value) <= MAX_VALUES:
+        return Constant((len(value),), 0, tuple(value))
+    return None
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx.inliner  # noqa: F401
+    except ImportError as error:
+        raise import_failed(error, "onnx", "an ONNX model") from error
+
+
+def _loaded(path: Path) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not path.is_file():
+        raise GraphError(f"{path}: no such file")
+    try:
+        model = onnx.load_model_from_string(read_bytes(path, MAX_MODEL_BYTES))
+    except OSError as error:
+        raise GraphError(f"{path}: cannot be read ({error.strerror})") from error
+    except DecodeError as error:
+        raise GraphError(f"{path}: not an ONNX model, or a torn one") from error
+    # Many a foreign file decodes to a message that says nothing.
+    if not model.graph.node or not model.opset_import:
+        raise GraphError(f"{path}: not an ONNX model, or one without operators")
+    return model
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large initialisers have a shape but no values: inference copies its model several times."""
+    import onnx
+
+    light = onnx.ModelProto()
+    light.ir_version = model.ir_version
+    light.opset_import.extend(model.opset_import)
+    light.functions.extend(model.functions)
+    for part in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(light.graph, part).extend(getattr(model.graph, part))
+    light.graph.name = model.graph.name
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= MAX_VALUES:
+            light.graph.initializer.append(tensor)
+        else:
+            light.graph.initializer.add(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    return light
+
+
+def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Old files list weights among the inputs, too."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
+def _fix_batch(graph: onnx.GraphProto, name: str) -> int:
+    """Examples per batch; a free first axis becomes one, so that every shape can be inferred."""
+    inputs = _inputs(graph)
+    if not inputs:
+        raise GraphError(f"{name}: the model has no inputs, so it computes nothing from data")
+    firsts = [_first_axis(value, name) for value in inputs]
+    stated = {axis.dim_value for axis in firsts if axis.dim_value > 0}
+    if len(stated) > 1:
+        sizes = ", ".join(map(str, sorted(stated)))
+        raise GraphError(f"{name}: the first axes of its inputs have {sizes} examples; export it with as many in each")
+    batch = max(stated, default=1)
+    for axis in firsts:
+        axis.dim_value = batch
+    return int(batch)
+
+
+def _set_sizes(graph: onnx.GraphProto, name: str, given: InputShape) -> None:
+    """Give the inputs' axes behind the first their sizes; fixed ones must be of these already."""
+    inputs = {value.name: value for value in _inputs(graph)}
+    if not given:
+        return
+    if not isinstance(given, Mapping):
+        if len(inputs) != 1:
+            raise GraphError(
+                f"{name}: it takes {len(inputs)} inputs ({', '.join(inputs)}): say the shape of each by its name"
+            )
+        given = {next(iter(inputs)): given}
+    for label, sizes in given.items():
+        if label not in inputs:
+            raise GraphError(f"{name}: it takes no input {label!r}, but {', '.join(inputs)}")
+        _require_shape(inputs[label], name)
+        axes = inputs[label].type.tensor_type.shape.dim[1:]
+        fits = len(axes) == len(sizes)
+        if not fits or any(axis.dim_value not in (0, size) for axis, size in zip(axes, sizes, strict=True)):
+            own = ", ".join(str(axis.dim_value or axis.dim_param or "?") for axis in axes)
+            raise GraphError(f"{name}: one example of its input {label!r} is [{own}], not {list(sizes)}")
+        for axis, size in zip(axes, sizes, strict=True):
+            axis.dim_value = size
+
+
+def _first_axis(value: onnx.ValueInfoProto, name: str) -> Any:
+    """The axis of an input that holds the examples."""
+    _require_shape(value, name)
+    first, *rest = value.type.tensor_type.shape.dim or [None]
+    if first is None or not rest:
+        raise GraphError(f"{name}: its input {value.name!r} needs an axis of examples and at least one more")
+    if any(axis.dim_value < 1 for axis in rest):
+        axes = [axis.dim_value if axis.HasField("dim_value") else axis.dim_param or "?" for axis in (first, *rest)]
+        shape = ", ".join(map(str, axes))
+        raise GraphError(
+            f"{name}: its input {value.name!r} has a free axis in its shape [{shape}]; say the sizes of one example by "
+            f"--input-shape, as {','.join('32' for _ in rest)} or '{value.name}=…', or export it with fixed ones"
+        )
+    return first
+
+
+def _require_shape(value: onnx.ValueInfoProto, name: str) -> None:
+    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+        raise GraphError(
+            f"{name}: its input {value.name!r} is no tensor of a stated number of axes; export it with its axes, whose "
+            "sizes may be free"
+        )
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    import onnx
+
+    kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    name = {"float": "float32", "double": "float64"}.get(kind, kind)
+    return name if name in DTYPES else FLOAT32
+
+
+def _element_type(graph: onnx.GraphProto) -> str:
+    """That of the weights of more than one number, or int8 where nodes quantise or compute on whole numbers."""
+    import onnx
+
+    if any(is_quantised(node) or node.op_type.startswith(QUANTISED) for node in graph.node):
+        return "int8"
+    weights = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > 1]
+    weights += [
+        entry.t for node in graph.node if node.op_type == "Constant" for entry in node.attribute if entry.t.dims
+    ]
+    names = {kind: name for name, kind in onnx.TensorProto.DataType.items()}
+    found = {FLOATING.get(names.get(tensor.data_type, "")) for tensor in weights}
+    return "+".join(sorted(name for name in found if name)) or FLOAT32
+
+
+def _initialisers(graph: onnx.GraphProto, name: str) -> Iterator[tuple[str, Constant]]:
+    for tensor in graph.initializer:
+        yield tensor.name, _constant(tensor, name)
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name, Constant(tuple(sparse.dims), math.prod(sparse.values.dims))
+
+
+def _node(position: int, node: onnx.NodeProto) -> Node:
+    import onnx
+
+    own = node.domain in OWN_DOMAINS
+    op = node.op_type if own else f"{node.domain}.{node.op_type}"
+    attributes = {entry.name: _plain(onnx.helper.get_attribute_value(entry)) for entry in node.attribute}
+    inner = [
+        graph for entry in node.attribute for graph in (*entry.graphs, *([entry.g] if entry.HasField("g") else []))
+    ]
+    captured = tuple(sorted({name for graph in inner for name in _outer(graph)}))
+    name = node.name or f"{node.op_type.lower()}_{position}"
+    return Node(name, op, tuple(node.input), tuple(filter(None, node.output)), attributes, captured)
+
+
+def _outer(graph: onnx.GraphProto) -> set[str]:
+    """Values that an inner graph (a branch, the body of a loop) uses and does not make."""
+    used, made = set(), {value.name for value in (*graph.input, *graph.initializer)}
+    for position, node in enumerate(graph.node):
+        used |= {*node.input, *_node(position, node).captured}
+        made |= set(node.output)
+    return (used | {value.name for value in graph.output}) - made
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return list(value) if not isinstance(value, str) and hasattr(value, "__iter__") else value
+
+
+def _constant(tensor: onnx.TensorProto, name: str) -> Constant:
+    """Integers of 32 or 64 bits say how layers work (sizes, axes, indices) and are no weights; all others are."""
+    import onnx
+
+    shape = tuple(tensor.dims)
+    kinds = onnx.TensorProto
+    count = math.prod(shape)
+    weights = 0 if tensor.data_type in (kinds.INT64, kinds.INT32, kinds.BOOL, kinds.STRING) else count
+    if count > MAX_VALUES or tensor.data_type == kinds.STRING or tensor.data_location == kinds.EXTERNAL:
+        return Constant(shape, weights)
+    try:
+        values = onnx.numpy_helper.to_array(tensor).reshape(-1).tolist()
+    except (ValueError, TypeError) as error:
+        raise GraphError(f"{name}: its constant {tensor.name!r} is torn ({_words(error)})") from error
+    return Constant(shape, weights, tuple(values))
+
+
+def _words(error: Exception) -> str:
+    return " ".join((str(error).strip() or type(error).__name__).split())[:200]

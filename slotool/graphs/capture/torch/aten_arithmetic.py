@@ -1,0 +1,205 @@
+"""ATen calls that compute value by value or along axes, as operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from slotool.graphs.capture.torch.aten import ACTIVATIONS
+from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
+
+Names = list[str]
+Translator = Callable[[Call], Names]
+
+# One operand a number or a constant of one value: a rescaling by it.
+_RESCALING = ("add", "sub", "mul", "div", "rsub", "true_divide", "subtract", "multiply")
+_FUNCTIONS = {
+    **{name: name for name in ("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor")},
+    **{name: name for name in ("log", "log1p", "log2", "reciprocal", "round", "rsqrt", "sign", "sin", "sinh", "sqrt")},
+    **{name: name for name in ("square", "tan", "trunc", "remainder", "maximum", "minimum", "atan2", "floor_divide")},
+    **{"neg": "negative", "negative": "negative", "clamp": "clamp", "clip": "clamp", "clamp_min": "clamp"},
+    **{"clamp_max": "clamp", "isfinite": "is_finite", "isnan": "is_nan", "logical_not": "not", "isinf": "is_finite"},
+    **{"bitwise_not": "bitwise_not", "pow": "power", "eq": "equal", "ne": "not_equal", "lt": "less"},
+    **{"le": "less_equal", "gt": "greater", "ge": "greater_equal", "logical_and": "and", "logical_or": "or"},
+    **{"bitwise_and": "and", "bitwise_or": "or", "logical_xor": "xor", "bitwise_xor": "xor", "__and__": "and"},
+    **{"__or__": "or", "fmod": "remainder", "sub": "subtract", "rsub": "subtract", "subtract": "subtract"},
+    **{"div": "divide", "true_divide": "divide", "divide": "divide", "hypot": "power", "nan_to_num": "clamp"},
+    **{"frac": "trunc", "sgn": "sign", "log10": "log", "exp2": "exp", "erfinv": "erf", "sinc": "sin", "logit": "log"},
+    **{"__xor__": "xor", "not_equal": "not_equal", "greater": "greater", "less": "less", "square_": "square"},
+    **{"bitwise_left_shift": "power", "bitwise_right_shift": "power", "__rshift__": "power", "__lshift__": "power"},
+}
+_MORE_ACTIVATIONS = {
+    **{"log_softmax": "log_softmax", "log_sigmoid": "log_sigmoid", "softsign": "softsign", "celu": "celu"},
+    **{"hardshrink": "hard_shrink", "softshrink": "soft_shrink", "threshold": "threshold", "rrelu": "leaky_relu"},
+    **{"glu_gate": "sigmoid"},
+}
+_REDUCTIONS = {
+    **{"mean": "Mean", "sum": "Sum", "nansum": "Sum", "amax": "Max", "max": "Max", "amin": "Min", "min": "Min"},
+    **{"prod": "Product", "norm": "Norm", "linalg_vector_norm": "Norm", "frobenius_norm": "Norm"},
+    **{"logsumexp": "LogSumExp", "any": "Any", "all": "All", "var": "Variance", "argmax": "ArgMax"},
+    **{"argmin": "ArgMin", "std": "Variance", "var_mean": "Variance", "std_mean": "Variance", "median": "Max"},
+    **{"count_nonzero": "Sum"},
+}
+
+
+def activation(call: Call) -> Names:
+    name = {**ACTIVATIONS, **_MORE_ACTIVATIONS}[call.name]
+    return [call.emit.activation(call.source(call.data()), name)]
+
+
+def elementwise(call: Call) -> Names:
+    """Of one tensor, of one and a number, or of several."""
+    tensors = [value for value in call.arguments.values() if isinstance(value, Value)]
+    tensors = [value for value in tensors if value.is_data or math.prod(value.whole) != 1]
+    names = [call.stretched(value) for value in tensors]
+    if len(names) == 1 and call.name in _RESCALING:
+        if tensors[0].dtype != call.out.dtype:
+            # Whole numbers by a float are floats.
+            names = [call.emit.add("Cast", names, dtype=call.out.dtype)]
+        return [_to_size(call, call.emit.add("Rescaling", names))]
+    if call.name in ("add", "mul", "multiply"):
+        return [_to_size(call, call.emit.add("Add" if call.name == "add" else "Multiply", names))]
+    return [_to_size(call, call.emit.add("Elementwise", names, function=_FUNCTIONS[call.name]))]
+
+
+def _to_size(call: Call, name: str) -> str:
+    """Of operands with axes of size one before the others these are there again."""
+    return (
+        call.emit.reshape(name, call.out.shape)
+        if math.prod(call.out.shape) == math.prod(call.emit.shape(name))
+        else name
+    )
+
+
+def composed(*functions: str) -> Translator:
+    """Several passes over the values: of ``addcmul`` a product and a sum."""
+
+    def compose(call: Call) -> Names:
+        tensors = [value for value in call.arguments.values() if isinstance(value, Value)]
+        names = [call.stretched(value) for value in tensors]
+        last = names[0]
+        for function, other in zip(functions, [*names[1:], *names[-1:]], strict=False):
+            inputs = [last, other] if len(names) > 1 else [last]
+            last = (
+                call.emit.add(function, inputs)
+                if function in ("Add", "Multiply")
+                else call.emit.add("Elementwise", inputs, function=function)
+            )
+        return [last]
+
+    return compose
+
+
+def where(call: Call) -> Names:
+    tensors = [call["condition"], call["mask"], call["self"], call["other"], call["value"]]
+    values = [value for value in tensors if isinstance(value, Value)]
+    values = [value for value in values if value.is_data or math.prod(value.whole) != 1]
+    return [_to_size(call, call.emit.add("Where", [call.stretched(value) for value in values]))]
+
+
+def softmax(call: Call) -> Names:
+    value = call.data()
+    source, axis = call.source(value), value.at(call["dim"])
+    name = call.emit.add("Softmax", source, axis=axis)
+    if "log" in call.name:
+        name = call.emit.add("Elementwise", name, function="log")
+    return [call.emit.add("Cast", name, dtype=call.out.dtype) if value.dtype != call.out.dtype else name]
+
+
+def reduction(call: Call) -> Names:
+    value = call.data()
+    dims = call["dim"] if call["dim"] is not None else call["axis"]
+    axes = [dims] if isinstance(dims, int) else list(dims or range(len(value.whole)))
+    keepdims = bool(call["keepdim"])
+    op = _REDUCTIONS[call.name]
+    source = call.source(value)
+    name = call.emit.add(op, source, axes=[value.at(axis) for axis in axes], keepdims=keepdims)
+    others = [name] * (len(call.outs) - 1)
+    if call.name.startswith("std"):
+        name = call.emit.add("Elementwise", name, function="sqrt")
+    return [name, *others]
+
+
+def maximum(call: Call) -> Names:
+    """Of two tensors, or along an axis with the places."""
+    return (
+        elementwise_as("maximum" if call.name == "max" else "minimum")(call)
+        if isinstance(call["other"], Value)
+        else reduction(call)
+    )
+
+
+def elementwise_as(function: str) -> Translator:
+    def translate(call: Call) -> Names:
+        tensors = [value for value in call.arguments.values() if isinstance(value, Value)]
+        return [call.emit.add("Elementwise", [call.stretched(value) for value in tensors], function=function)]
+
+    return translate
+
+
+def along(op: str) -> Translator:
+    def translate(call: Call) -> Names:
+        value = call.data()
+        return [call.emit.add(op, call.source(value), axis=value.at(call["dim"]))]
+
+    return translate
+
+
+def ordered(call: Call) -> Names:
+    """Values, and where they were."""
+    value = call.data()
+    axis = value.at(-1 if call["dim"] is None else call["dim"])
+    given: dict[str, Any] = {"axis": axis}
+    if call.name == "topk":
+        given["k"] = call["k"]
+    op, source = "TopK" if call.name == "topk" else "Sort", call.source(value)
+    if call.name == "argsort":
+        return [call.emit.add(op, source, **given, indices=True)]
+    return [call.emit.add(op, source, **given), call.emit.add(op, source, **given, indices=True)]
+
+
+def glu(call: Call) -> Names:
+    """One half by the sigmoid of the other."""
+    value = call.data()
+    axis = value.at(-1 if call["dim"] is None else call["dim"])
+    source, half = call.source(value), value.shape[axis] // 2
+    first = call.emit.add("Slice", source, axis=axis, size=half)
+    gate = call.emit.activation(call.emit.add("Slice", source, axis=axis, start=half, size=half), "sigmoid")
+    return [call.emit.add("Multiply", [first, gate])]
+
+
+def prelu(call: Call) -> Names:
+    value, weight = call.data(), call.value("weight")
+    return [call.emit.add("PReLU", call.source(value), shared=math.prod(weight.whole) == 1)]
+
+
+def hardtanh(call: Call) -> Names:
+    source = call.source(call.data())
+    if (call["min_val"], call["max_val"]) == (0, 6):
+        return [call.emit.activation(source, "relu6")]
+    return [call.emit.add("Elementwise", source, function="clamp")]
+
+
+def like_input(call: Call) -> Names:
+    """Filled with a number in the shape of the input: nothing of it is read."""
+    raise Untranslatable("a constant")
+
+
+ARITHMETIC: dict[str, Translator] = {
+    **dict.fromkeys((*ACTIVATIONS, *_MORE_ACTIVATIONS), activation),
+    **dict.fromkeys((*_FUNCTIONS, "add", "mul", "multiply"), elementwise),
+    **dict.fromkeys(("where", "masked_fill"), where),
+    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax", "special_log_softmax"), softmax),
+    **dict.fromkeys(_REDUCTIONS, reduction),
+    **dict.fromkeys(("max", "min"), maximum),
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), along("CumulativeSum")),
+    **dict.fromkeys(("topk", "sort", "argsort", "kthvalue"), ordered),
+    "glu": glu,
+    "prelu": prelu,
+    "_prelu_kernel": prelu,
+    "hardtanh": hardtanh,
+    "addcmul": composed("Multiply", "Add"),
+    "addcdiv": composed("divide", "Add"),
+    "lerp": composed("subtract", "Multiply"),
+}

@@ -1,0 +1,377 @@
+"""ATen calls with weights, products and windows, as operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from slotool.graphs.capture.torch.aten_recurrent import RECURRENT
+from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
+from slotool.graphs.operators.forms import MAX_WINDOW_AXES
+
+Names = list[str]
+Translator = Callable[[Call], Names]
+
+
+def linear(call: Call) -> Names:
+    weight = call.value("weight")
+    if weight.is_data or weight.is_computed:
+        if call["bias"] is not None:
+            raise Untranslatable("a bias beside a matrix that is no weight")
+        rank = len(weight.shape)
+        transposed = call.emit.transpose(call.source(weight), [*range(rank - 2), rank - 1, rank - 2])
+        return [call.emit.add("MatMul", [call.source(call.data("input")), transposed])]
+    return [_dense(call, call.data("input"), weight.whole[0], call["bias"] is not None)]
+
+
+def _dense(call: Call, value: Value, units: int, bias: bool) -> str:
+    # Features must be no part of the batch.
+    value.at(-1)
+    return call.emit.add("Dense", call.source(value), units=units, bias=bias)
+
+
+def product(first: str, second: str, shift: str = "") -> Translator:
+    """A product of matrices, with what is added to it: of activations with weights, or with activations."""
+
+    def translate(call: Call) -> Names:
+        left, right = call.value(first), call.value(second)
+        added = call[shift] if shift else None
+        is_layer = left.is_data and not right.is_data and not right.is_computed
+        if is_layer and len(right.whole) == 2 and len(left.whole) >= 2:
+            is_bias = isinstance(added, Value) and not added.is_data and math.prod(added.whole) == right.whole[1]
+            name = _dense(call, left, right.whole[1], is_bias)
+            added = None if is_bias else added
+        else:
+            name = _product(call, left, right)
+        if isinstance(added, Value) and call["beta"] != 0:
+            name = call.emit.add("Add", [call.stretched(added), name])
+        return [name]
+
+    return translate
+
+
+def _product(call: Call, left: Value, right: Value) -> str:
+    if min(len(left.whole), len(right.whole)) < 2:
+        return _with_vectors(call, left, right)
+    rows_of_batch = left.is_data and left.found is not None and left.found[0] == len(left.whole) - 2
+    if rows_of_batch and left.folded_axis is None and not right.is_data and right.found is None:
+        return call.emit.add("MatMul", [call.source(left), call.source(right)])
+    if rows_of_batch and not right.is_data and right.found is None:
+        # One row of each example.
+        row = call.emit.reshape(call.source(left), [*left.shape[:-1], 1, left.shape[-1]])
+        return call.emit.reshape(call.emit.add("MatMul", [row, call.source(right)]), call.out.shape)
+    for value in (left, right):
+        if value.found is not None and value.found[0] >= len(value.whole) - 2 and value.is_data:
+            raise Untranslatable("multiplies along the batch")
+    names = []
+    for value in (left, right):
+        name = call.stretched(value) if call.out.found is not None else call.source(value)
+        shape = call.emit.shape(name)
+        names.append(call.emit.reshape(name, [1] * (2 - len(shape)) + list(shape)) if len(shape) < 2 else name)
+    return call.emit.add("MatMul", names)
+
+
+def _with_vectors(call: Call, left: Value, right: Value) -> str:
+    """A matrix by a vector is a product of matrices, of which one has an axis of one."""
+    if not left.is_data or len(right.whole) != 1 or right.is_data:
+        raise Untranslatable("a product of vectors")
+    left.at(-1)
+    name = call.emit.add("Dense", call.source(left), units=1, bias=False)
+    return call.emit.reshape(name, call.out.shape)
+
+
+def attention(call: Call) -> Names:
+    values = [call.value(name) for name in ("query", "key", "value")]
+    mask = call["attn_mask"]
+    names = [call.source(value) for value in values]
+    if isinstance(mask, Value):
+        names.append(_mask(call, mask, values[0], values[1]))
+    name = call.emit.add("ScaledDotProductAttention", names, causal=bool(call["is_causal"]))
+    return [name] + [name] * (len(call.outs) - 1)
+
+
+def _mask(call: Call, mask: Value, query: Value, key: Value) -> str:
+    """The mask, of a shape that stretches to the scores."""
+    scores = Value(None, (*query.whole[:-1], key.whole[-2]), query.batch, True)
+    return call.stretched(mask, scores)
+
+
+def embedding(call: Call) -> Names:
+    weight, indices = call.value("weight"), call.value("indices")
+    if weight.is_data or not indices.is_data:
+        raise Untranslatable("a table that depends on the input")
+    vocabulary, units = weight.whole
+    return [call.emit.add("Embedding", call.source(indices), vocabulary=vocabulary, units=units)]
+
+
+def embedding_bag(call: Call) -> Names:
+    """Rows of a table, as many of each example, and what their bag makes of them."""
+    weight, indices = call.value("weight"), call.data("indices")
+    if weight.is_data or indices.found is None or len(indices.whole) != 1 or call.out.found is None:
+        raise Untranslatable("a table that depends on the input")
+    if call.value("offsets").is_data or call["per_sample_weights"] is not None or call.out.folded_axis != 0:
+        raise Untranslatable("bags of sizes that depend on the input")
+    vocabulary, units = weight.whole
+    source = call.emit.reshape(call.source(indices), [math.prod(indices.shape)])
+    rows = call.emit.add("Embedding", source, vocabulary=vocabulary, units=units)
+    op = {0: "Sum", 1: "Mean", 2: "Max"}[call["mode"] or 0]
+    return [call.emit.add(op, rows, axes=(0,))] + [""] * (len(call.outs) - 1)
+
+
+def convolution(axes: int, transposed: bool = False) -> Translator:
+    def translate(call: Call) -> Names:
+        value, weight = call.data("input"), call.value("weight")
+        if weight.is_data or len(value.whole) != axes + 2 or value.found is None or value.found[0] != 0:
+            raise Untranslatable("weights that depend on the input")
+        if value.folded_axis is None:
+            return [_convolution_of_windows(call, value, weight, axes, transposed)]
+        groups = call["groups"] or 1
+        padding = call["padding"]
+        attributes: dict[str, Any] = {
+            "kernel": list(weight.whole[2:]),
+            "stride": sized(call["stride"], axes, 1),
+            "padding": padding if isinstance(padding, str) else sized(padding, axes, 0),
+            "dilation": sized(call["dilation"], axes, 1),
+            "bias": call["bias"] is not None,
+        }
+        source = call.source(value)
+        if transposed:
+            filters = weight.whole[1] * groups
+            extra = sized(call["output_padding"], axes, 0)
+            op = f"Conv{axes}DTranspose"
+            return [call.emit.add(op, source, **attributes, filters=filters, groups=groups, output_padding=extra)]
+        filters = weight.whole[0]
+        if axes == 2 and 1 < groups == value.whole[1]:
+            return [call.emit.add("DepthwiseConv2D", source, **attributes, multiplier=filters // groups)]
+        return [call.emit.add(f"Conv{axes}D", source, **attributes, filters=filters, groups=groups)]
+
+    return translate
+
+
+def _convolution_of_windows(call: Call, value: Value, weight: Value, axes: int, transposed: bool) -> str:
+    """Of windows that are folded with the batch: a convolution of one axis more, along which its kernel has one."""
+    if transposed or isinstance(call["padding"], str):
+        raise Untranslatable("windows of such a convolution")
+    if axes == MAX_WINDOW_AXES:
+        return _convolution_of_rows(call, value, weight, axes)
+    groups, filters = call["groups"] or 1, weight.whole[0]
+    attributes: dict[str, Any] = {
+        "kernel": [1, *weight.whole[2:]],
+        "stride": [1, *sized(call["stride"], axes, 1)],
+        "padding": [0, *sized(call["padding"], axes, 0)],
+        "dilation": [1, *sized(call["dilation"], axes, 1)],
+        "bias": call["bias"] is not None,
+    }
+    order = [1, 0, *range(2, axes + 2)]
+    source = call.emit.transpose(call.source(value), order)
+    if axes == 1 and 1 < groups == value.whole[1]:
+        name = call.emit.add("DepthwiseConv2D", source, **attributes, multiplier=filters // groups)
+    else:
+        name = call.emit.add(f"Conv{axes + 1}D", source, **attributes, filters=filters, groups=groups)
+    return call.emit.transpose(name, order)
+
+
+def _convolution_of_rows(call: Call, value: Value, weight: Value, axes: int) -> str:
+    """Of windows where there is no axis more for them: one after the other along the first axis, of which the padding
+    keeps the size. Raises ``GraphError`` for others, whose shapes then differ."""
+    windows, channels, first, *rest = value.shape
+    attributes: dict[str, Any] = {
+        "kernel": list(weight.whole[2:]),
+        "stride": sized(call["stride"], axes, 1),
+        "padding": sized(call["padding"], axes, 0),
+        "dilation": sized(call["dilation"], axes, 1),
+        "bias": call["bias"] is not None,
+    }
+    source = call.emit.transpose(call.source(value), [1, 0, *range(2, axes + 2)])
+    source = call.emit.reshape(source, [channels, windows * first, *rest])
+    filters, groups = weight.whole[0], call["groups"] or 1
+    name = call.emit.add(f"Conv{axes}D", source, **attributes, filters=filters, groups=groups)
+    _, _, first, *rest = call.out.shape
+    return call.emit.transpose(call.emit.reshape(name, [filters, windows, first, *rest]), [1, 0, *range(2, axes + 2)])
+
+
+def any_convolution(call: Call) -> Names:
+    """The call beneath all convolutions."""
+    return convolution(len(call.value("weight").whole) - 2, bool(call["transposed"]))(call)
+
+
+def sized(value: Any, axes: int, default: int) -> list[int]:
+    """A number for each axis of a window."""
+    sizes = [value] if isinstance(value, int) else list(value or [default])
+    return sizes * axes if len(sizes) == 1 else sizes
+
+
+def batch_norm(call: Call) -> Names:
+    value = call.data("input")
+    given = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
+    name = call.emit.add("BatchNormalization", call.source(value), **given, axis=value.at(1))
+    return [name] + [name] * (len(call.outs) - 1)
+
+
+def layer_norm(call: Call) -> Names:
+    value = call.data("input")
+    axes = [value.at(-1 - i) for i in range(len(call["normalized_shape"]))]
+    given = {"scale": call["weight"] is not None}
+    if "rms" not in call.name:
+        name = call.emit.add(
+            "LayerNormalization", call.source(value), **given, center=call["bias"] is not None, axes=axes
+        )
+    else:
+        name = call.emit.add("RMSNormalization", call.source(value), **given, axes=axes)
+    return [name] + [name] * (len(call.outs) - 1)
+
+
+def group_norm(call: Call) -> Names:
+    value = call.data("input")
+    groups = call["num_groups"] or call["group"] or value.whole[1]
+    given = {"scale": call["weight"] is not None, "center": call["bias"] is not None}
+    if value.found is not None and value.found[0] == 0 and value.folded_axis is None and not any(given.values()):
+        # Without weights, windows that are folded with the batch are as good as channels.
+        windows, channels, *rest = value.shape
+        source = call.emit.reshape(call.source(value), [windows * channels, *rest])
+        name = call.emit.add("GroupNormalization", source, groups=windows * groups, **given)
+        name = call.emit.reshape(name, value.shape)
+    elif value.folded_axis == 0:
+        name = call.emit.add("GroupNormalization", call.source(value), groups=groups, **given)
+    else:
+        raise Untranslatable("channels that are not second")
+    return [name] + [name] * (len(call.outs) - 1)
+
+
+def pooling(op: str, axes: int) -> Translator:
+    def translate(call: Call) -> Names:
+        value = call.data()
+        if value.found is None or value.found[0] != 0 or len(value.whole) != axes + 2:
+            raise Untranslatable("pools along the batch")
+        source = call.source(value)
+        if value.folded_axis is None:
+            # Windows that are folded with the batch are as good as channels.
+            source = call.emit.reshape(source, [value.shape[0] * value.shape[1], *value.shape[2:]])
+        kernel = sized(call["kernel_size"], axes, 1)
+        attributes: dict[str, Any] = {
+            "kernel": kernel,
+            "stride": sized(call["stride"], axes, 1) if call["stride"] else kernel,
+            "padding": sized(call["padding"], axes, 0),
+            "ceil": bool(call["ceil_mode"]),
+        }
+        if op == "AveragePooling":
+            attributes["count_padding"] = call["count_include_pad"] is not False
+        else:
+            attributes["dilation"] = sized(call["dilation"], axes, 1)
+        name = call.emit.reshape(call.emit.add(f"{op}{axes}D", source, **attributes), call.out.shape)
+        return [name] + [name] * (len(call.outs) - 1)
+
+    return translate
+
+
+def adaptive_pooling(function: str) -> Translator:
+    """To one place it is a mean or a maximum, to as many as there are nothing."""
+
+    def translate(call: Call) -> Names:
+        value = call.data()
+        size = value.shape and call.out.shape[len(call.out.shape) - (int(call.name[-2])) :]
+        places = len(size)
+        source = call.source(value)
+        if tuple(size) == value.shape[-places:]:
+            return [source] * len(call.outs)
+        if set(size) == {1}:
+            axes = range(len(value.shape) - places, len(value.shape))
+            name = call.emit.add("Mean" if function == "mean" else "Max", source, axes=list(axes), keepdims=True)
+        else:
+            name = call.emit.add("AdaptivePooling", source, size=list(size), function=function)
+        return [name] * len(call.outs)
+
+    return translate
+
+
+def resize(mode: str, axes: int) -> Translator:
+    def translate(call: Call) -> Names:
+        value, size = call.data(), call.out.shape[-axes:]
+        if value.found is None or value.found[0] != 0:
+            raise Untranslatable("resizes along the batch")
+        source = call.source(value)
+        if tuple(size) == value.shape[-axes:]:
+            return [source]
+        # Windows that are folded with the batch are as good as channels.
+        source = call.emit.reshape(source, [math.prod(value.shape[:-axes]), *value.shape[-axes:]])
+        return [call.emit.reshape(call.emit.add("Resize", source, size=size, mode=mode), call.out.shape)]
+
+    return translate
+
+
+def grid_sample(call: Call) -> Names:
+    mode = {0: "linear", 1: "nearest", 2: "cubic"}[call["interpolation_mode"] or 0]
+    value, grid = call.data("input"), call.value("grid")
+    if value.folded_axis is not None or value.found is None or grid.found != value.found:
+        return [call.emit.add("GridSample", [call.source(value), call.source(grid)], mode=mode)]
+    # Windows that are folded with the batch, below one another.
+    windows, channels, height, *rest = value.shape
+    turned = call.emit.transpose(call.source(value), [1, 0, *range(2, len(value.shape))])
+    image = call.emit.reshape(turned, [channels, windows * height, *rest])
+    places = call.emit.reshape(call.source(grid), [windows * grid.shape[1], *grid.shape[2:]])
+    name = call.emit.add("GridSample", [image, places], mode=mode)
+    name = call.emit.reshape(name, [channels, windows, *grid.shape[1:-1]])
+    return [call.emit.transpose(name, [1, 0, *range(2, len(value.shape))])]
+
+
+def unfold(call: Call) -> Names:
+    return [call.emit.add("Unfold", call.source(call.data()), **_columns(call))]
+
+
+def fold(call: Call) -> Names:
+    return [call.emit.add("Fold", call.source(call.data()), size=list(call["output_size"]), **_columns(call))]
+
+
+def _columns(call: Call) -> dict[str, Any]:
+    return {
+        "kernel": sized(call["kernel_size"], 2, 1),
+        "stride": sized(call["stride"], 2, 1),
+        "padding": sized(call["padding"], 2, 0),
+        "dilation": sized(call["dilation"], 2, 1),
+    }
+
+
+def response_norm(call: Call) -> Names:
+    return [call.emit.add("LocalResponseNormalization", call.source(call.data("input")), size=call["size"])]
+
+
+LAYERS: dict[str, Translator] = {
+    "linear": linear,
+    "matmul": product("self", "other"),
+    "mm": product("self", "mat2"),
+    "bmm": product("self", "mat2"),
+    "mv": product("self", "vec"),
+    "addmm": product("mat1", "mat2", "self"),
+    "addmv": product("mat", "vec", "self"),
+    "baddbmm": product("batch1", "batch2", "self"),
+    "scaled_dot_product_attention": attention,
+    "_scaled_dot_product_flash_attention_for_cpu": attention,
+    "_scaled_dot_product_attention_math": attention,
+    "embedding": embedding,
+    **dict.fromkeys(("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), embedding_bag),
+    "convolution": any_convolution,
+    "_convolution": any_convolution,
+    **{f"conv{n}d": convolution(n) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": convolution(n, transposed=True) for n in (1, 2, 3)},
+    **dict.fromkeys(("batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"), batch_norm),
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"), layer_norm),
+    **dict.fromkeys(("group_norm", "native_group_norm", "instance_norm"), group_norm),
+    **{f"max_pool{n}d{with_}": pooling("MaxPooling", n) for n in (1, 2, 3) for with_ in ("", "_with_indices")},
+    **{f"avg_pool{n}d": pooling("AveragePooling", n) for n in (1, 2, 3)},
+    **{f"adaptive_avg_pool{n}d": adaptive_pooling("mean") for n in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{n}d": adaptive_pooling("mean") for n in (2, 3)},
+    **{f"adaptive_max_pool{n}d": adaptive_pooling("max") for n in (1, 2, 3)},
+    **{f"upsample_{mode}": resize(kind, n) for mode, kind, n in (
+        ("nearest1d", "nearest", 1), ("nearest2d", "nearest", 2), ("nearest3d", "nearest", 3),
+        ("linear1d", "linear", 1), ("bilinear2d", "linear", 2), ("trilinear3d", "linear", 3),
+        ("bicubic2d", "cubic", 2), ("nearest_exact2d", "nearest", 2),
+    )},
+    **{f"_upsample_{mode}": resize(kind, 2) for mode, kind in (
+        ("bilinear2d_aa", "linear"), ("bicubic2d_aa", "cubic"), ("nearest_exact2d", "nearest"),
+    )},
+    **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), grid_sample),
+    "im2col": unfold,
+    "col2im": fold,
+    **RECURRENT,
+}  # fmt: skip

@@ -1,0 +1,304 @@
+"""PyTorch modules as operator graphs: by torch.export, and piece by piece along a torch.fx trace where that fails."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
+from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.graph import OperatorGraph
+from slotool.llvm import without_late_triton
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.export import ExportedProgram
+
+    from slotool.graphs.capture.torch.forms import Forms
+    from slotool.graphs.capture.torch.inputs import TensorsOnly, TorchInput
+
+# Examples that a module is really run on: two, so that what squeezes axes of size one leaves the batch alone.
+BATCH = 2
+# In what torch says of an embedding that is given floating-point numbers.
+WANTS_WHOLE_NUMBERS = "scalar types: Long, Int"
+# Of so many inputs at most each way to type them is tried.
+MAX_UNDECIDED = 6
+# Names of inputs that are mostly whole numbers.
+WHOLE_NUMBERS = re.compile(r"ids?\b|_ids?_|token|index|indices|label|position|mask|categor|class", re.IGNORECASE)
+# In what torch and Python say of a tensor that is taken for a dictionary.
+_BY_NAME = re.compile(r"data type 'str'|indices must be .*not str|has no attribute '(keys|items|get)'")
+_OF_TYPES = re.compile(r"dtype|scalar type|torch\.(Float|Long|Int|float|int)|indices|same type", re.IGNORECASE)
+
+
+@without_late_triton()
+def capture_torch(
+    module: nn.Module,
+    input_shape: Sequence[int] | Mapping[str, Sequence[int]],
+    input_dtype: str | Mapping[str, str] | None = None,
+) -> OperatorGraph:
+    """The graph of a module in inference mode, ``input_shape`` without the batch.
+
+    A module of several inputs takes a mapping: shapes by the names of its forward's parameters, in the order in which
+    the graph is to have them. ``input_dtype`` is one of ``INPUT_DTYPES``, or a mapping of these; None: that of the
+    module's weights, or int64 where it can only run on whole numbers, as one that begins with an embedding.
+
+    Weights are parameters and running statistics. Those that several operators have in common are counted once, see
+    ``OperatorGraph.shared_weights``. Operators that slotool does not know, and those in which the batch cannot be
+    followed, are kept as ``torch.<name>`` with the shape and the weights they have and the FLOPs of their matrix
+    products: see ``OperatorGraph.unknown``. ``counted_flops`` is what torch's own counter says of the module, where it
+    can run on shapes alone. A compiled module is captured as what was compiled, and marked. The module is left as it
+    was. Raises ``GraphError`` when the module cannot run on such inputs or its forward cannot be traced.
+    """
+    from slotool.graphs.capture.torch.flops import module_flops, without_fast_paths
+    from slotool.graphs.capture.torch.forms import INT8, Forms, uncompiled
+    from slotool.graphs.capture.torch.inputs import TensorsOnly, inputs_of, zeros
+
+    inputs: Sequence[TorchInput] = inputs_of(input_shape, input_dtype)
+    module, compiled = uncompiled(module)
+    _require_inputs(module, [each.name for each in inputs])
+    _require_weights(module)
+    forms = Forms(module)
+    drafts = Drafts("torch")
+    with inference(module), quiet(), without_fast_paths():
+        inputs, dtype = _typed(module, inputs)
+        batch = batch_size([*(each.shape for each in inputs), *_weight_shapes(module)])
+        examples = zeros(inputs, dtype, batch, _device(module))
+        pairs = [_input_layer(drafts, each, example) for each, example in zip(inputs, examples, strict=True)]
+        sources, values = [source for source, _ in pairs], [value for _, value in pairs]
+        wrapped = TensorsOnly(module, [each.name for each in inputs])
+        outputs, examples = _added(drafts, wrapped, examples, values, forms)
+        count = module_flops(wrapped, examples)
+    if all(drafts.source(name) in values for name in outputs):
+        raise GraphError(f"{type(module).__name__} computes nothing from its input")
+    graph = drafts.graph(outputs, "torch", sources)
+    if forms.element_type == INT8:
+        # The counter does not see the products of quantised layers.
+        count = None
+    return replace(
+        graph,
+        element_type=forms.element_type,
+        compiled=compiled,
+        counted_flops=None if count is None else count.per_example,
+        uncosted=tuple(sorted(forms.uncosted)),
+        examples_interact=forms.batch_lost or (count is not None and count.examples_interact),
+        shared_weights=min(forms.shared_weights, graph.weights),
+    )
+
+
+def _input_layer(drafts: Drafts, given: TorchInput, example: torch.Tensor) -> tuple[str, str]:
+    """An input as a layer, and its values; its type is said where it is no float."""
+    kind = {} if example.is_floating_point() else {"dtype": str(example.dtype).removeprefix("torch.")}
+    return drafts.add_input(given.label, given.shape, **kind)
+
+
+def _added(
+    drafts: Drafts, wrapped: TensorsOnly, examples: list[torch.Tensor], sources: list[str], forms: Forms
+) -> tuple[list[str], list[torch.Tensor]]:
+    """Append the operators of a module; the names of its outputs, and the examples it was traced on."""
+    from slotool.graphs.capture.torch.fx_pieces import add_pieces
+    from slotool.graphs.capture.torch.program import add_program, require_products_of_one_kind
+
+    try:
+        program, examples = export_clearly(wrapped, examples)
+    except GraphError:
+        # Sizes that values decide.
+        raise
+    except Exception as error:
+        # Export reports what it cannot trace through dozens of classes; whatever it was, fx may manage.
+        if len(sources) > 1 or drafts.layers[sources[0]].name != "input":
+            raise _not_exported(wrapped.module, examples, error) from error
+        return add_pieces(drafts, wrapped.module, examples[0], sources[0], error, forms), examples
+    require_products_of_one_kind(program, type(wrapped.module).__name__)
+    return add_program(drafts, program, sources, len(examples[0]), forms), examples
+
+
+def _not_exported(module: nn.Module, examples: list[torch.Tensor], error: Exception) -> GraphError:
+    from slotool.graphs.capture.torch.fx_pieces import depends_on_values
+    from slotool.graphs.capture.torch.walk import BY_VALUES
+
+    shapes = " and ".join(str(list(example.shape[1:])) for example in examples)
+    said = BY_VALUES if depends_on_values(error) else " ".join(str(error).split("\n")[0].split())[:200]
+    hint = ""
+    if _BY_NAME.search(str(error)):
+        hint = "; an input that is a dictionary cannot be given: wrap it in a module whose forward takes its tensors"
+    if _OF_TYPES.search(str(error)):
+        hint = "; say the element type of each input by its name, as --input-dtype 'ids=int64;x=float32'"
+    sentence = f"{type(module).__name__} cannot be traced on inputs of {shapes}: {said or type(error).__name__}"
+    return GraphError(sentence + hint)
+
+
+def _require_inputs(module: nn.Module, names: Sequence[str]) -> None:
+    """Raises ``GraphError`` for inputs that the module's forward does not take, or does not go without."""
+    from inspect import Parameter, signature
+
+    try:
+        parameters = signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return  # Compiled code may have no signature; running it says what it takes.
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [each.name for each in parameters if each.kind in by_position and each.default is Parameter.empty]
+    if names == [""] and len(needed) > 1:
+        raise GraphError(
+            f"{type(module).__name__} takes {len(needed)} inputs ({', '.join(needed)}): say the shape of each by its "
+            f"name, as {needed[0]}=…;{needed[1]}=…"
+        )
+    takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
+    strange = [name for name in names if name and name not in {each.name for each in parameters}]
+    if strange and not takes_any:
+        known = ", ".join(each.name for each in parameters)
+        raise GraphError(f"{type(module).__name__} takes no input {strange[0]!r}; its forward has {known}")
+    lacking = [name for name in needed if name not in names] if names != [""] else []
+    if lacking:
+        raise GraphError(f"{type(module).__name__} needs the input {lacking[0]!r}, of which no shape is said")
+
+
+def _require_weights(module: nn.Module) -> None:
+    from torch.nn.parameter import is_lazy
+
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise GraphError(
+                f"{type(module).__name__} has no weights yet: {name!r} is of a lazy layer, which takes its size from "
+                "the first batch; let the factory call the module once on an example"
+            )
+
+
+def export_clearly(module: nn.Module, examples: list[torch.Tensor]) -> tuple[ExportedProgram, list[torch.Tensor]]:
+    """The module's program, and the examples it was exported on: with a batch that is found once in every tensor, where
+    a few traces find one. Raises whatever torch.export raises."""
+    from slotool.graphs.capture.torch.program import export, lazy_zeros
+
+    program = export(module, examples)
+    sizes = [*(tuple(example.shape[1:]) for example in examples), *_weight_shapes(module)]
+    for _ in range(MAX_TRACES - 1):
+        shapes, batch = _shapes_of(program), len(examples[0])
+        if not is_ambiguous(shapes, batch):
+            break
+        sizes += sizes_beside(shapes, batch)
+        other = batch_size(sizes)
+        another = [lazy_zeros((other, *each.shape[1:]), each.dtype, each.device) for each in examples]
+        try:
+            program, examples = export(module, another), another
+        except Exception:
+            # A module may refuse a batch; what is there is better than nothing.
+            break
+    return program, examples
+
+
+def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
+    from slotool.graphs.capture.torch.walk import shape_of
+
+    return [shape for node in program.graph.nodes if (shape := shape_of(node))]
+
+
+def _typed(module: nn.Module, inputs: Sequence[TorchInput]) -> tuple[Sequence[TorchInput], torch.dtype]:
+    """Return the inputs, and the type of those that state none: the weights' own.
+
+    Where the module does not run on that, inputs become whole numbers, as few as it takes beside those whose names say
+    so. Raises ``GraphError`` for indices beyond a table, which no trace finds.
+    """
+    import torch
+
+    tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
+    like = next(tensors, torch.zeros(())).dtype
+    undecided = [each for each in inputs if each.dtype is None]
+    embeds = any(isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) for part in module.modules())
+    if not embeds and not (undecided and len(inputs) > 1):
+        return inputs, like
+    failures: list[tuple[Sequence[TorchInput], Exception]] = []
+    for typed in (inputs, *_typings(inputs, undecided)):
+        failure = _failure(module, typed, like)
+        if failure is None:
+            return typed, like
+        failures.append((typed, failure))
+    # A reason other than a type is what no typing mends.
+    typed, failure = next((each for each in failures if not _OF_TYPES.search(str(each[1]))), failures[0])
+    if isinstance(failure, IndexError):
+        shapes = " and ".join(str(list(each.shape)) for each in inputs)
+        raise GraphError(f"{type(module).__name__} cannot run on inputs of {shapes}: {failure}") from failure
+    return typed, like
+
+
+def _typings(inputs: Sequence[TorchInput], undecided: Sequence[TorchInput]) -> Iterator[Sequence[TorchInput]]:
+    """Yield the inputs with some of the undecided as whole numbers: the likeliest by their names first, then few."""
+    guess = frozenset(each for each in undecided if WHOLE_NUMBERS.search(each.name))
+    counts = range(1, len(undecided) + 1) if len(undecided) <= MAX_UNDECIDED else ()
+    choices = [frozenset(some) for n in counts for some in combinations(undecided, n)] or [guess, frozenset(undecided)]
+    for whole in sorted(choices, key=lambda some: len(some ^ guess)):
+        yield [replace(each, dtype="int64") if each in whole else each for each in inputs]
+
+
+def _failure(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype) -> Exception | None:
+    """Return what the module raises on a batch of two such inputs."""
+    import torch
+
+    from slotool.graphs.capture.torch.flops import without_compiling
+    from slotool.graphs.capture.torch.inputs import TensorsOnly, zeros
+
+    try:
+        with torch.no_grad(), without_compiling():
+            TensorsOnly(module, [each.name for each in inputs])(*zeros(inputs, dtype, BATCH, _device(module)))
+    except Exception as error:
+        # A module's own forward runs here, so anything may be raised.
+        return error
+    return None
+
+
+def _device(module: nn.Module) -> torch.device:
+    import torch
+
+    return next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
+
+
+def _weight_shapes(module: nn.Module) -> list[Sequence[int]]:
+    return [tuple(tensor.shape) for tensor in [*module.parameters(), *module.buffers()]]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """torch warns, logs and prints about a trace that failed, for its authors; we say what matters in one sentence."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def without_cache(module: nn.Module) -> Iterator[None]:
+    """Networks of transformers return keys and values for a next call where their configuration says so; torch.export
+    does not know that kind of output."""
+    config = getattr(module, "config", None)
+    kept = getattr(config, "use_cache", None)
+    if kept is not True:
+        yield
+        return
+    config.use_cache = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        config.use_cache = kept  # type: ignore[union-attr]
+
+
+@contextmanager
+def inference(module: nn.Module) -> Iterator[None]:
+    """The module in inference mode, afterwards every part in the mode it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

@@ -1,0 +1,412 @@
+"""The calls of an exported torch program as operators of every kind, the batch followed wherever it goes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.batch_axis import share_of
+from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
+from slotool.graphs.capture.torch.aten import ACTIVATIONS, LAST_CALLS, AtenCall, Layout, translate
+from slotool.graphs.capture.torch.aten_arithmetic import ARITHMETIC
+from slotool.graphs.capture.torch.aten_layers import LAYERS
+from slotool.graphs.capture.torch.aten_moving import MOVING
+from slotool.graphs.capture.torch.aten_recurrent import steps_over_examples
+from slotool.graphs.capture.torch.composed import block_of, parts_of
+from slotool.graphs.capture.torch.flops import fourier_flops, is_choice, is_uncosted
+from slotool.graphs.capture.torch.forms import Forms
+from slotool.graphs.capture.torch.nodes import base_of, dtype_of, largest_shape, plain_name, position_of, values_of
+from slotool.graphs.capture.torch.values import Call, Emitter, Untranslatable, Value
+from slotool.graphs.capture.torch.walk import FILLED, TURNS, Walk, arguments_of, shape_of
+from slotool.graphs.operators import DTYPES, Shape
+
+CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
+# What the layers' own translation would take for nothing, and torch may copy for.
+MAY_COPY = ("contiguous", "clone", "reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "to", "_to_copy")
+
+
+class NetworkWalk(Walk):
+    """A ``Walk`` that knows every operator, not layers alone.
+
+    What is a layer becomes one as before. Everything else is translated by tables of calls, checked against torch on
+    shape and FLOPs; a call that is composed of others is taken apart; what is left is kept by name.
+    """
+
+    def __init__(self, drafts: Drafts, batch: int, forms: Forms, prefix: str):
+        super().__init__(drafts, batch, forms, prefix)
+        # Of a call with several outputs the names of all.
+        self._parts: dict[Any, list[str]] = {}
+        self._stand_ins: dict[Any, str] = {}
+        # Of what depends on no input the parameters behind it, and how large each is; how much of each operators have.
+        self._behind: dict[Any, frozenset[Any]] = {}
+        self._sizes: dict[Any, int] = {}
+        self._claimed: dict[Any, int] = {}
+        self._stood_in: set[Any] = set()
+        # Parameters that branches take, of which one branch alone is walked.
+        self._of_choices: set[Any] = set()
+        # Whether the calls are those that another is made of.
+        self._within = False
+
+    def place_parameter(self, node: fx.Node, key: Any) -> None:
+        """A parameter of the program; equal keys are of tied ones."""
+        self.place(node, None)
+        self._behind[node], self._sizes[key] = frozenset({key}), self.constants[node]
+
+    def call(self, node: fx.Node) -> None:
+        """Append what a call is."""
+        block = block_of(node, self._call_flops)
+        if block is not None:
+            if is_choice(node):
+                operands = (each for each in block[1] if isinstance(each, fx.Node))
+                self._of_choices |= frozenset().union(*(self._behind.get(each, ()) for each in operands))
+            self._inline(node, *block)
+            return
+        if node in self.constants or node.meta.get("val") is None:
+            # Computed before, or an assertion.
+            return
+        data = [value for value in node.all_input_nodes if value in self.names or value in self._parts]
+        if node.target is operator.getitem and data:
+            self._take(node, data[0])
+            return
+        shape, name = shape_of(node), plain_name(node)
+        if is_uncosted(node) and not self._within:
+            self._forms.uncosted.add(name)
+        share = None if shape is None else share_of(shape, self._batch)
+        if not data or shape is None or name in FILLED or name.endswith("_like") or name in ("empty", "arange"):
+            self.constants[node] = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
+            self._behind[node] = frozenset().union(*(self._behind.get(v, ()) for v in node.all_input_nodes))
+            self._fixed_flops[node] = self._flops_of_constants(node, share)
+            return
+        if name in TURNS and share is not None and self._turns_channels(node, data[0]):
+            return
+        self._stood_in.clear()
+        if self._as_layer(node, name, data) or self._as_operators(node, name):
+            self._claim(node)
+        elif not self._taken_apart(node):
+            self._keep_by_name(node, name, data)
+            self._stood_in.clear()
+            self._claim(node)
+        if name != str(getattr(node.target, "__name__", "")).partition(".")[0] and node in self.names:
+            self._written(node)
+
+    def result(self, node: fx.Node) -> tuple[str, bool]:
+        """The operator behind an output, and whether it is an image with its channels last in the program."""
+        if node in self.names:
+            return self.names[node], node in self._last
+        try:
+            return self._name_of(self._value(node, node.meta["val"])), False
+        except Untranslatable as error:
+            raise GraphError(f"an output of {self._prefix.rstrip('.')} is none of one example's: {error}") from error
+
+    def keep_idle_weights(self) -> None:
+        """After the last call: append the weights that only branches which were not walked have."""
+        weights = sum(self._sizes[key] - self._claimed.get(key, 0) for key in self._of_choices)
+        if weights:
+            self._drafts.idle_weights(weights, self._prefix)
+
+    def _written(self, node: fx.Node) -> None:
+        """Of a call in place: who asks for its first input later gets this, and who asks for what that is a view of
+        gets it with this written in."""
+        place, base = node.args[0], base_of(node.args[0])
+        self.names[place] = self.names[node]
+        share = share_of(shape_of(base) or (), self._batch)
+        if base is place or share is None:
+            return
+        whole = self._name_of(self._value(base, base.meta["val"]))
+        self._last.discard(base)
+        self.names[base] = self._drafts.add(
+            f"{self._prefix}{node.name}_written", "Scatter", [whole, self.names[node]], {"in_place": True},
+            self._drafts.shape(whole),
+        )  # fmt: skip
+
+    def _claim(self, node: fx.Node) -> None:
+        """Note that an operator has the weights of its constants, and which of them another had before."""
+        for value in node.all_input_nodes:
+            if value not in self._stood_in and value not in self.names:
+                self._forms.shared_weights += self._claimed_size(value)
+
+    def _claimed_size(self, value: Any) -> int:
+        """How many weights behind a constant are some operator's already; the others become so. Of one parameter it may
+        be a part, as attention's matrices are of ``in_proj_weight``."""
+        behind, shared = self._behind.get(value, frozenset()), 0
+        for key in behind:
+            size, before = self._sizes[key], self._claimed.get(key, 0)
+            own = min(math.prod(shape_of(value) or (size,)), size) if len(behind) == 1 else size
+            self._claimed[key] = min(before + own, size)
+            shared += before + own - self._claimed[key]
+        return shared
+
+    # Layers, as on images with their channels first or last.
+
+    def _as_layer(self, node: fx.Node, name: str, data: list[Any]) -> bool:
+        """Whether a call is a layer on tensors with the batch first, and append it."""
+        if name in MAY_COPY:
+            return self._keeps_last(node, data)
+        found = self._layer(node, name, data) if self._has_layer_inputs(node, name, data) else None
+        if found is None:
+            return False
+        (op, attributes), shape, turned = found
+        sources = [self.names[value] for value in data]
+        emit = Emitter(self._drafts, self._prefix + node.name)
+        try:
+            if op == "":
+                self.names[node] = sources[0]
+            elif op == "Activation":
+                self.names[node] = emit.activation(sources[0], attributes["activation"])
+            else:
+                made = emit.add(op, sources, **attributes)
+                if self._drafts.shape(made) != shape or not self._flops_agree(node, emit):
+                    raise GraphError("not what torch makes of it")
+                self.names[node] = made
+        except GraphError:
+            emit.undo()
+            return False
+        self._note_forms(node, name, is_product=bool(emit.product_flops))
+        if turned:
+            self._last.add(node)
+        return True
+
+    def _has_layer_inputs(self, node: fx.Node, name: str, data: list[Any]) -> bool:
+        """Whether a call has one output and takes tensors as layers do, images all with their channels at one end."""
+        if any(value not in self.names for value in data) or isinstance(node.meta.get("val"), tuple | list):
+            return False
+        if any(self._fixed_flops.get(value) for value in node.all_input_nodes):
+            return False
+        if name == "batch_norm" and len(self._drafts.shape(self.names[data[0]])) not in (1, 3):
+            # Of steps the channels come first here, last in a layer's view.
+            return False
+        shares = [share_of(shape_of(value) or (), self._batch) for value in [node, *data]]
+        if any(share is None or not share.leading for share in shares):
+            return False
+        last = [value in self._last for value in data]
+        return not any(last) or (all(last) and (name in LAST_CALLS or name in ACTIVATIONS))
+
+    def _layer(
+        self, node: fx.Node, name: str, data: list[Any]
+    ) -> tuple[tuple[str, Mapping[str, Any]], Shape, bool] | None:
+        """The layer that a call is, the shape it leaves, and whether that is an image whose channels are last."""
+        whole = shape_of(node) or ()
+        is_last = any(value in self._last for value in data)
+        turned, shape = is_last and len(whole) == 4, whole[1:]
+        shape = (shape[2], shape[0], shape[1]) if turned else shape
+        inputs = tuple(self._drafts.shape(self.names[value]) for value in data)
+        layout = Layout.CHANNELS_LAST if is_last else Layout.CHANNELS_FIRST
+        try:
+            translated = translate(name, AtenCall(arguments_of(node), inputs, shape, layout))
+        except (TypeError, ValueError, IndexError, KeyError):
+            return None
+        return None if translated is None else (translated, shape, turned)
+
+    def _keeps_last(self, node: fx.Node, data: list[Any]) -> bool:
+        """Whether a call leaves an image with its channels last as it is."""
+        if len(data) != 1 or data[0] not in self._last or shape_of(node) != shape_of(data[0]):
+            return False
+        if dtype_of(node) != dtype_of(data[0]):
+            return False
+        self.names[node] = self.names[data[0]]
+        self._last.add(node)
+        return True
+
+    def _turns_channels(self, node: fx.Node, value: Any) -> bool:
+        """Whether a call turns an image's channels last, or first again: no operator, but remembered."""
+        order = _order_of(node, len(shape_of(value) or ()))
+        share = share_of(shape_of(value) or (), self._batch)
+        if value not in self.names or share is None or not share.leading:
+            return False
+        to_last = order == [0, 2, 3, 1] and value not in self._last
+        if not to_last and not (order == [0, 3, 1, 2] and value in self._last):
+            return False
+        self.names[node] = self.names[value]
+        if to_last:
+            self._last.add(node)
+        return True
+
+    # Everything else.
+
+    def _as_operators(self, node: fx.Node, name: str) -> bool:
+        """Whether tables know a call, and append its operators."""
+        known = CALLS.get(name)
+        if known is None:
+            return False
+        emit = Emitter(self._drafts, self._prefix + node.name)
+        try:
+            outs = tuple(self._value(node, val) for val in values_of(node))
+            call = Call(name, self._arguments(node), outs, emit, self._name_of)
+            made = known(call)
+            right = len(made) >= len(outs) and all(
+                not part or self._drafts.shape(part) == out.shape for part, out in zip(made, outs, strict=False)
+            )
+        except (Untranslatable, GraphError, KeyError, TypeError, ValueError, IndexError, AttributeError):
+            right = False
+        if not right or not self._flops_agree(node, emit):
+            emit.undo()
+            return False
+        self._note_forms(node, name, is_product=bool(emit.product_flops))
+        self.names[node] = made[0]
+        if isinstance(node.meta.get("val"), tuple | list):
+            self._parts[node] = made
+        return True
+
+    def _flops_agree(self, node: fx.Node, emit: Emitter) -> bool:
+        counted = self._call_flops.of(node) / self._batch
+        if not emit.product_flops and not counted:
+            return True
+        if plain_name(node) in _UNCOUNTED:
+            return True
+        return abs(emit.product_flops - counted) <= FLOPS_TOLERANCE * max(counted, emit.product_flops)
+
+    def _take(self, node: fx.Node, source: Any) -> None:
+        parts, position = self._parts.get(source), position_of(node)
+        if parts is not None and position < len(parts) and parts[position]:
+            self.names[node] = parts[position]
+        elif (part := self._part_of_unknown(node, source)) is not None:
+            self.names[node] = part
+        else:
+            self._keep_by_name(node, "getitem", [source])
+
+    def _part_of_unknown(self, node: fx.Node, source: Any) -> str | None:
+        """One output of a call that is kept by name, as a view of its largest: the call is one unknown operator,
+        whatever number of outputs it has. None where the batch is lost."""
+        whole, share = self.names.get(source), share_of(shape_of(node) or (), self._batch)
+        if whole is None or (share is None and position_of(node)):
+            return None
+        if share is None or share.shape == self._drafts.shape(whole):
+            return whole
+        emit = Emitter(self._drafts, f"{self._prefix}{node.name}")
+        try:
+            part = emit.add("Slice", emit.add("Flatten", whole), axis=0, size=math.prod(share.shape))
+            return emit.add("Reshape", part, shape=share.shape)
+        except GraphError:
+            emit.undo()
+            return None
+
+    def _name_of(self, value: Value, shape: Shape | None = None) -> str:
+        """The operator behind a value: of a constant one that stands for it, in a shape without the batch."""
+        if value.is_data:
+            name = self.names[value.node]
+            if value.node not in self._last:
+                return name
+            if (value.node, "first") not in self._stand_ins:
+                shape = self._drafts.shape(name)
+                self._stand_ins[value.node, "first"] = self._drafts.add(
+                    f"{self._prefix}{value.node.name}_turned", "Transpose", [name], {"axes": (1, 2, 0)},
+                    (*shape[1:], shape[0]),
+                )  # fmt: skip
+            return self._stand_ins[value.node, "first"]
+        shape = shape or value.shape or (1,)
+        self._stood_in.add(value.node)
+        if (value.node, shape) not in self._stand_ins:
+            behind = self._behind.get(value.node, frozenset())
+            weights = sum(self._sizes[key] - self._claimed.get(key, 0) for key in behind)
+            self._claimed |= {key: self._sizes[key] for key in behind}
+            flops = self._fixed_flops.pop(value.node, 0)
+            given = {"shape": shape, "weights": weights, "flops": flops, "dtype": value.dtype}
+            self._stand_ins[value.node, shape] = self._drafts.add(
+                f"{self._prefix}{value.node.name}", "Constant", [], given, shape, weights
+            )
+        return self._stand_ins[value.node, shape]
+
+    def _arguments(self, node: fx.Node) -> dict[str, Any]:
+        """By schema name, tensors as ``Value``s."""
+        schema = node.target._schema  # type: ignore[union-attr]
+        names = [argument.name for argument in schema.arguments]
+        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        defaults = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
+        return {name: self._argument(value) for name, value in (defaults | given).items()}
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            inner = value.meta.get("val")
+            return self._value(value, inner) if isinstance(inner, torch.Tensor) else inner
+        if isinstance(value, list | tuple):
+            return [self._argument(each) for each in value]
+        return value
+
+    def _value(self, node: fx.Node, tensor: Any) -> Value:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise Untranslatable(f"values of {dtype}")
+        is_plain = tensor.layout is torch.strided
+        return Value(
+            node, tuple(map(int, tensor.shape)), self._batch, node in self.names,
+            tuple(map(int, tensor.stride())) if is_plain else (), dtype, bool(self._fixed_flops.get(node)),
+        )  # fmt: skip
+
+    def _keep_by_name(self, node: fx.Node, name: str, data: Sequence[Any]) -> None:
+        """As an operator that slotool does not know, with its shape, weights and FLOPs."""
+        shape = largest_shape(node)
+        share = share_of(shape, self._batch)
+        weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
+        flops = 0 if name == "getitem" else self._flops(node, share)
+        self._note_forms(node, name, is_product=bool(flops))
+        self._forms.batch_lost |= steps_over_examples(name, node, self._batch)
+        flops = flops or round(fourier_flops(node) / self._batch)
+        sources = [self.names[value] for value in data if value in self.names]
+        left = shape if share is None else share.shape
+        self.names[node] = self._drafts.add(self._prefix + node.name, name, sources, None, left, weights, flops)
+
+    # Calls that are made of calls.
+
+    def _inline(self, node: fx.Node, graph: fx.Graph, inputs: Sequence[Any]) -> None:
+        given = iter(inputs)
+        for each in graph.nodes:
+            if each.op == "placeholder":
+                self._alias(each, next(given))
+            elif each.op == "get_attr":
+                self.constants[each] = 0
+            elif each.op == "call_function":
+                self.call(each)
+        (results,) = next(each for each in reversed(graph.nodes) if each.op == "output").args
+        single = not isinstance(results, list | tuple)
+        ends = [results] if single else list(results)
+        self._alias(node, ends[0] if ends else None)
+        if not single:
+            self._parts[node] = [self.names.get(each, "") for each in ends]
+            self._constant_parts(node, ends)
+
+    def _constant_parts(self, node: fx.Node, ends: Sequence[Any]) -> None:
+        """What comes out of a block and depends on no input is a constant after it too."""
+        for user in node.users:
+            if user.target is operator.getitem and ends[position_of(user)] not in self.names:
+                self.constants[user] = self.constants.get(ends[position_of(user)], 0)
+                self._behind[user] = self._behind.get(ends[position_of(user)], frozenset())
+
+    def _alias(self, node: fx.Node, source: Any) -> None:
+        if source in self.names:
+            self.names[node] = self.names[source]
+            if source in self._last:
+                self._last.add(node)
+        else:
+            self.constants[node] = self.constants.get(source, 0) if isinstance(source, fx.Node) else 0
+            self._behind[node] = self._behind.get(source, frozenset())
+            if source in self._fixed_flops:
+                self._fixed_flops[node] = self._fixed_flops.pop(source)
+
+    def _taken_apart(self, node: fx.Node) -> bool:
+        """Walk what a call is made of, where torch runs it as others."""
+        parts = parts_of(node)
+        if parts is None:
+            return False
+        outer, self._within = self._within, True
+        self._inline(node, *parts)
+        self._within = outer
+        return True
+
+
+def _order_of(node: fx.Node, rank: int) -> list[int] | None:
+    from slotool.graphs.capture.torch.aten_moving import order_of
+
+    try:
+        return order_of(plain_name(node), arguments_of(node), rank)
+    except (KeyError, TypeError, IndexError, ValueError):
+        return None
+
+
+# Products that torch counts only when it runs them by their parts.
+_UNCOUNTED = ("lstm", "gru", "rnn_tanh", "rnn_relu")
