@@ -147,7 +147,11 @@ class Accounts:
         late = sum(answer.slack_us < 0 for _, answer in answers)
         self._metrics.answered(name, point, latencies_us, late=late)
         self._statistics[name].answered([answer for _, answer in answers], [request.read_us for request, _ in answers])
-        self._feedback[name].answered([(request.x, answer, request.options) for request, answer in answers])
+        # Only guarantees of rules look at inputs again; those of others are not held.
+        self._feedback[name].answered([
+            (None if request.served.rules is None else request.x, answer, request.options)
+            for request, answer in answers
+        ])  # fmt: skip
         self._count_groups(name, [request for request, _ in answers])
         first, answer = answers[0]
         accuracy = first.served.expected_accuracy.get(answer.decision.point)

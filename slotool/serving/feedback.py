@@ -29,9 +29,9 @@ MAX_UNKNOWN_GROUPS = 20
 
 @dataclass(slots=True)
 class Remembered:
-    """Answered request whose labels may still come. ``answers``: int64 [n]."""
+    """Answered request whose labels may still come. ``x``: None where no rules served; ``answers``: int64 [n]."""
 
-    x: Inputs
+    x: Inputs | None
     answers: np.ndarray
     in_time: bool
     options: RequestOptions
@@ -48,7 +48,7 @@ class Feedback:
 
     def __init__(self) -> None:
         # The oldest first: answers that nobody has asked about, and those that somebody may have.
-        self._unread: deque[tuple[str, Inputs, np.ndarray, bool, RequestOptions]] = deque()
+        self._unread: deque[tuple[str, Inputs | None, np.ndarray, bool, RequestOptions]] = deque()
         self._remembered: OrderedDict[str, Remembered] = OrderedDict()
         # Ids of remembered requests by the ids that their clients gave them.
         self._by_own_id: dict[str, list[str]] = {}
@@ -63,18 +63,20 @@ class Feedback:
         """Tiers whose guarantee labels violate."""
         return self.guarantees.alarms
 
-    def answered(self, answers: Iterable[tuple[Inputs, InferenceResult, RequestOptions]]) -> None:
-        """Remember answers until their labels come: each input, its answer, and the options of the request."""
+    def answered(self, answers: Iterable[tuple[Inputs | None, InferenceResult, RequestOptions]]) -> None:
+        """Remember answers until their labels come: each input, None where no rules serve, its answer, and the options
+        of the request."""
         unread = self._unread
         for x, answer, options in answers:
             self._answered += 1
-            self._bytes += x.nbytes
+            self._bytes += 0 if x is None else x.nbytes
             unread.append((answer.request, x, answer.labels, answer.slack_us >= 0, options))
         while len(self._remembered) + len(unread) > MAX_REMEMBERED or self._bytes > MAX_BYTES:
             if self._remembered:
                 self._forget(next(iter(self._remembered)))
             else:
-                self._bytes -= unread.popleft()[1].nbytes
+                x = unread.popleft()[1]
+                self._bytes -= 0 if x is None else x.nbytes
 
     @property
     def _waiting(self) -> OrderedDict[str, Remembered]:
@@ -139,7 +141,7 @@ class Feedback:
         self._labelled += len(labels)
         self._forget(request)
         self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.answers)
-        if served.rules is not None:
+        if served.rules is not None and remembered.x is not None:
             self.guarantees.add(Labelled(remembered.x, labels, each))
 
     def _named(self, request: str, client: str | None) -> str:
@@ -159,7 +161,7 @@ class Feedback:
 
     def _forget(self, request: str) -> None:
         remembered = self._waiting.pop(request)
-        self._bytes -= remembered.x.nbytes
+        self._bytes -= 0 if remembered.x is None else remembered.x.nbytes
         if own_id := remembered.options.id:
             self._by_own_id[own_id].remove(request)
             if not self._by_own_id[own_id]:
