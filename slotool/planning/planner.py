@@ -26,8 +26,8 @@ from slotool.planning.tiers import TierFleetSearch, Tiers
 from slotool.planning.traffic import Traffic
 from slotool.planning.worker import WorkerType
 from slotool.simulation import Scenario, SimulationResult
+from slotool.simulation.events import MAX_MODELS, simulate_together
 from slotool.simulation.overhead import Overhead
-from slotool.simulation.together import MAX_MODELS, simulate_together
 from slotool.tables import OutcomeTable
 
 # Of each model the policies that do best on workers of its own, and of their combinations the likeliest.

@@ -1,11 +1,19 @@
-"""The event loop on a virtual clock, compiled."""
+"""The event loop on a virtual clock, compiled: one model or several on the same workers.
+
+Each model has a queue and a policy of its own. As in a server of several models (``serving.router``), an idle worker
+gets the queue whose first query has the earliest deadline, and that model's policy chooses a point and a batch. Where
+the policy has no way to meet the first query, the next of the same queue has its turn.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import typeof, types
+from numba.core.errors import NumbaExperimentalFeatureWarning
 
 from slotool.compilation import njit
 from slotool.errors import InputError
@@ -19,275 +27,390 @@ from slotool.simulation.service import ServiceTimes, after_call, after_rest, dra
 
 # Rounding of instants must not make a call late that fits exactly.
 ROUNDING_US = 1e-3
+# Of one simulation: the compiled loop has a place for each.
+MAX_MODELS = 8
 
 
 def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | None = None) -> SimulationResult:
-    """``policy`` on a virtual clock, called whenever a worker is idle and a query waits (superserve, §5).
+    """Simulate ``policy`` on a virtual clock, called whenever a worker is idle and a query waits (superserve, §5).
 
     A worker that dies gives the batch it works on back to the queue. ``times``: how long calls take; as planned
     where left out; some are of workers that share a machine (``ServiceTimes.colocated``).
     Raises ``InputError`` when every deadline is shorter than the fastest call, and for times of another grid.
     """
-    grid = policy.grid
-    if len(scenario):
-        grid.require_deadline(float((scenario.deadline_us - scenario.arrival_us).max()))
-    times = times or ServiceTimes.planned(grid)
-    if len(times.starts) - 1 != times.per_machine * grid.latency_us.size:
-        raise InputError(f"service times of {len(times.starts) - 1} cells for a grid of {grid.latency_us.size}")
-    count, workers = len(scenario), len(scenario.death_us)
-    least: np.ndarray = np.zeros(0, dtype=np.int16)
-    if scenario.min_accuracy is not None:
-        least = np.searchsorted(grid.accuracy, scenario.min_accuracy).astype(np.int16)
-    levels = np.zeros(0)
-    if scenario.priority is not None and len(np.unique(scenario.priority)) > 1:
-        levels = scenario.levels
+    return simulate_together([policy], [scenario], [times or ServiceTimes.planned(policy.grid)])[0]
+
+
+def simulate_together(
+    policies: Sequence[BatchingPolicy], scenarios: Sequence[Scenario], times: Sequence[ServiceTimes]
+) -> list[SimulationResult]:
+    """Simulate models that share workers; ``busy_us`` and ``calls`` of a result are of its own calls.
+
+    ``policies``, ``scenarios``, ``times``: one per model; all scenarios have the same workers and deaths. Raises
+    ``InputError`` for others, for no model or more than ``MAX_MODELS``, and as ``simulate`` does.
+    """
+    death_us = _deaths_us(policies, scenarios, times)
+    models = _models(policies, times)
+    queries = _queries(policies, scenarios)
+    count, number = len(queries.arrival_us), len(policies)
+    # Batches of dead workers go back to the queue, where they lie behind all that came before.
+    rooms = [
+        len(own) + len(death_us) * int(policy.grid.sizes[-1]) for own, policy in zip(scenarios, policies, strict=True)
+    ]
+    queue = _Queue(np.empty(sum(rooms)), np.empty(sum(rooms), dtype=np.int64), np.cumsum([0, *rooms]))
     found = _Results(
         np.zeros(count, dtype=np.int8),
         np.full(count, np.nan),
         np.full(count, np.nan),
         np.full(count, -1, dtype=np.int16),
         np.zeros(count, dtype=np.int16),
+        np.zeros(number),
+        np.zeros(number, dtype=np.int64),
     )
-    arrival_us, deadline_us, death_us = map(
-        np.ascontiguousarray, (scenario.arrival_us, scenario.deadline_us, scenario.death_us)
-    )
-    room = count + workers * int(grid.sizes[-1])
-    of_calls = times.values, times.idle, times.memory_us, times.saturation, times.starts, times.seed
-    service = _Service(death_us, *of_calls, times.per_machine)
-    busy_us, calls = _run(
-        type(policy).choose,
-        policy.plan,
-        _Grid(grid.latency_us, grid.accuracy, grid.sizes, grid.quickest_us),
-        _Queries(arrival_us, deadline_us, scenario.order, least, levels),
-        service,
-        _Queue(np.empty(room), np.empty(room, dtype=np.int32)),
-        found,
-    )
-    return SimulationResult(grid, scenario, *found, busy_us, calls)
+    choose = [type(policy).choose for policy in policies]
+    with warnings.catch_warnings():
+        # Of functions in a tuple, each of which has been compiled.
+        warnings.simplefilter("ignore", NumbaExperimentalFeatureWarning)
+        _run((*choose, *choose[:1] * (MAX_MODELS - number)), models, queries, death_us, queue, found)
+    results = []
+    for at, (policy, scenario) in enumerate(zip(policies, scenarios, strict=True)):
+        own = slice(queries.starts[at], queries.starts[at + 1])
+        of_queries = (values[own] for values in found[:5])
+        results.append(
+            SimulationResult(policy.grid, scenario, *of_queries, float(found.busy_us[at]), int(found.calls[at]))
+        )
+    return results
 
 
-class _Grid(NamedTuple):
-    """The arrays of a ``ControlGrid``."""
+def _deaths_us(
+    policies: Sequence[BatchingPolicy], scenarios: Sequence[Scenario], times: Sequence[ServiceTimes]
+) -> np.ndarray:
+    """Deaths of the workers. Raises ``InputError`` for what cannot be simulated."""
+    if not 1 <= len(policies) <= MAX_MODELS:
+        raise InputError(f"{len(policies)} models cannot be simulated together; 1 to {MAX_MODELS} can")
+    death_us = np.ascontiguousarray(scenarios[0].death_us)
+    for policy, scenario, each in zip(policies, scenarios, times, strict=True):
+        if len(scenario):
+            policy.grid.require_deadline(float((scenario.deadline_us - scenario.arrival_us).max()))
+        if len(each.starts) - 1 != each.per_machine * policy.grid.latency_us.size:
+            raise InputError(
+                f"service times of {len(each.starts) - 1} cells for a grid of {policy.grid.latency_us.size}"
+            )
+        if not np.array_equal(scenario.death_us, death_us):
+            raise InputError("models that share workers have the same number of them, with the same deaths")
+    return death_us
+
+
+# Which row of ``_Models.starts`` is of which of its arrays.
+_LATENCY, _ACCURACY, _SIZES, _QUICKEST, _PLAN, _VALUES, _CELLS, _IDLE = range(8)
+
+
+class _Models(NamedTuple):
+    """Of each model its grid, the plan of its policy, and the latencies of its calls as in ``ServiceTimes``; those of
+    workers that share a machine are in blocks by how many others are busy, whichever model's calls these compute.
+
+    Arrays of the models lie one behind the other: of the one in row a of ``starts``, that of model m is from
+    ``starts[a, m]`` to ``starts[a, m + 1]``."""
 
     latency_us: Any
     accuracy: Any
     sizes: Any
     quickest_us: Any
+    plan: Any
+    values: Any
+    cells: Any
+    idle: Any
+    starts: Any
+    seeds: Any
+    per_machine: Any
+    memory_us: Any
+    saturation: Any
+
+
+def _models(policies: Sequence[BatchingPolicy], times: Sequence[ServiceTimes]) -> _Models:
+    of_models = [
+        (
+            policy.grid.latency_us.ravel(), policy.grid.accuracy, policy.grid.sizes, policy.grid.quickest_us,
+            policy.plan, each.values, np.append(each.starts[:-1], len(each.values)), each.idle,
+        )
+        for policy, each in zip(policies, times, strict=True)
+    ]  # fmt: skip
+    return _Models(
+        *(np.concatenate(arrays) for arrays in zip(*of_models, strict=True)),
+        np.array([np.cumsum([0, *map(len, arrays)]) for arrays in zip(*of_models, strict=True)]),
+        np.array([each.seed for each in times], dtype=np.int64),
+        np.array([each.per_machine for each in times], dtype=np.int64),
+        np.array([each.memory_us for each in times]),
+        np.array([each.saturation for each in times]),
+    )
 
 
 class _Queries(NamedTuple):
-    """Of a scenario. ``order``: empty when queries are in order already; ``lowest``: the first row that is accurate
-    enough for each query, empty without minimum accuracies; ``levels``: empty when all priorities are equal."""
+    """Queries of all models; those of model m are from ``starts[m]`` to ``starts[m + 1]``.
+
+    ``order``: place of each in its queue, empty where all arrive in order; ``lowest``: the first row that is accurate
+    enough for each, empty without minimum accuracies; ``levels``: empty where the priorities of each model are
+    equal."""
 
     arrival_us: Any
     deadline_us: Any
+    starts: Any
     order: Any
     lowest: Any
     levels: Any
 
 
-class _Service(NamedTuple):
-    """Workers' deaths, and the latencies of calls as in ``ServiceTimes``; ``per_machine``: how many workers, in their
-    order, share a machine: one block of cells for each number of others that are busy there."""
-
-    death_us: Any
-    values: Any
-    idle: Any
-    memory_us: Any
-    saturation: Any
-    starts: Any
-    seed: Any
-    per_machine: Any
+def _queries(policies: Sequence[BatchingPolicy], scenarios: Sequence[Scenario]) -> _Queries:
+    starts = np.cumsum([0, *map(len, scenarios)])
+    orders, lowest, levels = [], [], []
+    for policy, scenario, first in zip(policies, scenarios, starts, strict=False):
+        order = scenario.order
+        orders.append(first + (order if len(order) else np.arange(len(scenario))))
+        least = np.zeros(len(scenario)) if scenario.min_accuracy is None else scenario.min_accuracy
+        lowest.append(np.searchsorted(policy.grid.accuracy, least).astype(np.int16))
+        is_mixed = scenario.priority is not None and len(np.unique(scenario.priority)) > 1
+        levels.append(scenario.levels if is_mixed else np.zeros(len(scenario)))
+    in_order, all_lowest, all_levels = map(np.concatenate, (orders, lowest, levels))
+    return _Queries(
+        np.concatenate([scenario.arrival_us for scenario in scenarios]),
+        np.concatenate([scenario.deadline_us for scenario in scenarios]),
+        starts,
+        in_order if any(len(scenario.order) for scenario in scenarios) else np.zeros(0, dtype=np.int64),
+        all_lowest if any(scenario.min_accuracy is not None for scenario in scenarios) else all_lowest[:0],
+        all_levels if all_levels.any() else all_levels[:0],
+    )
 
 
 class _Queue(NamedTuple):
-    """Memory of the queue: deadlines and numbers of the waiting queries, in order."""
+    """Memory of the queues: deadlines and numbers of the waiting queries, in order; that of model m from
+    ``starts[m]`` on."""
 
     deadline_us: Any
     query: Any
+    starts: Any
 
 
 class _Results(NamedTuple):
-    """Per query, as in ``SimulationResult``."""
+    """Per query, as in ``SimulationResult``; and ``busy_us`` and ``calls`` per model."""
 
     status: Any
     started_us: Any
     done_us: Any
     row: Any
     batch: Any
+    busy_us: Any
+    calls: Any
+
+
+class _Lost(NamedTuple):
+    """Batch of each dead worker: when it died (``inf``: none), of which model, and where the batch lies in the queue's
+    memory, in which nothing is written there again."""
+
+    at_us: Any
+    model: Any
+    first: Any
+    count: Any
 
 
 _F, _I, _S = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16)
-_RUN = types.Tuple((types.float64, types.int64))(
-    types.FunctionType(CHOOSE),
+_II = np.empty((0, 0), dtype=np.int64)
+_RUN = types.void(
+    types.UniTuple(types.FunctionType(CHOOSE), MAX_MODELS),
+    typeof(_Models(_F, _F, _I, _F, _F, _F, _I, _F, _II, _I, _I, _F, _F)),
+    typeof(_Queries(_F, _F, _I, _I, _S, _F)),
     typeof(_F),
-    typeof(_Grid(np.empty((0, 0)), _F, _I, _F)),
-    typeof(_Queries(_F, _F, _I, _S, _F)),
-    typeof(_Service(_F, _F, _F, 0.0, 0.0, _I, 0, 0)),
-    typeof(_Queue(_F, np.empty(0, dtype=np.int32))),
-    typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S)),
-)
+    typeof(_Queue(_F, _I, _I)),
+    typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S, _F, _I)),
+)  # fmt: skip
 
 
-@njit(cache=True)
-def _insert(queued_us: Any, queued: Any, head: int, tail: int, query: int, deadline_us: float, order: Any) -> int:
-    """Put ``query`` in its place within ``head:tail``; the new tail."""
+@njit(inline="always")
+def _of(model: int, values: Any, starts: Any, array: int) -> Any:
+    return values[starts[array, model] : starts[array, model + 1]]
+
+
+@njit(inline="always")
+def _insert(queue: _Queue, head: int, tail: int, query: int, deadline_us: float, order: Any) -> None:
+    """Put ``query`` in its place within ``head:tail``."""
     at = tail
-    if len(order):
-        while at > head and order[queued[at - 1]] > order[query]:
-            queued[at], queued_us[at] = queued[at - 1], queued_us[at - 1]
-            at -= 1
-    else:
-        while at > head and queued[at - 1] > query:
-            queued[at], queued_us[at] = queued[at - 1], queued_us[at - 1]
-            at -= 1
-    queued[at], queued_us[at] = query, deadline_us
-    return tail + 1
+    while at > head and (order[queue.query[at - 1]] > order[query] if len(order) else queue.query[at - 1] > query):
+        queue.query[at], queue.deadline_us[at] = queue.query[at - 1], queue.deadline_us[at - 1]
+        at -= 1
+    queue.query[at], queue.deadline_us[at] = query, deadline_us
 
 
-@njit(cache=True)
-def _let_in(now: float, arrived: int, arrival_us: Any, deadline_us: Any, waiting: Any, head: int, tail: int) -> Any:
-    queued_us, queued, order = waiting
-    while arrived < len(arrival_us) and arrival_us[arrived] <= now:
-        tail = _insert(queued_us, queued, head, tail, arrived, deadline_us[arrived], order)
-        arrived += 1
-    return arrived, tail
+@njit(inline="always")
+def _let_in(
+    now: float, queries: _Queries, queue: _Queue, arrived: Any, head: Any, tail: Any, lost: _Lost, status: Any
+) -> None:
+    """Queries that have come wait, and batches of workers dead by ``now``; those whose deadline has come do not any
+    more."""
+    for model in range(len(head)):
+        end = queries.starts[model + 1]
+        while arrived[model] < end and queries.arrival_us[arrived[model]] <= now:
+            query = arrived[model]
+            _insert(queue, head[model], tail[model], query, queries.deadline_us[query], queries.order)
+            arrived[model] += 1
+            tail[model] += 1
+    for worker in range(len(lost.at_us)):
+        if lost.at_us[worker] <= now:
+            model = lost.model[worker]
+            for at in range(lost.first[worker], lost.first[worker] + lost.count[worker]):
+                _insert(queue, head[model], tail[model], queue.query[at], queue.deadline_us[at], queries.order)
+                tail[model] += 1
+            lost.at_us[worker] = np.inf
+    for model in range(len(head)):
+        while head[model] < tail[model] and queue.deadline_us[head[model]] <= now:
+            status[queue.query[head[model]]] = EXPIRED
+            head[model] += 1
 
 
-@njit(cache=True)
-def _take_back(now: float, lost: Any, waiting: Any, head: int, tail: int) -> Any:
-    """Batches of workers dead by ``now`` go back to the queue: the new tail, and when the next is due."""
-    queued_us, queued, order = waiting
-    at_us, first, count = lost
+@njit(inline="always")
+def _next_us(queries: _Queries, arrived: Any, lost: _Lost) -> float:
+    """When the next query comes, or a batch is given back; ``inf``: none."""
     next_us = np.inf
-    for worker in range(len(at_us)):
-        if at_us[worker] <= now:
-            for at in range(first[worker], first[worker] + count[worker]):
-                tail = _insert(queued_us, queued, head, tail, int(queued[at]), queued_us[at], order)
-            at_us[worker] = np.inf
-        next_us = min(next_us, at_us[worker])
-    return tail, next_us
+    for model in range(len(arrived)):
+        if arrived[model] < queries.starts[model + 1]:
+            next_us = min(next_us, queries.arrival_us[arrived[model]])
+    for at_us in lost.at_us:
+        next_us = min(next_us, at_us)
+    return next_us
+
+
+@njit(inline="always")
+def _earliest_deadline(queries: _Queries, queue: _Queue, head: Any, tail: Any) -> int:
+    """The model whose first waiting query has the earliest deadline, of equal ones the earliest arrival; −1: none."""
+    found, soonest_us, came_us = -1, np.inf, np.inf
+    for model in range(len(head)):
+        if head[model] < tail[model]:
+            due_us, from_us = queue.deadline_us[head[model]], queries.arrival_us[queue.query[head[model]]]
+            if due_us < soonest_us or (due_us == soonest_us and from_us < came_us):
+                found, soonest_us, came_us = model, due_us, from_us
+    return found
 
 
 @njit(cache=True)
 def _shed(
-    now: float, quickest_us: Any, sizes: Any, waiting: Any, levels: Any, head: int, tail: int, free_us: Any, status: Any
+    now: float,
+    quickest_us: Any,
+    sizes: Any,
+    queue: _Queue,
+    levels: Any,
+    head: int,
+    tail: int,
+    free_us: Any,
+    status: Any,
 ) -> int:
     """Shed queries by priority; the rest moves up to ``tail``: the new head."""
-    queued_us, queued, _ = waiting
     workers = 0
     for at_us in free_us:
         workers += at_us < np.inf
     while True:
-        at = to_shed(quickest_us, sizes, now, queued_us[head:tail], levels[queued[head:tail]], workers)
+        at = to_shed(quickest_us, sizes, now, queue.deadline_us[head:tail], levels[queue.query[head:tail]], workers)
         if at < 0:
             return head
-        status[queued[head + at]] = SHED
+        status[queue.query[head + at]] = SHED
         for place in range(head + at, head, -1):
-            queued[place], queued_us[place] = queued[place - 1], queued_us[place - 1]
+            queue.query[place], queue.deadline_us[place] = queue.query[place - 1], queue.deadline_us[place - 1]
         head += 1
 
 
-@njit(cache=True)
-def _batch(queued: Any, head: int, most: int, least: Any, row: int) -> int:
-    """How many of the first ``most`` go together: those the point of ``row`` is accurate enough for."""
-    size = 1
-    while size < most and (len(least) == 0 or least[queued[head + size]] <= row):
+@njit(inline="always")
+def _took_us(
+    models: _Models, model: int, cell: int, call: int, worker: int, now: float, free_us: Any, busy_share: Any
+) -> float:
+    """µs that a call takes, by how many workers of its machine are busy and how busy its own was of late;
+    ``busy_share`` of its worker, over the memory of each model, becomes what it is as the call ends."""
+    busy, per_machine = 0, models.per_machine[model]
+    first = worker - worker % per_machine
+    for other in range(first, min(first + per_machine, len(free_us))):
+        busy += other != worker and now < free_us[other] < np.inf
+    cells = models.starts[_LATENCY, model + 1] - models.starts[_LATENCY, model]
+    for each in range(len(busy_share)):
+        busy_share[each, worker] = after_rest(busy_share[each, worker], now - free_us[worker], models.memory_us[each])
+    values, idle = _of(model, models.values, models.starts, _VALUES), _of(model, models.idle, models.starts, _IDLE)
+    starts = _of(model, models.cells, models.starts, _CELLS)
+    rested = how_rested(busy_share[model, worker], models.saturation[model])
+    took_us = draw_us(values, idle, starts, cell + cells * busy, models.seeds[model], call, rested)
+    for each in range(len(busy_share)):
+        busy_share[each, worker] = after_call(busy_share[each, worker], took_us, models.memory_us[each])
+    return float(took_us)
+
+
+@njit(inline="always")
+def _begin(
+    models: _Models, queries: _Queries, queue: _Queue, model: int, worker: int, now: float, row: int, first: int,
+    most: int, death_us: Any, free_us: Any, busy_share: Any, lost: _Lost, found: _Results,
+) -> int:  # fmt: skip
+    """Have ``worker`` begin a call of the queries from place ``first`` on, at most so many: those that the point of
+    ``row`` is accurate enough for. How many these are."""
+    sizes, lowest, size = _of(model, models.sizes, models.starts, _SIZES), queries.lowest, 1
+    while size < most and (len(lowest) == 0 or lowest[queue.query[first + size]] <= row):
         size += 1
-    return size
-
-
-@njit(cache=True)
-def _record(found: _Results, queue: _Queue, head: int, size: int, now: float, done: float, row: int) -> None:
-    """The results of a call of the first ``size`` queries."""
-    for at in range(head, head + size):
+    cell = row * len(sizes) + int(np.searchsorted(sizes, size))
+    done = now + _took_us(models, model, cell, found.calls[model], worker, now, free_us, busy_share)
+    found.calls[model] += 1
+    found.busy_us[model] += min(done, death_us[worker]) - now
+    if death_us[worker] < done:
+        free_us[worker] = np.inf
+        lost.at_us[worker], lost.model[worker] = death_us[worker], model
+        lost.first[worker], lost.count[worker] = first, size
+        return size
+    free_us[worker] = done
+    for at in range(first, first + size):
         query = queue.query[at]
         found.status[query] = IN_TIME if done <= queue.deadline_us[at] + ROUNDING_US else LATE
         found.started_us[query], found.done_us[query] = now, done
         found.row[query], found.batch[query] = row, size
-
-
-@njit(cache=True)
-def busy_others(worker: int, now: float, free_us: Any, per_machine: int) -> int:
-    """Workers that compute on the machine of ``worker`` besides it."""
-    busy, first = 0, worker - worker % per_machine
-    for other in range(first, min(first + per_machine, len(free_us))):
-        busy += other != worker and now < free_us[other] < np.inf
-    return busy
-
-
-@njit(cache=True)
-def _take(service: _Service, cell: int, call: int, worker: int, rested_us: float, busy_share: Any) -> float:
-    """µs that a call takes; ``busy_share`` of its worker becomes what it is as the call ends."""
-    share = after_rest(busy_share[worker], rested_us, service.memory_us)
-    rested = how_rested(share, service.saturation)
-    took_us = draw_us(service.values, service.idle, service.starts, cell, service.seed, call, rested)
-    busy_share[worker] = after_call(share, took_us, service.memory_us)
-    return float(took_us)
-
-
-@njit(cache=True)
-def expire_waiting(status: Any) -> None:
-    """What waits at the end will be served by nobody."""
-    for query in range(len(status)):
-        if status[query] == WAITING:
-            status[query] = EXPIRED
+    return size
 
 
 @njit(_RUN, cache=True)
-def _run(
-    choose: Any, plan: Any, grid: _Grid, queries: _Queries, service: _Service, queue: _Queue, found: _Results
-) -> tuple[float, int]:
-    latency_us, accuracy, sizes, quickest_us = grid
-    arrival_us, deadline_us, order, least, levels = queries
-    death_us, per_machine = service.death_us, service.per_machine
-    (queued_us, queued), status = queue, found.status
-    waiting, columns, free_us = (queued_us, queued, order), len(sizes), np.zeros(len(death_us))
-    # Batches of dead workers, where they lie in the queue's memory: nothing is written there again.
-    lost: Any = np.full(len(death_us), np.inf), np.zeros(len(death_us), np.int64), np.zeros(len(death_us), np.int64)
-    busy_share = np.zeros(len(death_us))  # of each worker, as its last call ended
-    head = tail = arrived = calls = 0
-    now, busy_us, next_back = 0.0, 0.0, np.inf
+def _run(choose: Any, models: _Models, queries: _Queries, death_us: Any, queue: _Queue, found: _Results) -> None:
+    status, lowest, levels, workers = found.status, queries.lowest, queries.levels, len(death_us)
+    starts = models.starts
+    head, tail, arrived = queue.starts[:-1].copy(), queue.starts[:-1].copy(), queries.starts[:-1].copy()
+    lost = _Lost(
+        np.full(workers, np.inf), np.zeros(workers, np.int64), np.zeros(workers, np.int64), np.zeros(workers, np.int64)
+    )
+    free_us, busy_share, now = np.zeros(workers), np.zeros((len(head), workers)), 0.0
     while True:
         worker = np.argmin(free_us)
         now = max(now, free_us[worker])
-        if head == tail:
-            now = max(now, min(arrival_us[arrived] if arrived < len(arrival_us) else np.inf, next_back))
+        if _earliest_deadline(queries, queue, head, tail) < 0:
+            now = max(now, _next_us(queries, arrived, lost))
         if now == np.inf:
             break
         if death_us[worker] <= now:
             free_us[worker] = np.inf
             continue
-        arrived, tail = _let_in(now, arrived, arrival_us, deadline_us, waiting, head, tail)
-        if next_back <= now:
-            tail, next_back = _take_back(now, lost, waiting, head, tail)
-        while head < tail and queued_us[head] <= now:
-            status[queued[head]] = EXPIRED
-            head += 1
-        if head == tail:
+        _let_in(now, queries, queue, arrived, head, tail, lost, status)
+        model = _earliest_deadline(queries, queue, head, tail)
+        if model < 0:
             continue
-        if len(levels):
-            head = _shed(now, quickest_us, sizes, waiting, levels, head, tail, free_us, status)
-        lowest, cell = least[queued[head]] if len(least) else 0, -1
-        if lowest < len(accuracy):
-            cell = choose(latency_us, accuracy, sizes, plan, now, queued_us[head:tail], lowest, 0,
-                          arrival_us[max(0, arrived - RECENT) : arrived], free_us)  # fmt: skip
-        if cell < 0:
-            status[queued[head]] = REJECTED
-            head += 1
-            continue
-        row = cell // columns
-        size = _batch(queued, head, min(sizes[cell % columns], tail - head), least, row)
-        cell = row * columns + int(np.searchsorted(sizes, size))
-        cell += latency_us.size * busy_others(int(worker), now, free_us, per_machine)
-        done = now + _take(service, cell, calls, int(worker), now - free_us[worker], busy_share)
-        calls, busy_us = calls + 1, busy_us + min(done, death_us[worker]) - now
-        free_us[worker] = done if death_us[worker] >= done else np.inf
-        if death_us[worker] < done:
-            lost[0][worker], lost[1][worker], lost[2][worker] = death_us[worker], head, size
-            next_back = min(next_back, death_us[worker])
-        else:
-            _record(found, queue, head, size, now, done, row)
-        head += size
-    expire_waiting(status)
-    return busy_us, calls
+        accuracy, sizes = _of(model, models.accuracy, starts, _ACCURACY), _of(model, models.sizes, starts, _SIZES)
+        plan = _of(model, models.plan, starts, _PLAN)
+        latency_us = _of(model, models.latency_us, starts, _LATENCY).reshape((len(accuracy), len(sizes)))
+        recent_us = queries.arrival_us[max(queries.starts[model], arrived[model] - RECENT) : arrived[model]]
+        while head[model] < tail[model]:
+            if len(levels):
+                quickest_us = _of(model, models.quickest_us, starts, _QUICKEST)
+                head[model] = _shed(now, quickest_us, sizes, queue, levels, head[model], tail[model], free_us, status)
+            first = head[model]
+            least, cell = lowest[queue.query[first]] if len(lowest) else 0, -1
+            if least < len(accuracy):
+                waiting_us = queue.deadline_us[first : tail[model]]
+                cell = choose[model](latency_us, accuracy, sizes, plan, now, waiting_us, least, 0, recent_us, free_us)
+            if cell < 0:
+                status[queue.query[first]] = REJECTED
+                head[model] += 1
+                continue
+            most = min(sizes[cell % len(sizes)], tail[model] - first)
+            head[model] += _begin(
+                models, queries, queue, model, int(worker), now, cell // len(sizes), first, most, death_us, free_us,
+                busy_share, lost, found,
+            )  # fmt: skip
+            break
+    for query in range(len(status)):
+        if status[query] == WAITING:  # served by nobody
+            status[query] = EXPIRED

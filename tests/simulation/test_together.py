@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,9 +16,8 @@ from slotool.scheduling import Dispatcher, Query, RequestOutcome, Workers
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, make_policy
 from slotool.serving.model_queue import earliest_deadline
 from slotool.simulation import Scenario, ServiceTimes, simulate
-from slotool.simulation.events import ROUNDING_US
+from slotool.simulation.events import MAX_MODELS, ROUNDING_US, simulate_together
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult
-from slotool.simulation.together import MAX_MODELS, simulate_together
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())
@@ -116,7 +116,14 @@ def test_models_share_workers_as_the_servers_queues_do(scenarios: list[Scenario]
 @given(several(), st.integers(0, 2))
 @settings(max_examples=20, deadline=None)
 def test_a_model_without_requests_changes_nothing(scenarios: list[Scenario], policy: int) -> None:
-    first, idle = scenarios[0], Scenario.of(np.zeros(0), 1e-3, len(scenarios[0].death_us))
+    """Whatever else a simulation of one model knows: workers that die, priorities and least accuracies."""
+    death_us = np.append(np.full(len(scenarios[0].death_us) - 1, 4e3), np.inf)
+    random = np.random.default_rng(policy)
+    first = replace(
+        scenarios[0], death_us=death_us, priority=random.integers(3, size=len(scenarios[0])),
+        min_accuracy=random.choice([0.0, GRID.accuracy[1]], len(scenarios[0])),
+    )  # fmt: skip
+    idle = replace(Scenario.of(np.zeros(0), 1e-3), death_us=death_us)
     together = simulate_together([POLICIES[0], POLICIES[policy]], [idle, first], [times(1), times(2)])[1]
     alone = simulate(POLICIES[policy], first, times(2))
     alike(together, {column: getattr(alone, column) for column in COLUMNS})
@@ -165,8 +172,3 @@ def test_what_cannot_be_simulated_together_is_refused() -> None:
         simulate_together(POLICIES[:2], [one, other], [times(0)] * 2)
     with pytest.raises(InputError, match=f"1 to {MAX_MODELS} can"):
         simulate_together([], [], [])
-    with pytest.raises(InputError, match="on workers that live"):
-        simulate_together(POLICIES[:1], [Scenario.of(np.array([0.0]), 0.01, 1, (1.0,))], [times(0)])
-    falling = Scenario(np.array([0.0, 1.0]), np.array([5_000.0, 4_000.0]))
-    with pytest.raises(InputError, match="in order of deadlines"):
-        simulate_together(POLICIES[:1], [falling], [times(0)])
