@@ -284,7 +284,7 @@ def _finite(value: float) -> float | None:
 
 def _cells(row: Row) -> list[str]:
     latency = duration(row["latency_s"])
-    if row["outside"] is not None and row["no_interval"] not in (None, NOT_HERE):
+    if row["low_s"] is None:
         latency = f"~{duration(float(format(row['latency_s'], '.2g')))}"  # nothing tells how wrong it is
     low, high = ("–" if row[key] is None else duration(row[key]) for key in ("low_s", "high_s"))
     cells = [row["name"] or row["graph_id"], row["kind"], _compact(row["flops"]), latency, low, high]

@@ -151,6 +151,9 @@ def test_no_interval_and_no_probability_on_a_machine_that_nobody_measured(slotoo
             assert row["low_s"] is row["high_s"] is row["probability_within_slo"] is None
             assert row["no_interval"]
         assert any("slotool calibrate" in line for line in document["advice"])
+    # A latency without an interval is marked, whatever the reason.
+    shown = slotool("predict", "--graph", "nets.jsonl", "--batch-size", 4).stdout
+    assert shown.count("~") == len(slotool(*asked).document["predictions"])
 
 
 def test_threads_and_the_cpu_choose_among_the_shipped_predictors(slotool, folder: Path, monkeypatch) -> None:
