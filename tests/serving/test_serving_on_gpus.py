@@ -15,9 +15,9 @@ import torch
 
 from slotool import devices
 from slotool.elastic.family import Family, Version
-from slotool.planning.fleet import Fleet, Pool
+from slotool.planning.fleet import Pool
 from slotool.planning.promise import Promise
-from slotool.planning.service_text import service_text
+from slotool.planning.service_text import ServedModel, service_text
 from slotool.planning.worker import WorkerType
 from slotool.serving import Router
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, worker
@@ -132,10 +132,9 @@ def test_a_worker_whose_gpu_has_failed_answers_and_ends(words: str, is_lost: boo
 def test_a_planned_service_names_a_gpu_for_each_worker(replicas: int, line: str) -> None:
     kind = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet", "cuda:1")
     promise = Promise(50_000.0, 0.99, 0.0, 0.95)
-    text = service_text(Fleet((Pool(kind, "slackfit", replicas),), mock.Mock()), promise, Path(), {}, {}, [10])
+    text = service_text([ServedModel("", {}, Pool(kind, "slackfit", replicas), promise, {})], Path(), 10)
     assert {line, 'engine = "local"'} <= set(text.splitlines())
     assert "\nreplicas" not in text
     on_cpu = WorkerType("1 thread", mock.Mock(), 1, 1.0, "latency.parquet")
-    assert "device" not in service_text(
-        Fleet((Pool(on_cpu, "slackfit", replicas),), mock.Mock()), promise, Path(), {}, {}, [10]
-    )
+    alike = ServedModel("", {}, Pool(on_cpu, "slackfit", replicas), promise, {})
+    assert "device" not in service_text([alike], Path(), 10)
