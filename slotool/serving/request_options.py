@@ -188,7 +188,7 @@ def require_single(headers: Sequence[tuple[bytes, bytes]], more: Sequence[str] =
 
 def _options(kind: str, given: Mapping[str, Any], table: Mapping[str, Option]) -> RequestOptions:
     for name in given:
-        if name not in table and (meant := misspelt(name, tuple(table))):
+        if name not in table and (meant := misspelt(name, tuple(table)) or _parameter_of(name, table)):
             raise bad_request(f"{kind} {shown(name)} is no option: did you mean {meant}?")
     found: dict[str, Any] = {}
     for name, option in table.items():
@@ -198,6 +198,13 @@ def _options(kind: str, given: Mapping[str, Any], table: Mapping[str, Option]) -
             if option.field == "timeout_us":
                 found["timeout_us"] = min(value, stated)
     return RequestOptions(**found) if found else DEFAULT_OPTIONS
+
+
+def _parameter_of(name: str, table: Mapping[str, Option]) -> str | None:
+    """Return the parameter of the option whose header ``name`` nearly is; None for a header, and for most names."""
+    if table is not _PARAMETERS or (header := misspelt(name.replace("_", "-"), tuple(_HEADERS))) is None:
+        return None
+    return next(option.parameter for option in OPTIONS if option.field == _HEADERS[header].field and option.parameter)
 
 
 def misspelt(name: str, names: tuple[str, ...]) -> str | None:
