@@ -145,17 +145,17 @@ class DispatchLoop:
         while (query := queue.peek()) is not None and pending[query.id].is_disconnected():
             model_queue.withdraw(query)
         batch, drops = model_queue.dispatcher.next_batch(now_us)
+        if batch is not None:
+            requests = [pending[query.id] for query in batch.queries]
+            if len(requests) > 1:
+                for request in requests[1:]:
+                    if request.is_disconnected():
+                        request.end(rejections.client_gone())
+                requests = [request for request in requests if not request.is_over]
+            self._call(model_queue, batch, requests)
+        # After the call, which began when it was decided on: writing rejections is no part of the time that it takes.
         if drops:
             model_queue.reject(drops, now_us)
-        if batch is None:
-            return
-        requests = [pending[query.id] for query in batch.queries]
-        if len(requests) > 1:
-            for request in requests[1:]:
-                if request.is_disconnected():
-                    request.end(rejections.client_gone())
-            requests = [request for request in requests if not request.is_over]
-        self._call(model_queue, batch, requests)
 
     def _note_switch(self, model_queue: ModelQueue, point: OperatingPoint) -> None:
         before = model_queue.switches_to(point)

@@ -16,12 +16,12 @@ from slotool.serving import bounds, rejections
 from slotool.serving.access_log import AccessLog
 from slotool.serving.accounts import Accounts
 from slotool.serving.addresses import AddressRates
-from slotool.serving.admission import Admission, IdleTrackingSelector
 from slotool.serving.bodies import decompressed, read_body
 from slotool.serving.clients import Clients, read_clients
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
 from slotool.serving.limits import Limits
+from slotool.serving.loop_selector import LoopSelector
 from slotool.serving.pools import AnyRouter
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
@@ -60,8 +60,9 @@ class FrontEnd:
         self.accounts = Accounts(router)
         self._read_models()
         router.models_listener = self._read_models
-        self.admission = Admission()
-        self._selector: IdleTrackingSelector | None = None
+        # Requests that the router has and that are not answered yet.
+        self.in_progress = 0
+        self._selector: LoopSelector | None = None
         self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
 
     def _read_models(self) -> None:
@@ -71,10 +72,9 @@ class FrontEnd:
             self._tensor_bytes[name] = bounds.tensor_body_bytes(interface, self.limits.body_bytes)
         self.accounts.keep_of(self.models)
 
-    def watch_loop(self, selector: IdleTrackingSelector) -> None:
-        """Measure the load of the event loop that ``selector`` serves, from now on."""
+    def watch_loop(self, selector: LoopSelector) -> None:
+        """Take arrivals, and the ends of turns, from the event loop that ``selector`` serves."""
         self._selector = selector
-        self.admission.listen_to(lambda: selector.idle_s)
 
     def arrival_us(self) -> float:
         """Return since when the request that is read now may have been here, by the router's clock, in µs."""
@@ -84,7 +84,7 @@ class FrontEnd:
         """True if no other request arrived in this turn of the event loop, one that might be more urgent or share a
         call: its end is now."""
         selector = self._selector
-        return selector is not None and selector.ready <= 1 and self.admission.in_progress <= 1
+        return selector is not None and selector.ready <= 1 and self.in_progress <= 1
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -133,20 +133,17 @@ class FrontEnd:
                 served.model.check_inputs(request.x)
             except InputError as error:
                 raise rejections.bad_request(str(error)) from None
-        admission = self.admission
-        if (rejection := admission.rejection(request.options.timeout_us)) is not None:
-            raise rejection
         request.read_us = self.router.now_us() - request.arrival_us
         request.account = self._ended
-        admission.begin()
+        self.in_progress += 1
         try:
             self.router.submit(request, alone=alone or self._arrives_alone())
         except Exception:
-            admission.end(answered=False)
+            self.in_progress -= 1
             raise
 
     def _ended(self, request: Request, outcome: Outcome) -> None:
-        self.admission.end(answered=not isinstance(outcome, Rejection))
+        self.in_progress -= 1
         if isinstance(outcome, Rejection):
             self.accounts.rejected(request, self.router.now_us())
             request.reply(outcome)

@@ -130,13 +130,6 @@ def stopping() -> Rejection:
     return Rejection(503, "stopping", "the server is shutting down and could not answer in time; try another one", 1)
 
 
-def overloaded(in_progress: int, spacing_us: float, timeout_us: float) -> Rejection:
-    """503: rejected before parsing: the event loop is overloaded, and the deadline comes before its turn would."""
-    pace = f"{in_progress} requests are in progress and one is answered every {spacing_us:.0f} µs"
-    wait = f"this one would wait about {1e-3 * in_progress * spacing_us:.1f} ms and has {1e-3 * timeout_us:.1f} ms"
-    return Rejection(503, "overloaded", f"{pace}: {wait}; try again later", 1)
-
-
 def client_gone() -> Rejection:
     """499: the client has disconnected."""
     return Rejection(499, "client-gone", "the client closed the connection")

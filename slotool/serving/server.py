@@ -25,10 +25,10 @@ from uvicorn.logging import DefaultFormatter
 
 from slotool.errors import ArgumentError
 from slotool.process import allow_connections, keep_freed_memory
-from slotool.serving.admission import IdleTrackingSelector
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.guard import HostGuard
 from slotool.serving.http import HttpProtocol
+from slotool.serving.loop_selector import LoopSelector
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.tls import HANDSHAKE_S
@@ -208,7 +208,7 @@ class Server(uvicorn.Server):
         self._next_complaint_s = 0.0
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        selector = IdleTrackingSelector()
+        selector = LoopSelector()
         self._front.watch_loop(selector)
         with asyncio.Runner(loop_factory=lambda: _Loop(selector, self._tls)) as runner:
             runner.run(self.serve(sockets=sockets))
@@ -297,7 +297,7 @@ class _Loop(asyncio.SelectorEventLoop):
     connections, and uvicorn cannot be told.
     """
 
-    def __init__(self, selector: IdleTrackingSelector, tls: ssl.SSLContext | None):
+    def __init__(self, selector: LoopSelector, tls: ssl.SSLContext | None):
         super().__init__(selector)
         self._tls = tls
 

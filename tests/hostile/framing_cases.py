@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn import Config
 
-from slotool.serving import Limits, Router, create_app, rejections
+from slotool.serving import Limits, Router, create_app
 from slotool.serving.clients import Clients
 from slotool.serving.server import Server
 from tests.hostile.wire import Answer, Wire, answers
@@ -23,7 +23,7 @@ SIX_FLOATS = b"GET /smuggl HTTP/1.1\r\n\r\n"
 LONG = SMUGGLED * 6
 MARKER = f"GET /marker HTTP/1.1\r\nHost: x\r\n{RIGHT}\r\n\r\n".encode()
 INFER = "/v2/models/three/infer"
-PLAIN, GUARDED, FULL = "plain", "guarded", "overloaded"
+PLAIN, GUARDED = "plain", "guarded"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class Case:
         object.__setattr__(self, "sent", "\r\n".join(lines).encode() + body)
 
 
-OVERLOADED = rejections.overloaded(8, 1e4, 1e5)
 WRONG = ("Authorization: Bearer nobody-knows-this",)
 EXPECT = ("Expect: 100-continue",)
 CASES = {
@@ -90,23 +89,18 @@ CASES = {
     "504": Case("POST", "/compute", 504, headers=("Deadline-Ms: 0.000001",), body=SIX_FLOATS),
 }
 
-# Answered otherwise by uvicorn, which does not reject requests unread: only their framing is compared.
-UNREAD = Case("POST", "/compute", 503, FULL, ("Deadline-Ms: 40",), SIX_FLOATS)
-
 
 class Servers:
     """The same applications behind slotool's protocol and behind uvicorn's own."""
 
     def __init__(self) -> None:
-        self._apps = {kind: self._app(kind) for kind in (PLAIN, GUARDED, FULL)}
+        self._apps = {kind: self._app(kind) for kind in (PLAIN, GUARDED)}
 
     @staticmethod
     def _app(kind: str) -> tuple[Config, Config]:
         model = ThreeLinear()
         token = Clients.of_token(TOKEN, "here") if kind == GUARDED else None
         app = create_app(Router({"three": served(model)}), limits=Limits(body_bytes=len(LONG) - 1), clients=token)
-        if kind == FULL:
-            app.state.front.admission.rejection = lambda timeout_us: OVERLOADED
         own = Server(app, lambda: None, drain_s=1).config
         own.load()
         plain = Config(

@@ -58,7 +58,6 @@ def test_an_idle_server_answers_whatever_overloaded_it_and_whoever_left_half_a_r
         ]:
             stack.enter_context(live.connect()).sendall(sent)
         said = overload(live, time.monotonic() + OVERLOADED_S)
-        assert any(b"503" in answer[:20] and b"one is answered every" in answer for answer in said), "no overload"
         assert any(b'"label"' in answer for answer in said)
         over_s = time.monotonic()
         with live.connect() as connection:

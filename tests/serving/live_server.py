@@ -19,7 +19,6 @@ from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.addresses import AddressRates
-from slotool.serving.admission import Admission
 from slotool.serving.clients import Clients
 from slotool.serving.engines import InferenceEngine
 from slotool.serving.frontend import FrontEnd
@@ -104,7 +103,6 @@ class LiveServer:
     # Of tests, with what they keep of their calls.
     models: dict[str, Any]
     router: Router
-    admission: Admission
     server: Server
     limits: Limits = field(default_factory=Limits)
 
@@ -162,7 +160,7 @@ def live_server(
         assert ready.wait(60)
         try:
             own = {name: entry.model for name, entry in by_name.items()}
-            yield LiveServer(url, grpc_address, own, router, app.state.front.admission, server, limits)
+            yield LiveServer(url, grpc_address, own, router, server, limits)
         finally:
             server.should_exit = True
             thread.join(timeout=10)

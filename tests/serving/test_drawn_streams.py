@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from slotool.scheduling import Policy, by_demand
-from slotool.serving.admission import IdleTrackingSelector
+from slotool.serving.loop_selector import LoopSelector
 from slotool.serving.model_queue import LOG
 from tests.serving.drawn_requests import FAILS, LAST, UNDEFINED, Sent, infer, stream, values
 from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
@@ -74,7 +74,7 @@ class Gate:
     def __exit__(self, *raised: object) -> None:
         self._is_open.set()
 
-    def select(self, selector: IdleTrackingSelector, timeout: float | None, plain: Callable[..., Any]) -> Any:
+    def select(self, selector: LoopSelector, timeout: float | None, plain: Callable[..., Any]) -> Any:
         found = plain(selector, timeout)
         if found and not self._is_open.is_set():
             self._is_open.wait(60)
@@ -86,8 +86,8 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    gate, plain = Gate(), IdleTrackingSelector.select
-    monkeypatch.setattr(IdleTrackingSelector, "select", lambda self, timeout=None: gate.select(self, timeout, plain))
+    gate, plain = Gate(), LoopSelector.select
+    monkeypatch.setattr(LoopSelector, "select", lambda self, timeout=None: gate.select(self, timeout, plain))
     return gate
 
 
@@ -203,7 +203,7 @@ def test_drawn_streams_are_answered_and_counted_the_same(servers: list[LiveServe
             assert (seed, *ours) == (seed, *theirs)
         # The last are counted once they are on their way.
         until(lambda: counted(servers[0]) == counted(servers[1]))
-        assert [(live.admission.in_progress, live.router.waiting()) for live in servers] == 2 * [(0, 0)]
+        assert [(live.front.in_progress, live.router.waiting()) for live in servers] == 2 * [(0, 0)]
     made, examples = (servers[0].count(f"slotool_batch_examples_{kind}", model="three") for kind in ("count", "sum"))
     assert examples > made, "some have shared a call"
 
@@ -234,7 +234,7 @@ def test_half_of_those_that_came_together_leave(servers: list[LiveServer], gate:
     for connection in leaving:
         connection.socket.close()
     until(lambda: ended() == before + 20 + 20)
-    until(lambda: not (live.admission.in_progress or live.router.waiting()))
+    until(lambda: not (live.front.in_progress or live.router.waiting()))
 
 
 def logits_of(answer: Any) -> list[float]:
@@ -268,16 +268,16 @@ def test_no_more_than_a_millisecond_of_calls_is_made_before_others_are_read(
     made_by_turn = []
     with live_server([entry]) as live:
         named = [{"id": f"client-{at}"} if ids else {} for at in range(30)]
-        connections, plain = [connected(live, 1, **name)[0] for name in named], IdleTrackingSelector.select
+        connections, plain = [connected(live, 1, **name)[0] for name in named], LoopSelector.select
 
-        def select(self: IdleTrackingSelector, timeout: float | None = None) -> Any:
+        def select(self: LoopSelector, timeout: float | None = None) -> Any:
             made_by_turn.append(len(own.calls))
             return plain(self, timeout)
 
         with gate.until(30):
             for connection, name in zip(connections, named, strict=True):
                 connection.send(infer(np.ones(6, dtype=np.float32), **name))
-            monkeypatch.setattr(IdleTrackingSelector, "select", select)
+            monkeypatch.setattr(LoopSelector, "select", select)
             made_by_turn.append(len(own.calls))
         for connection in connections:
             with connection:

@@ -402,7 +402,7 @@ def test_the_documents_table_of_rejections_is_true() -> None:
     rows = re.findall(r"^\| ([a-z-]+) \| (\d{3}) \| ([A-Z_]+) \|", text, re.MULTILINE)
     made = [rejections.bad_request(""), rejections.not_found(""), rejections.too_slow(""), rejections.too_large(""),
             rejections.expired(0), rejections.cannot_meet(""), rejections.shed(""), rejections.queue_full(1),
-            rejections.overloaded(1, 1.0, 1.0), rejections.too_many_connections(1),
+            rejections.too_many_connections(1),
             rejections.no_worker(1, 1, 1.0), rejections.no_version(""), rejections.stopping(),
             rejections.too_many_bytes(1), rejections.client_gone(), rejections.failed(ValueError()),
             Rejection(401, "unauthorized", ""), Rejection(403, "forbidden", ""),

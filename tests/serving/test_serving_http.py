@@ -269,8 +269,6 @@ def test_the_index_and_metrics_describe_the_server(http: httpx.Client) -> None:
 
 
 def test_a_mixed_crowd_is_answered_to_the_last(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a busy machine the loop, which shares a core with this crowd, may count as overloaded.
-    monkeypatch.setattr(live.admission, "rejection", lambda timeout_us: None)
     body = {"inputs": [ONE]}
     kinds: list[dict[str, Any]] = [
         {"url": INFER, "json": body},

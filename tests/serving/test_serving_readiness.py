@@ -346,7 +346,7 @@ def test_whoever_a_stuck_worker_keeps_waiting_at_the_drain_gets_a_sentence_and_t
     with ThreadPoolExecutor(6) as pool:
         asked = [pool.submit(over_http, sent) for sent in (whole, whole, in_parts, head + b"half")]
         remote = pool.submit(over_grpc)
-        until(lambda: live.admission.in_progress == 4)
+        until(lambda: live.front.in_progress == 4)
         ending = threading.Thread(target=lambda: setattr(live.server, "should_exit", True))
         ending.start()
         for future in asked:

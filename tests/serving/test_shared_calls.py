@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from slotool.scheduling import Policy, by_demand
-from slotool.serving.admission import IdleTrackingSelector
+from slotool.serving.loop_selector import LoopSelector
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, until
 
 LARGE = POINTS[-1]
@@ -62,15 +62,15 @@ def logits_of(answer: dict[str, Any]) -> np.ndarray:
 @pytest.fixture
 def slow_select(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the event loop that reads anything reads all that comes within 30 ms."""
-    plain = IdleTrackingSelector.select
+    plain = LoopSelector.select
 
-    def select(self: IdleTrackingSelector, timeout: float | None = None) -> Any:
+    def select(self: LoopSelector, timeout: float | None = None) -> Any:
         if not plain(self, timeout):
             return []
         time.sleep(0.03)
         return plain(self, 0)
 
-    monkeypatch.setattr(IdleTrackingSelector, "select", select)
+    monkeypatch.setattr(LoopSelector, "select", select)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_each_client_gets_the_answer_to_its_own_values(live: LiveServer) -> None
         until(lambda: live.count("slotool_requests_total", model="three", outcome="ok") == 8 + 32)
         last = {"request": answer["parameters"]["request"], "labels": [int(logits_of(answer).argmax())]}
         assert HTTP.post(f"{live.url}/v2/models/three/feedback", json=last).status_code == 200
-    assert live.admission.in_progress == 0
+    assert live.front.in_progress == 0
 
 
 def test_unusual_requests_among_others_get_what_they_get_alone(live: LiveServer) -> None:
@@ -131,7 +131,7 @@ def test_unusual_requests_among_others_get_what_they_get_alone(live: LiveServer)
             assert "NaN" in answer["error"]
             assert "slack_us" in answer_of(urgent)[1]["parameters"]
             assert answer_of(other) == (200, {"ready": True})
-    until(lambda: live.admission.in_progress == 0)
+    until(lambda: live.front.in_progress == 0)
     assert live.router.waiting() == 0
 
 
@@ -147,7 +147,7 @@ def test_no_request_waits_longer_than_the_default_deadline() -> None:
             connection.sendall(request(x))
         assert answer_of(first)[0] == 200
         assert [answer_of(connection)[0] for connection in others] == 3 * [504]
-        until(lambda: live.admission.in_progress == 0)
+        until(lambda: live.front.in_progress == 0)
 
 
 def test_a_second_request_of_a_connection_is_answered_after_the_first(
@@ -184,4 +184,4 @@ def test_requests_with_a_deadline_share_calls_too(live: LiveServer) -> None:
             if max(shared) > 1:
                 break
         assert max(shared) > 1
-    until(lambda: live.admission.in_progress == 0)
+    until(lambda: live.front.in_progress == 0)
