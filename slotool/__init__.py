@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from slotool.api.serve import serve
     from slotool.api.simulate import simulate
     from slotool.api.train import train_cnn, train_family, train_mlp
-    from slotool.api.train_colocation_predictor import train_colocation_predictor
     from slotool.api.train_predictor import train_predictor
     from slotool.api.train_supernet import train_supernet
     from slotool.api.train_xmc import train_xmc
@@ -84,7 +83,6 @@ __all__ = [
     "serve",
     "simulate",
     "train_cnn",
-    "train_colocation_predictor",
     "train_family",
     "train_mlp",
     "train_predictor",
@@ -131,7 +129,6 @@ _MODULES = {
     "serve": "serve",
     "simulate": "simulate",
     "train_cnn": "train",
-    "train_colocation_predictor": "train_colocation_predictor",
     "train_family": "train",
     "train_mlp": "train",
     "train_predictor": "train_predictor",
@@ -145,6 +142,7 @@ _SUCCESSORS = {
     "estimate_rules": "gen_rules(…, dry_run=True)",
     "plan_tables": "build_tables(…, dry_run=True)",
     "switching_plan_cost": "gen_switching_plan(…, dry_run=True)",
+    "train_colocation_predictor": "train_predictor(…)",
 }
 
 __getattr__ = names_on_demand(__name__, _MODULES, "slotool.api", _SUCCESSORS)

@@ -153,7 +153,7 @@ def colocated(piece: Piece, sharing: str) -> Figures:
     graphs = DATASETS / "keras-applications-graphs.parquet"
     device = piece.device if piece.on_gpu else "cpu"
     with enough_to_split():
-        trained = slotool.train_colocation_predictor(
+        trained = slotool.train_predictor(
             table, graphs=graphs, depths=piece.sizes.depths, seed=SEED, training_device=device, progress=None
         )
     labelled = join_colocated(LatencyTable.load(table), read_graphs(graphs))

@@ -55,15 +55,19 @@ class MeasuredNetworks:
 
         return (graph for path in self.graphs for graph in read_graphs(path))
 
+    def is_colocated(self) -> bool:
+        """True if the latencies are co-located ones."""
+        from slotool.predictors.colocated.labels import is_colocated
+
+        return is_colocated(self.table())
+
     def labelled(self) -> LabelledSet[OperatorGraph]:
         """The measured networks with their solo latencies. Raises ``ArgumentError`` for co-located ones."""
-        from slotool.predictors.colocated.labels import is_colocated
         from slotool.predictors.labels import join_labels
 
-        table = self.table()
-        if is_colocated(table):
-            raise ArgumentError("latency", "its rows are co-located: use train-colocation-predictor")
-        return join_labels(table, self.read_graphs(), self.rows)
+        if self.is_colocated():
+            raise ArgumentError("latency", "its rows are co-located; train_predictor learns from them")
+        return join_labels(self.table(), self.read_graphs(), self.rows)
 
 
 def unmatched(labelled: LabelledSet[OperatorGraph]) -> list[str]:

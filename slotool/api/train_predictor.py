@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool import devices
 from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
-from slotool.api.measured import MeasuredNetworks, Paths, Rows, unmatched
+from slotool.api.inputs import FilePath
+from slotool.api.measured import ColocatedRows, MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
 from slotool.api.predictor_scores import (
@@ -23,7 +24,7 @@ from slotool.api.predictor_scores import (
     in_seconds,
     relative,
 )
-from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.api.values import at_least
 from slotool.errors import ArgumentError
@@ -32,6 +33,7 @@ from slotool.printable import counted
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slotool.api.colocation_training import ColocationTraining
     from slotool.api.settings_training import SettingsTraining
     from slotool.predictors.training.selection import TrainingRun
 
@@ -98,21 +100,25 @@ def train_predictor(
     graphs: Paths,
     out: str | Path | None = None,
     model: str | Sequence[str] = "auto",
+    solo: FilePath | None = None,
     depths: Sequence[int] | None = None,
     engine: str = "local",
     address: str | None = None,
     training_device: str = "cpu",
-    rows: Rows | None = None,
+    rows: ColocatedRows | None = None,
     seed: Annotated[int, at_least(0)] = 0,
     force: bool = False,
     progress: Reporting = "auto",
-) -> PredictorTraining | SettingsTraining:
-    """Train predictors of solo latency, score all, keep one.
+) -> PredictorTraining | SettingsTraining | ColocationTraining:
+    """Train predictors of latency, score all, keep one.
 
-    Its interval for other kinds of networks comes from holding out each kind of the training networks in turn.
-    ``train_colocation_predictor`` learns from a co-located table, ``adapt_predictor`` from a few labels.
+    Its interval for other kinds of networks comes from holding out each kind of the training networks in turn. From a
+    table of ``profile_colocated`` it learns how co-located networks slow each other down, for ``predict`` with
+    co-runners; the artifact then also holds the measured solo latencies. ``adapt_predictor`` learns from a few labels.
 
     Example: slotool train-predictor latency.parquet --graphs networks.parquet -o predictor
+
+    Example: slotool train-predictor colocated.parquet --graphs cnns.parquet --solo predictor -o both
 
     Args:
         latency: Latency tables (Parquet or CSV) of measured networks.
@@ -121,28 +127,33 @@ def train_predictor(
         model: Predictor to keep, such as graph; of several, or of ``"auto"``, the one of lowest dev MAE. The baselines
             ``linear`` and ``three-term`` are always trained too. ``"settings"``: one predictor of every device,
             backend, number of threads, batch size and precision (a column that the tables may have) in the tables,
-            alone; ``adapt_predictor`` takes it to a new one.
+            alone; ``adapt_predictor`` takes it to a new one. Of co-located latency: linear, dnn, ridge or sharing.
+        solo: Predictor of solo latencies to put beside one of co-located ones, for networks not measured.
         depths: Numbers of hidden layers to try; None: 1:20.
         engine: Place where depths are trained: ``"local"``, or ``"ray"``, on a cluster (pip install 'slotool[ray]').
         address: The ray cluster: host:port, or auto for the one this machine is in; None: auto.
         training_device: Device that trains the DNN and the graph network: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The
             predictors compute on the CPU.
         rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
-            ``machine``.
+            ``machine``, or of co-located ones ``placement``.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
     Returns:
         Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``); for ``"settings"`` a
-        ``SettingsTraining``, with the scores of every setting.
+        ``SettingsTraining``, with the scores of every setting; for co-located latency a ``ColocationTraining``.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have, or the tables hold co-located latencies.
+        ArgumentError: An argument has a value that it cannot have.
+        InputError: ``solo`` predicts another setting than the tables hold.
         TableError: A latency table cannot be read, mixes settings, or has no row of these networks.
         GraphError: A graph file cannot be read.
+        ArtifactError: ``solo`` is damaged or no predictor of solo latencies.
         AlreadyExistsError: ``out`` exists.
     """
+    from slotool.api.colocation_training import trained_on_colocations
+    from slotool.api.settings_training import trained_on_settings
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.base import SOLO
     from slotool.predictors.registry import BASELINES, names_of, registry
@@ -150,6 +161,15 @@ def train_predictor(
     from slotool.predictors.splits import paper_split
     from slotool.predictors.training.selection import AUTO
 
+    source = MeasuredNetworks.of(latency, graphs, rows)
+    reporter, written = reporter_of(progress), None if out is None else Path(out)
+    if source.is_colocated():
+        return trained_on_colocations(
+            source, written, solo=solo, model=model, depths=depths, engine=engine, address=address,
+            training_device=training_device, seed=seed, force=force, reporter=reporter,
+        )  # fmt: skip
+    if solo is not None:
+        raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
     own, of_many = names_of(SOLO), SettingsPredictor.name
     asked = names_among(model, (AUTO, *own, of_many), "model", plugins=registry)
     if of_many in asked:
@@ -158,18 +178,18 @@ def train_predictor(
         refuse_search(of_many, depths, engine, address)
         if training_device != devices.CPU:
             raise ArgumentError("training_device", f"{of_many} trains on the CPU only; leave it out")
-        return _of_settings(latency, graphs, out, rows, seed, force, reporter_of(progress))
+        if written is not None:
+            refuse_existing(written, force)
+        return trained_on_settings(source, written, seed, force, reporter)
     if not {AUTO, "dnn"} & set(asked):
         refuse_search(", ".join(asked), depths, engine, address)
     names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
     names += [name for name in asked if name not in (AUTO, *own)]
-    reporter, written = reporter_of(progress), None if out is None else Path(out)
     on = devices.required(training_device, "training_device")
     with search_on(engine, address, on) as search:
         makers = predictor_makers(names, depths or DEPTHS, search, device=on)
         if written is not None:
             refuse_existing(written, force)
-        source = MeasuredNetworks.of(latency, graphs, rows)
         labelled = source.labelled()
         for sentence in unmatched(labelled):
             reporter.warn(sentence)
@@ -186,24 +206,6 @@ def train_predictor(
         config = {**source.config(), "model": shown, "depths": list(depths or DEPTHS), **source.rows}
         run.save(written, config=config, seed=seed, force=force)
     return PredictorTraining(run, shown, written)
-
-
-def _of_settings(
-    latency: Paths,
-    graphs: Paths,
-    out: str | Path | None,
-    rows: Rows | None,
-    seed: int,
-    force: bool,
-    reporter: Reporter,
-) -> SettingsTraining:
-    from slotool.api.settings_training import trained_on_settings
-    from slotool.artifacts.bundle import refuse_existing
-
-    written = None if out is None else Path(out)
-    if written is not None:
-        refuse_existing(written, force)
-    return trained_on_settings(MeasuredNetworks.of(latency, graphs, rows), written, seed, force, reporter)
 
 
 def refuse_search(models: str, depths: Sequence[int] | None, engine: str, address: str | None) -> None:

@@ -38,7 +38,7 @@ THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
         *("generate mlp", "generate cnn", "generate architectures", "generate arrivals"),
         "capture",
         *("profile solo", "profile colocated", "profile points"),
-        *("train-predictor", "train-colocation-predictor", "adapt-predictor", "evaluate-predictor"),
+        *("train-predictor", "adapt-predictor", "evaluate-predictor"),
         *("compare-predictors", "calibrate"),
         "predict",
     ),
@@ -60,6 +60,8 @@ THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
 # Functions with another name than their command.
 FUNCTIONS = dict.fromkeys(("generate mlp", "generate cnn", "generate architectures"), "generate_networks")
 FUNCTIONS |= {"profile solo": "profile"}
+# Commands that left, with what to type instead.
+SUCCESSORS = {"train-colocation-predictor": "train-predictor"}
 # What a command does with options before its function takes them, as module:function.
 PREPARED = {"plan": "slotool.cli.plan_models:prepare"}
 # Words before the name of a command, and their help.
@@ -157,7 +159,7 @@ app = _application()
 def command() -> Any:
     """The parser of the command line, made once for all calls of a process."""
     root: Any = typer.main.get_command(app)
-    root.commands = _with_functions(root.commands)
+    root.commands, root.successors = _with_functions(root.commands), SUCCESSORS
     return root
 
 

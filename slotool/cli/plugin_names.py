@@ -12,7 +12,7 @@ PARAMETERS = {
         *("build-tables.data", "choose-points.data", "update-tables.data", "evaluate.data", "evaluate-colocated.data"),
         *("profile points.data", "loadtest.data", "gen-switching-plan.data", "plan.data"),
     ],
-    "predictors": ["train-predictor.model", "train-colocation-predictor.model", "compare-predictors.models"],
+    "predictors": ["train-predictor.model", "compare-predictors.models"],
     "policies": ["simulate.policies", "serve.policy"],
     "rankers": ["build-tables.ranker"],
     "rule_generators": ["gen-rules.method"],

@@ -241,7 +241,7 @@ def test_train_colocation_predictor_prints_every_protocol(slotool, measured: Pat
         "slotool.predictors.solo.dnn.MAX_EPOCHS", 5
     )  # some thirty trainings, whose quality plays no part
     arguments = [measured / "colocated.parquet", "--graphs", measured / "graphs.jsonl", "--depths", "1"]
-    finished = slotool("train-colocation-predictor", *arguments, "-o", tmp_path / "p")
+    finished = slotool("train-predictor", *arguments, "-o", tmp_path / "p")
     assert finished.exit_code == 0, finished.stderr
     for text in ("Pairs, random", "Pairs unseen", "Trios from pairs", "linear, cannot take these", "noise floor"):
         assert text in finished.stdout
@@ -260,7 +260,7 @@ def test_train_colocation_predictor_prints_every_protocol(slotool, measured: Pat
     finished = slotool("predict", tmp_path / "p", *graphs)
     assert finished.exit_code == 2
     assert "predicts co-located latencies only" in finished.stderr
-    finished = slotool("train-colocation-predictor", *arguments, "-o", tmp_path / "q", "--solo", tmp_path / "p")
+    finished = slotool("train-predictor", *arguments, "-o", tmp_path / "q", "--solo", tmp_path / "p")
     assert finished.exit_code == 2
     assert "holds no predictor of solo latencies" in finished.stderr
     assert not (tmp_path / "q").exists()
@@ -342,21 +342,18 @@ def test_wrong_questions_are_sentences(slotool, measured: Path, both: Path) -> N
 def test_nothing_is_written_of_what_cannot_be_learnt(slotool, measured, both, tmp_path, rows, sentence: str) -> None:
     table_of(rows).save(tmp_path / "c.parquet")
     arguments = [tmp_path / "c.parquet", "--graphs", measured / "graphs.jsonl", "--solo", both, "-o", tmp_path / "p"]
-    finished = slotool("train-colocation-predictor", *arguments)
+    finished = slotool("train-predictor", *arguments)
     assert finished.exit_code == 2
     assert sentence in " ".join(finished.stderr.split())
     assert not (tmp_path / "p").exists()
 
 
-def test_each_training_command_refuses_the_table_of_the_other(slotool, measured: Path, tmp_path: Path) -> None:
+def test_a_solo_predictor_goes_beside_one_of_co_located_latency_only(slotool, measured: Path, both, tmp_path) -> None:
     graphs = ["--graphs", measured / "all.jsonl", "-o", tmp_path / "p"]
-    for command, name, sentence in (
-        ("train-predictor", "colocated", "use train-colocation-predictor"),
-        ("train-colocation-predictor", "alone", "no column solo_s"),
-    ):
-        finished = slotool(command, measured / f"{name}.parquet", *graphs)
-        assert finished.exit_code == 2
-        assert sentence in " ".join(finished.stderr.replace("│", " ").split())
+    finished = slotool("train-predictor", measured / "alone.parquet", *graphs, "--solo", both)
+    assert (finished.exit_code, "--solo" in finished.stderr) == (2, True)
+    gone = slotool("train-colocation-predictor", measured / "alone.parquet", *graphs)
+    assert (gone.exit_code, "is now slotool train-predictor" in gone.stderr) == (2, True)
 
 
 def test_parts_of_an_artifact_load_apart_and_answer_alike(both: Path, measured: Path) -> None:

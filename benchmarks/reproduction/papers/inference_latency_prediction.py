@@ -23,7 +23,7 @@ _SETS = {
     "cnns": ("cnn", (200, 100_000), "--depth 2:4 --channels 2:5 --input-shape 3,32,32"),
 }
 # Of co-located networks, which take milliseconds each: shorter ones fit between two turns of a core's processes, and
-# are not slowed down. Of their pairs and trios so many are measured: train-colocation-predictor wants 120 rows.
+# are not slowed down. Of their pairs and trios so many are measured: train-predictor wants 120 rows.
 _MEMBERS, _OF_EACH_SIZE = 9, 32
 COLOCATION_PREDICTORS = ("linear", "dnn", "ridge", "sharing")
 
@@ -120,7 +120,7 @@ def _by_setting(workspace: Workspace) -> dict[str, Document]:
             f"--max-seconds-per-item {workspace.pick('1.5', '30')} --seed {workspace.seed}"
         )
         found[setting] = workspace.slotool(
-            f"train-colocation-predictor colocated-{number}.parquet --graphs {graphs} -o predictor-colocated-{number} "
+            f"train-predictor colocated-{number}.parquet --graphs {graphs} -o predictor-colocated-{number} "
             f"--depths {workspace.pick('2,4', '1:20')} --seed {workspace.seed}"
         )
     return found
@@ -185,6 +185,6 @@ PAPER = Paper(
         "cuda:0` "
          "make them where there is a GPU"),
         ("9 on four GPUs and CPUs of 8, 16 and 32 cores", "needs these machines: `slotool profile colocated` and "
-         "`slotool train-colocation-predictor` make a part of the figure on each"),
+         "`slotool train-predictor` make a part of the figure on each"),
     ),
 )  # fmt: skip

@@ -74,7 +74,7 @@ class PredictorArtifact:
         if self.colocated is None:
             raise InputError(
                 f"{self.path} holds no predictor of co-located latencies: "
-                "train-colocation-predictor makes one from a co-located latency table"
+                "train-predictor makes one from a co-located latency table"
             )
         return self.colocated
 

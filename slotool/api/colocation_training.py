@@ -1,22 +1,21 @@
-"""``slotool.train_colocation_predictor``: learn how co-located networks slow each other down."""
+"""Predictors of co-located latency, as ``slotool.train_predictor`` trains them on co-located tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from slotool import devices
-from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
-from slotool.api.measured import ColocatedRows, MeasuredNetworks, Paths
-from slotool.api.outputs import writes
+from slotool.api.inputs import FilePath
+from slotool.api.measured import MeasuredNetworks
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
 from slotool.api.predictor_scores import covers
-from slotool.api.progress import Reporting, reporter_of
+from slotool.api.progress import Reporter
 from slotool.api.train_predictor import PredictorTraining
-from slotool.api.values import at_least
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.predictors.colocations import Colocation
@@ -61,60 +60,21 @@ class ColocationTraining(PredictorTraining):
         return parts if self.out is None else [*parts, f"wrote {self.out}"]
 
 
-@command_line(
-    panels={"Search of the DNN": ("depths", "engine", "address")}, required=("out",), names={"graphs": "--graphs -g"}
-)
-@writes(folders=("out",))
-def train_colocation_predictor(
-    latency: Paths,
+def trained_on_colocations(
+    source: MeasuredNetworks,
+    out: Path | None,
     *,
-    graphs: Paths,
-    out: str | Path | None = None,
-    solo: str | Path | None = None,
-    model: str = "auto",
-    depths: Sequence[int] | None = None,
-    engine: str = "local",
-    address: str | None = None,
-    training_device: str = "cpu",
-    rows: ColocatedRows | None = None,
-    seed: Annotated[int, at_least(0)] = 0,
-    force: bool = False,
-    progress: Reporting = "auto",
+    solo: FilePath | None,
+    model: str | Sequence[str],
+    depths: Sequence[int] | None,
+    engine: str,
+    address: str | None,
+    training_device: str,
+    seed: int,
+    force: bool,
+    reporter: Reporter,
 ) -> ColocationTraining:
-    """Train predictors of co-located latency, keep one.
-
-    It learns from a table of ``profile_colocated`` how co-located networks slow each other down, for ``predict`` with
-    co-runners. The artifact also holds the measured solo latencies, and with ``solo`` a predictor of those of other
-    networks.
-
-    Example: slotool train-colocation-predictor colocated.parquet --graphs cnns.parquet --solo predictor -o both
-
-    Args:
-        latency: Latency tables (Parquet or CSV) of co-located networks.
-        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
-        out: Artifact to write: the predictor that is kept, and the scores of all.
-        solo: Predictor of solo latencies to put into the artifact, for networks not measured.
-        model: Predictor to keep: linear, dnn, ridge, sharing; or ``"auto"``, of lowest dev MAE.
-        depths: Numbers of hidden layers to try; None: 1:20.
-        engine: Place where depths are trained: ``"local"``, or ``"ray"``, on a cluster (pip install 'slotool[ray]').
-        address: The ray cluster: host:port, or auto for the one this machine is in; None: auto.
-        training_device: Device that trains the DNN: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. It computes on the CPU.
-        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size``,
-            ``machine`` or ``placement``.
-        seed: Same seed, same result.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
-
-    Returns:
-        Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``).
-
-    Raises:
-        ArgumentError: An argument has a value that it cannot have.
-        InputError: ``solo`` predicts another setting than the tables hold.
-        TableError: A latency table cannot be read, mixes settings, or has no row of these networks.
-        ArtifactError: ``solo`` is damaged or no predictor of solo latencies.
-        AlreadyExistsError: ``out`` exists.
-    """
+    """Train predictors on the co-located rows of ``source``, and write the best to ``out``; see ``train_predictor``."""
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.base import COLOCATED
@@ -126,15 +86,15 @@ def train_colocation_predictor(
     from slotool.predictors.training.selection import AUTO
 
     own = names_of(COLOCATED)
-    names_among(model, (AUTO, *own), "model", plugins=registry)
+    model, *others = names_among(model, (AUTO, *own), "model", plugins=registry)
+    if others:
+        raise ArgumentError("model", f"one predictor of co-located latency is kept: {model}, or {others[0]}")
     names = own if model in (AUTO, *own) else [*own, model]
-    reporter, written = reporter_of(progress), None if out is None else Path(out)
     on = devices.required(training_device, "training_device")
     with search_on(engine, address, on) as search:
         makers = predictor_makers(names, depths or DEPTHS, search, colocated=True, device=on)
-        if written is not None:
-            refuse_existing(written, force)
-        source = MeasuredNetworks.of(latency, graphs, rows)
+        if out is not None:
+            refuse_existing(out, force)
         labelled = join_colocated(source.table(), source.read_graphs(), source.rows)
         opened = None if solo is None else open_artifact(solo, KIND)
         if opened is not None:
@@ -146,10 +106,10 @@ def train_colocation_predictor(
         split, protocols = random_colocated_split(labelled.items, seed), colocated_splits(labelled.items, seed)
         candidates = [make() for make in makers.values()]
         run = trained_and_scored(reporter, candidates, labelled, split, protocols, model=model, seed=seed)
-    if written is not None:
+    if out is not None:
         config = {**source.config(), "solo": solo and str(solo), "model": model, "depths": list(depths or DEPTHS)}
-        run.save(written, opened, config={**config, **source.rows}, seed=seed, force=force)
-    return ColocationTraining(run, model, written, None if opened is None else opened.path)
+        run.save(out, opened, config={**config, **source.rows}, seed=seed, force=force)
+    return ColocationTraining(run, model, out, None if opened is None else opened.path)
 
 
 def _cells(scores: Mapping[str, Any]) -> list[list[str]]:
