@@ -78,13 +78,15 @@ def words_of(function: Callable[..., Any], declared: CommandLine) -> list[str]:
 
 
 def command_of(
-    function: Callable[..., Any], declared: CommandLine, prepare: Callable[[dict[str, Any]], None] | None = None
+    function: Callable[..., Any],
+    declared: CommandLine | None = None,
+    prepare: Callable[[dict[str, Any]], None] | None = None,
 ) -> Callable[..., None]:
     """Return the function that typer makes a command of: it has an option for each parameter of ``function``.
 
     ``prepare`` checks and changes what was given before it is read as arguments.
     """
-    return _Builder(function, declared, prepare).callback()
+    return _Builder(function, declared or commands_of(function)[0], prepare).callback()
 
 
 class _Builder:
