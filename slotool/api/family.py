@@ -166,6 +166,8 @@ def family(
     from slotool.models.tasks import make_task
     from slotool.profiling.family_batches import measure_batches
 
+    if not isinstance(versions, Mapping):
+        raise ArgumentError("versions", "models by the names of their versions are expected")
     located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
     _require_arguments(located, repeats, batch_sizes, calibration, cost or {}, in_memory=out is None)
     for path in (out, outcomes, latency, plot):

@@ -13,6 +13,9 @@ from slotool.api.arguments import Parameters, Returned, by_name, naming_argument
 from slotool.errors import ArgumentError
 from slotool.extras import require
 
+# Types, as annotations name them, of parameters that may name what a function reads.
+_READ = ("Path", "DataSource", "Network")
+
 
 def writes(
     *files: str, folders: tuple[str, ...] = ()
@@ -25,15 +28,19 @@ def writes(
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
         signature = inspect.signature(function)
+        reads = {
+            name
+            for name, parameter in signature.parameters.items()
+            if any(kind in str(parameter.annotation) for kind in _READ)
+        }
 
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
             with naming_arguments(signature):
                 given = by_name(function, signature, args, kwargs)
                 outputs = {name: Path(given[name]) for name in (*files, *folders) if _is_path(given.get(name))}
-                others = {name: value for name, value in given.items() if name not in outputs}
-                read = [name for name in others if "Path" in str(signature.parameters[name].annotation)]
-                require_kept(outputs, inputs_among(others, read))
+                read = {name: given[name] for name in given if name not in outputs and name in reads}
+                require_kept(outputs, inputs_among(read))
                 for name, path in outputs.items():
                     _require_writable(name, path, is_folder=name in folders)
                 return function(*args, **kwargs)
@@ -57,16 +64,13 @@ def require_kept(outputs: Mapping[str, Path], inputs: Iterator[Path]) -> None:
                 raise ArgumentError(name, f"{problem}; name another output")
 
 
-def inputs_among(given: Mapping[str, Any], paths: list[str]) -> Iterator[Path]:
-    """What a function that was given these arguments may read. Text of the arguments ``paths`` is a path; other text
-    is one where a file has that name, but no folder: data sets have names too."""
-    for name, value in given.items():
+def inputs_among(given: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield what a function may read that is given these paths, data sets and models."""
+    for value in given.values():
         for one in _flat(value):
-            if isinstance(one, Path):
-                yield one
-            elif isinstance(one, str):
-                if name in paths:
-                    yield Path(one)
+            if isinstance(one, str | Path):
+                yield Path(one)
+            if isinstance(one, str):
                 yield from (path for path in _paths_in(one) if os.path.isfile(path))
 
 

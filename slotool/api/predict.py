@@ -31,11 +31,22 @@ if TYPE_CHECKING:
 NETWORK_FILES = {".keras": "--keras", ".h5": "--keras", ".onnx": "--onnx", ".jsonl": "--graph", ".py": "--torch"}
 
 
+def predictor_in(text: str) -> Path:
+    """Return the path of a predictor. Raises ``ValueError`` for a file that is a network."""
+    option = NETWORK_FILES.get(Path(text).suffix)
+    if option is None:
+        return Path(text)
+    factory = ":FACTORY --input-shape 3,32,32" if option == "--torch" else ""
+    raise ValueError(
+        f"{text} is no predictor; a network goes behind its option: slotool predict {option} {text}{factory}"
+    )
+
+
 @command_line(
     arguments=("predictor",),
     made_by={"networks": networks_in},
     python_only=("input_shape", "input_dtype"),
-    values={"co_runners": list, "slo_s": latency},
+    values={"predictor": predictor_in, "co_runners": list, "slo_s": latency},
     repeatable=("co_runners",),
 )
 @writes("out", "plot")
@@ -120,7 +131,6 @@ def predict(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.graphs.capture import Limits
 
-    _require_predictor(predictor)
     reporter = reporter_of(progress)
     asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     _require_values(slo_s, threads=threads, batch_size=batch_size)
@@ -171,16 +181,6 @@ def predict(
         predicted = trained.latency_table(found.items, found.predictions)
         (predicted if versions is None else versions.table(predicted, known)).save(written)
     return found
-
-
-def _require_predictor(predictor: str | Path | None) -> None:
-    """Raise ``ArgumentError`` for a file that is a network."""
-    option = NETWORK_FILES.get(Path(predictor or "").suffix)
-    if option is None:
-        return
-    factory = ":FACTORY --input-shape 3,32,32" if option == "--torch" else ""
-    wanted = f"a network goes behind its option: slotool predict {option} {predictor}{factory}"
-    raise ArgumentError("predictor", f"{predictor} is no predictor; {wanted}")
 
 
 def _require_together(

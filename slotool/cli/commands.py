@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from slotool import factories
 from slotool.api.arguments import naming_options
-from slotool.api.outputs import inputs_among, require_kept
+from slotool.api.outputs import require_kept
 from slotool.cli import terminal
 from slotool.cli.from_signature import EXAMPLE
 from slotool.cli.option_lines import option_line
@@ -211,9 +211,11 @@ def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def keeping(**given: Any) -> Any:
         outputs = {name: path for name in written if isinstance(path := given.get(name), Path)}
-        others = {name: value for name, value in given.items() if name not in outputs}
+        others = [value for name, value in given.items() if name not in outputs]
+        each = chain.from_iterable(value if isinstance(value, list) else [value] for value in others)
+        read = [value for value in each if isinstance(value, Path)]
         options = config_file()
-        require_kept(outputs, chain(inputs_among(others, []), [options] if options else []))
+        require_kept(outputs, iter([*read, *([options] if options else [])]))
         return command(**given)
 
     return keeping

@@ -164,7 +164,7 @@ class _Builder:
 
     def _converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of the function, by parameter."""
-        call = {name: maker._function(**maker._converted(given)) for name, maker in self._makers.items()}
+        call: dict[str, Any] = {}
         for name, reading in self._readings.items():
             value = given.get(name)
             if reading.kind == "data":
@@ -181,6 +181,8 @@ class _Builder:
                     call[name] = reading.convert(value)
                 except ValueError as error:
                     raise typer.BadParameter(str(error), param_hint=self._option(name)) from error
+        for name, maker in self._makers.items():
+            call[name] = maker._function(**maker._converted(given))
         return call
 
     def _default(self, name: str) -> Any:

@@ -214,7 +214,7 @@ def test_predict_a_keras_model(slotool, predictor: Path, tmp_path: Path) -> None
 def test_a_network_in_place_of_a_predictor_is_told_its_flag(slotool, path: str, command: str) -> None:
     finished = slotool("predict", path)
     assert finished.exit_code == 2
-    sentence = f"{path} is no predictor; a network goes behind its flag: slotool predict {command}"
+    sentence = f"{path} is no predictor; a network goes behind its option: slotool predict {command}"
     assert sentence in " ".join(finished.stderr.replace("│", " ").split())
 
 

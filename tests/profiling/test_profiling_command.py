@@ -276,7 +276,7 @@ def test_impossible_combinations_are_one_sentence(
         (["empty.jsonl"], "empty.jsonl"),
         (["bare"], "bare"),
         (["GRAPHS", "--batch-size", "0"], "batch size"),
-        (["GRAPHS", "--batch-size", "1.5"], "batch size"),
+        (["GRAPHS", "--batch-size", "1.5"], "--batch-size: '1.5': whole numbers are expected"),
         (["GRAPHS", "--backend", "abacus"], "no backend 'abacus'"),
         (["GRAPHS", "--threads", "4096"], "4096 threads"),
         (["GRAPHS", "--device", "cuda:77", "--backend", HOSTILE], "no device 'cuda:77'"),
