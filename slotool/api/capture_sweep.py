@@ -29,7 +29,7 @@ def swept(
     """The graphs of these networks in order, and why the others failed; the journal goes when the block has ended
     well."""
     from slotool.graphs.capture import Source
-    from slotool.graphs.capture.sweep import captured_side_by_side
+    from slotool.graphs.capture.subprocess_capture import captured_side_by_side
     from slotool.profiling.journal import Journal
 
     with ExitStack() as opened:

@@ -9,8 +9,8 @@ import pytest
 from slotool.errors import GraphError, RunError, SlotoolError, TimedOut, WorkerError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.capture import load_torch
-from slotool.graphs.capture.apart import Limits, all_captured_apart, captured_apart
 from slotool.graphs.capture.sources import Source
+from slotool.graphs.capture.subprocess_capture import Limits, all_captured_apart, captured_apart
 
 FILES = {
     "crashes": "import ctypes; ctypes.string_at(0)",

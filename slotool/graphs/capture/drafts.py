@@ -8,13 +8,20 @@ flatten becomes pooling that leaves no image, and operators stand in the order i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from slotool.errors import GraphError
 from slotool.graphs.graph import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect, Shape, resolve
+
+Branch = TypeVar("Branch")
+# An operator, its attributes, and its inputs: names of steps before it, or positions among the call's own inputs.
+Step = tuple[str, str, dict[str, Any], tuple[str | int, ...]]
+Steps = list[Step] | None
+# What names of steps that are outputs begin with.
+OUTPUT = "output"
 
 FOLDING = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
 # Two counts of one layer's FLOPs agree when they differ by no more than this share.
@@ -204,3 +211,11 @@ def agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape])
         return False
     fits = effect.shape == draft.shape and draft.weights in (None, effect.weights)
     return fits and (draft.flops is None or abs(draft.flops - effect.flops) <= FLOPS_TOLERANCE * effect.flops)
+
+
+def costliest(branches: Sequence[Branch], flops: Callable[[Branch], int], operators: Callable[[Branch], int]) -> Branch:
+    """The branch with the most FLOPs; of several the one with the most operators, and of these the first.
+
+    Nobody knows which will run: a latency that is promised must hold for the slowest.
+    """
+    return max(branches, key=lambda branch: (flops(branch), operators(branch)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from string import ascii_uppercase
 
-from slotool.graphs.capture.steps import OUTPUT, Step, Steps
+from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
 from slotool.graphs.operators import Shape
 
 

@@ -13,7 +13,7 @@ from slotool.process import die_with_parent
 
 
 def main() -> None:
-    """Capture what the first argument names; see ``apart.py`` for the other end."""
+    """Capture what the first argument names; see ``subprocess_capture.py`` for the other end."""
     options = json.loads(sys.argv[1])
     die_with_parent(options["parent"])
     _be_first_when_memory_runs_out()

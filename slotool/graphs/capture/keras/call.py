@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from slotool.graphs.capture.steps import OUTPUT, Step
+from slotool.graphs.capture.drafts import OUTPUT, Step
 from slotool.graphs.operators import Shape
 
 

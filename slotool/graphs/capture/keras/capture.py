@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import Draft, Drafts, agrees
+from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, agrees
 from slotool.graphs.capture.keras.attributes import ACTIVATION_LAYERS, ALONG_AN_AXIS, DROPPED, LAYERS, Attributes
 from slotool.graphs.capture.keras.call import is_operation
 from slotool.graphs.capture.keras.layers import steps_of
@@ -26,7 +26,6 @@ from slotool.graphs.capture.keras.operation_walk import TO_IMAGE, OperationWalk
 from slotool.graphs.capture.keras.subclassed import InputType, functional_of
 from slotool.graphs.capture.keras.traced import Notes, add_traced, is_exportable, taken_since, whole_of
 from slotool.graphs.capture.keras.unrolled import unrolled
-from slotool.graphs.capture.steps import OUTPUT, Step
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import Shape, resolve

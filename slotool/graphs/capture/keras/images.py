@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
 from slotool.graphs.capture.keras.call import Call, one
-from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 
 
 def _patches(call: Call) -> Steps:

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from slotool.graphs.capture.drafts import Step, Steps
 from slotool.graphs.capture.keras import windows
 from slotool.graphs.capture.keras.windows import trained
-from slotool.graphs.capture.steps import Step, Steps
 from slotool.graphs.operators import Shape
 
 

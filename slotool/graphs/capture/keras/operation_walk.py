@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import Draft, Drafts
+from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, Steps
 from slotool.graphs.capture.keras.call import Call
 from slotool.graphs.capture.keras.operations import operation_steps
 from slotool.graphs.capture.keras.traced import Notes, add_traced, part_of
 from slotool.graphs.capture.keras.windows import Window, around, has_channels_last, window_of
-from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 from slotool.graphs.operators import Shape, resolve
 
 # An image's axes, channels first, as Keras has them, and the other way.

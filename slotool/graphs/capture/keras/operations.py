@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
 from slotool.graphs.capture.keras import images
 from slotool.graphs.capture.keras.call import Call, one
 from slotool.graphs.capture.keras.products import attention, dot, einsum, product
-from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 
 
 def operation_steps(call: Call) -> Steps:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
 from slotool.graphs.capture.keras.call import Call
-from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 from slotool.graphs.capture.subscripts import contraction
 
 

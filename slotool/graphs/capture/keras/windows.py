@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
 from slotool.graphs.capture.keras.call import Call
-from slotool.graphs.capture.steps import OUTPUT, Step, Steps
 from slotool.graphs.operators import Shape, sides
 
 # An operator and its attributes, of values with their channels first.

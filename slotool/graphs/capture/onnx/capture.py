@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.drafts import OUTPUT, Drafts
 from slotool.graphs.capture.onnx.batch import batch_of
 from slotool.graphs.capture.onnx.calls import Batched, Call
 from slotool.graphs.capture.onnx.operators import ANY_LAYOUT, chain_of, fourier_flops, product_flops
@@ -19,7 +19,6 @@ from slotool.graphs.capture.onnx.reading import Constant, InputShape, Node, Read
 from slotool.graphs.capture.onnx.recurrent import RECURRENT
 from slotool.graphs.capture.onnx.weights import Origins, weights_apart, weights_of
 from slotool.graphs.capture.onnx.writing import TO_FIRST, TO_LAST
-from slotool.graphs.capture.steps import OUTPUT
 from slotool.graphs.capture.subscripts import batch_first, contraction
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.operators import Shape, resolve

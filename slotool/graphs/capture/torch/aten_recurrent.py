@@ -8,8 +8,8 @@ from collections.abc import Callable
 from torch import fx
 
 from slotool.graphs.capture.batch_axis import axis_of
+from slotool.graphs.capture.torch.nodes import arguments_of
 from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
-from slotool.graphs.capture.torch.walk import arguments_of
 from slotool.graphs.operators import Shape
 
 Names = list[str]

@@ -17,8 +17,9 @@ from slotool.graphs.capture.torch.aten import ACTIVATIONS
 from slotool.graphs.capture.torch.capture import inference, quiet
 from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.forms import Forms, uncompiled
+from slotool.graphs.capture.torch.nodes import shape_of
 from slotool.graphs.capture.torch.program import export
-from slotool.graphs.capture.torch.walk import Walk, shape_of
+from slotool.graphs.capture.torch.walk import Walk
 from slotool.graphs.graph import OperatorGraph
 from slotool.printable import reason
 

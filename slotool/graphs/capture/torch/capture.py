@@ -123,7 +123,7 @@ def _added(
 
 def _not_exported(module: nn.Module, examples: list[torch.Tensor], error: Exception) -> GraphError:
     from slotool.graphs.capture.torch.fx_pieces import depends_on_values
-    from slotool.graphs.capture.torch.walk import BY_VALUES
+    from slotool.graphs.capture.torch.nodes import BY_VALUES
 
     shapes = " and ".join(str(list(example.shape[1:])) for example in examples)
     said = BY_VALUES if depends_on_values(error) else " ".join(str(error).split("\n")[0].split())[:200]
@@ -195,7 +195,7 @@ def export_clearly(module: nn.Module, examples: list[torch.Tensor]) -> tuple[Exp
 
 
 def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
-    from slotool.graphs.capture.torch.walk import shape_of
+    from slotool.graphs.capture.torch.nodes import shape_of
 
     return [shape for node in program.graph.nodes if (shape := shape_of(node))]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from slotool.graphs.capture.choices import costliest
+from slotool.graphs.capture.drafts import costliest
 from slotool.graphs.capture.torch.flops import CallFlops, calls_of, inner_graphs, is_choice
 
 # A graph, and what its placeholders stand for, in their order.

@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.modules import transformer
 from torch.utils._pytree import tree_map_only
 
+from slotool.graphs.capture.torch.nodes import called
 from slotool.graphs.operators import Shape
 from slotool.llvm import without_late_triton
 
@@ -81,11 +82,6 @@ def _counted(target: Any, args: Any, kwargs: Any) -> int:
         # What depends on values has no FLOPs that follow from shapes; the module's own count still sees it.
         return 0
     return int(counter.get_total_flops())
-
-
-def called(node: Any) -> str:
-    """What a call calls, without its overload."""
-    return str(getattr(node.target, "__name__", "")).partition(".")[0]
 
 
 def _grouped_flops(args: Any) -> int:

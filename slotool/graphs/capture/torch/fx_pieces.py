@@ -24,8 +24,8 @@ from slotool.graphs.capture.torch.forms import (
     quantised_flops,
     recurrent_layer,
 )
+from slotool.graphs.capture.torch.nodes import BY_VALUES, shape_of
 from slotool.graphs.capture.torch.program import add_program, export, lazy_zeros
-from slotool.graphs.capture.torch.walk import BY_VALUES, shape_of
 
 
 def add_pieces(

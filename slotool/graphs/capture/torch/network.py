@@ -21,9 +21,18 @@ from slotool.graphs.capture.torch.aten_recurrent import steps_over_examples
 from slotool.graphs.capture.torch.composed import block_of, parts_of
 from slotool.graphs.capture.torch.flops import fourier_flops, is_choice, is_uncosted
 from slotool.graphs.capture.torch.forms import Forms
-from slotool.graphs.capture.torch.nodes import base_of, dtype_of, largest_shape, plain_name, position_of, values_of
+from slotool.graphs.capture.torch.nodes import (
+    arguments_of,
+    base_of,
+    dtype_of,
+    largest_shape,
+    plain_name,
+    position_of,
+    shape_of,
+    values_of,
+)
 from slotool.graphs.capture.torch.values import Call, Emitter, Untranslatable, Value
-from slotool.graphs.capture.torch.walk import FILLED, TURNS, Walk, arguments_of, shape_of
+from slotool.graphs.capture.torch.walk import FILLED, TURNS, Walk, axes_of_turn
 from slotool.graphs.operators import DTYPES, Shape
 
 CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
@@ -215,7 +224,7 @@ class NetworkWalk(Walk):
 
     def _turns_channels(self, node: fx.Node, value: Any) -> bool:
         """Whether a call turns an image's channels last, or first again: no operator, but remembered."""
-        order = _order_of(node, len(shape_of(value) or ()))
+        order = axes_of_turn(node, len(shape_of(value) or ()))
         share = share_of(shape_of(value) or (), self._batch)
         if value not in self.names or share is None or not share.leading:
             return False
@@ -397,15 +406,6 @@ class NetworkWalk(Walk):
         self._inline(node, *parts)
         self._within = outer
         return True
-
-
-def _order_of(node: fx.Node, rank: int) -> list[int] | None:
-    from slotool.graphs.capture.torch.aten_moving import order_of
-
-    try:
-        return order_of(plain_name(node), arguments_of(node), rank)
-    except (KeyError, TypeError, IndexError, ValueError):
-        return None
 
 
 # Products that torch counts only when it runs them by their parts.

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
+from slotool.errors import GraphError
 from slotool.graphs.operators import Shape
+
+BY_VALUES = (
+    "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), and so "
+    "does its cost; capture the part that does not, or one branch as a module of its own"
+)
 
 
 def base_of(node: Any) -> Any:
@@ -44,7 +51,41 @@ def dtype_of(node: fx.Node) -> Any:
     return getattr(node.meta.get("val"), "dtype", None)
 
 
-def plain_name(node: fx.Node) -> str:
-    """What a call calls, without its overload; in place or not is all one."""
-    name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+def called(node: Any) -> str:
+    """Return the name of a call without its overload."""
+    return str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+
+
+def plain_name(node: Any) -> str:
+    """Return the name of a call without its overload, the same in place or not."""
+    name = called(node)
     return name.removesuffix("_") if name.endswith("_") and not name.endswith("__") else name
+
+
+def first_value(node: Any) -> Any:
+    """Return the first tensor of a node's output, or what it is else."""
+    value = node.meta.get("val")
+    while isinstance(value, tuple | list) and value:
+        value = value[0]
+    return value
+
+
+def shape_of(node: Any) -> Shape | None:
+    """Shape of a node's output with its batch, of the first tensor where there are several; None for no tensor.
+
+    Raises ``GraphError`` for a size that the values of the input decide, as of a selection by a mask."""
+    shape = getattr(first_value(node), "shape", None)
+    try:
+        return tuple(int(size) for size in shape) if shape is not None else None
+    except RuntimeError as error:
+        raise GraphError(f"the module cannot be captured: {BY_VALUES}") from error
+
+
+def arguments_of(node: Any) -> Mapping[str, Any]:
+    """Arguments by their schema's names, defaults filled in, tensors as their shapes."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {}
+    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
+    defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    return {name: shape_of(value) if hasattr(value, "meta") else value for name, value in (defaults | given).items()}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import Share, share_of
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch.aten import ACTIVATIONS, LAST_CALLS, SAME, AtenCall, Layout, Translated, translate
+from slotool.graphs.capture.torch.aten_moving import order_of
 from slotool.graphs.capture.torch.flops import CallFlops, inner_calls, is_uncosted
 from slotool.graphs.capture.torch.forms import Forms
+from slotool.graphs.capture.torch.nodes import arguments_of, called, first_value, plain_name, shape_of
 from slotool.graphs.graph import MATRIX_OPERATORS
 from slotool.graphs.operators import Shape
 
@@ -53,8 +53,8 @@ class Walk:
         data = [value for value in node.all_input_nodes if value in self.names]
         weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
         shape = shape_of(node)
-        name = _name(node)
-        self._forms.uncosted |= {_name(called) for called in (node, *inner_calls(node)) if is_uncosted(called)}
+        name = called(node)
+        self._forms.uncosted |= {called(call) for call in (node, *inner_calls(node)) if is_uncosted(call)}
         share = None if shape is None else share_of(shape, self._batch)
         if not data or shape is None or (share is None and name in FILLED):
             # A constant made of constants, or an assertion, or a size: nothing that takes time or has an output.
@@ -134,7 +134,7 @@ class Walk:
     def _only_turns(self, node: Any, value: Any) -> bool:
         """Whether a call moves the batch, or an image's channels: a matter of layout, and no layer, but remembered."""
         before, after = shape_of(value) or (), shape_of(node) or ()
-        order = _order(node, len(before))
+        order = axes_of_turn(node, len(before))
         old, new = share_of(before, self._batch), share_of(after, self._batch)
         if order is None or old is None or new is None:
             return False
@@ -152,8 +152,8 @@ class Walk:
     def _note_forms(self, node: Any, name: str, *, is_product: bool) -> None:
         inner = inner_calls(node)
         for call in inner:
-            self._forms.note(_name(call), _first(call), is_product=bool(self._call_flops.of(call)))
-        self._forms.note(name, _first(node), is_product=is_product and not inner)
+            self._forms.note(called(call), first_value(call), is_product=bool(self._call_flops.of(call)))
+        self._forms.note(name, first_value(node), is_product=is_product and not inner)
 
     def _flops(self, node: Any, share: Share | None) -> int:
         """Of one example, with those of the weights that only this call needs."""
@@ -168,67 +168,12 @@ class Walk:
         return fixed + (flops if share is None else round(flops / self._batch))
 
 
-BY_VALUES = (
-    "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), and so "
-    "does its cost; capture the part that does not, or one branch as a module of its own"
-)
-
-
-def shape_of(node: Any) -> Shape | None:
-    """Shape of a node's output with its batch, of the first tensor where there are several; None for no tensor.
-
-    Raises ``GraphError`` for a size that the values of the input decide, as of a selection by a mask."""
-    shape = getattr(_first(node), "shape", None)
+def axes_of_turn(node: Any, rank: int) -> list[int] | None:
+    """Return which axis of its input each axis of a turned tensor is; None where that is unknown."""
     try:
-        return tuple(int(size) for size in shape) if shape is not None else None
-    except RuntimeError as error:
-        raise GraphError(f"the module cannot be captured: {BY_VALUES}") from error
-
-
-def _name(node: Any) -> str:
-    """What a call calls, without its overload."""
-    return str(getattr(node.target, "__name__", node.target)).partition(".")[0]
-
-
-def _first(node: Any) -> Any:
-    value = node.meta.get("val")
-    while isinstance(value, tuple | list) and value:
-        value = value[0]
-    return value
-
-
-def _order(node: Any, rank: int) -> list[int] | None:
-    """Which axis of its input each axis of a turned tensor is; None where that is unknown."""
-    arguments, axes = arguments_of(node), list(range(rank))
-    name = _name(node)
-    if name == "permute":
-        order = [axis % rank for axis in arguments["dims"]]
-    elif name == "t":
-        order = axes[::-1]
-    elif name in ("movedim", "moveaxis"):
-        source, target = (arguments.get(key) for key in ("source", "destination"))
-        source, target = ([value] if isinstance(value, int) else list(value or ()) for value in (source, target))
-        source, target = [axis % rank for axis in source], [axis % rank for axis in target]
-        order = [axis for axis in axes if axis not in source]
-        for place, axis in sorted(zip(target, source, strict=True)):
-            order.insert(place, axis)
-    else:
-        first, second = (
-            arguments.get(keys[0], arguments.get(keys[1])) for keys in (("dim0", "axis0"), ("dim1", "axis1"))
-        )
-        order = axes
-        order[first % rank], order[second % rank] = order[second % rank], order[first % rank]
-    return order if sorted(order) == list(range(rank)) else None
-
-
-def arguments_of(node: Any) -> Mapping[str, Any]:
-    """Arguments by their schema's names, defaults filled in, tensors as their shapes."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return {}
-    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-    defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    return {name: shape_of(value) if hasattr(value, "meta") else value for name, value in (defaults | given).items()}
+        return order_of(plain_name(node), arguments_of(node), rank)
+    except (KeyError, TypeError, IndexError, ValueError):
+        return None
 
 
 def _count(node: Any) -> int:

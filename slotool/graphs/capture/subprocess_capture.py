@@ -10,10 +10,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import slotool
@@ -28,6 +30,8 @@ from slotool.machine import usable_memory
 DEFAULT_TIMEOUT_S = 600.0
 # Of the memory available at the start, what a capture may take.
 MEMORY_SHARE = 0.9
+# Networks that one process captures before another begins afresh: imports are paid for once, and memory is given back.
+CHUNK = 16
 _TICK_S = 0.2
 _CODE = "import sys; sys.path.append({root!r}); from slotool.graphs.capture.worker import main; main()"
 
@@ -72,6 +76,39 @@ def all_captured_apart(
                 done += 1
                 if not worker.alive_and_well:
                     break
+
+
+def captured_side_by_side(
+    sources: Sequence[Source], limits: Limits | None = None, processes: int = 1
+) -> Iterator[tuple[Source, OperatorGraph | SlotoolError]]:
+    """Every source with its graph, or with the error where it fails, as they come; so many ``processes`` at a time.
+
+    Who closes the iterator, or is interrupted, ends the processes.
+    """
+    found: SimpleQueue[tuple[Source, OperatorGraph | SlotoolError] | BaseException] = SimpleQueue()
+    stop = threading.Event()
+    size = max(1, min(CHUNK, len(sources) // max(1, processes)))
+    chunks = [sources[first : first + size] for first in range(0, len(sources), size)]
+
+    def capture(chunk: Sequence[Source]) -> None:
+        try:
+            for source, answer in zip(chunk, all_captured_apart(chunk, limits, stop), strict=False):
+                found.put((source, answer))
+        except BaseException as error:
+            found.put(error)
+
+    with ThreadPoolExecutor(processes) as pool:
+        try:
+            for chunk in chunks:
+                pool.submit(capture, chunk)
+            for _ in sources:
+                answer = found.get()
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
 
 
 def _module(source: Source) -> tuple[str, str]:
