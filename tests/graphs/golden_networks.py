@@ -189,7 +189,7 @@ def layers_of_keras() -> Iterator[tuple[str, OperatorGraph]]:
     layers, ops = keras.layers, keras.ops
 
     @keras.saving.register_keras_serializable("golden")
-    class Gated(layers.Layer):
+    class Gated(keras.layers.Layer):
         """Products with weights of its own."""
 
         def build(self, shape: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slotool.graphs.capture.torch.aten import ACTIVATIONS
-from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
+from slotool.graphs.capture.torch.values import Call, Value
 
 Names = list[str]
 Translator = Callable[[Call], Names]
@@ -179,11 +179,6 @@ def hardtanh(call: Call) -> Names:
     if (call["min_val"], call["max_val"]) == (0, 6):
         return [call.emit.activation(source, "relu6")]
     return [call.emit.add("Elementwise", source, function="clamp")]
-
-
-def like_input(call: Call) -> Names:
-    """Filled with a number in the shape of the input: nothing of it is read."""
-    raise Untranslatable("a constant")
 
 
 ARITHMETIC: dict[str, Translator] = {

@@ -332,10 +332,6 @@ def _columns(call: Call) -> dict[str, Any]:
     }
 
 
-def response_norm(call: Call) -> Names:
-    return [call.emit.add("LocalResponseNormalization", call.source(call.data("input")), size=call["size"])]
-
-
 LAYERS: dict[str, Translator] = {
     "linear": linear,
     "matmul": product("self", "other"),

@@ -17,9 +17,9 @@ from slotool.graphs.capture.torch.aten import ACTIVATIONS
 from slotool.graphs.capture.torch.capture import inference, quiet
 from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.forms import Forms, uncompiled
+from slotool.graphs.capture.torch.network import NetworkWalk
 from slotool.graphs.capture.torch.nodes import shape_of
 from slotool.graphs.capture.torch.program import export
-from slotool.graphs.capture.torch.walk import Walk
 from slotool.graphs.graph import OperatorGraph
 from slotool.printable import reason
 
@@ -37,7 +37,7 @@ class Calls:
         self._program, self.batch, self.kind = program, batch, kind
         drafts = Drafts("torch")
         source = drafts.add("input", "InputLayer", (), {"shape": tuple(input_shape)}, input_shape)
-        walk = Walk(drafts, batch, forms, "")
+        walk = NetworkWalk(drafts, batch, forms, "", layers_alone=True)
         signature = program.graph_signature
         self._constants = parameters(program)
         for node in program.graph.nodes:

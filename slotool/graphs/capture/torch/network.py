@@ -11,20 +11,23 @@ import torch
 from torch import fx
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.batch_axis import share_of
+from slotool.graphs.capture.batch_axis import Share, share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
 from slotool.graphs.capture.torch.aten import ACTIVATIONS, LAST_CALLS, AtenCall, Layout, translate
 from slotool.graphs.capture.torch.aten_arithmetic import ARITHMETIC
 from slotool.graphs.capture.torch.aten_layers import LAYERS
-from slotool.graphs.capture.torch.aten_moving import MOVING
+from slotool.graphs.capture.torch.aten_moving import MOVING, order_of
 from slotool.graphs.capture.torch.aten_recurrent import steps_over_examples
 from slotool.graphs.capture.torch.composed import block_of, parts_of
-from slotool.graphs.capture.torch.flops import fourier_flops, is_choice, is_uncosted
+from slotool.graphs.capture.torch.flops import CallFlops, fourier_flops, inner_calls, is_choice, is_uncosted
 from slotool.graphs.capture.torch.forms import Forms
 from slotool.graphs.capture.torch.nodes import (
     arguments_of,
     base_of,
+    called,
+    count_of,
     dtype_of,
+    first_value,
     largest_shape,
     plain_name,
     position_of,
@@ -32,7 +35,6 @@ from slotool.graphs.capture.torch.nodes import (
     values_of,
 )
 from slotool.graphs.capture.torch.values import Call, Emitter, Untranslatable, Value
-from slotool.graphs.capture.torch.walk import FILLED, TURNS, Walk, axes_of_turn
 from slotool.graphs.operators import DTYPES, Shape
 
 CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
@@ -40,15 +42,32 @@ CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
 MAY_COPY = ("contiguous", "clone", "reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "to", "_to_copy")
 
 
-class NetworkWalk(Walk):
-    """A ``Walk`` that knows every operator, not layers alone.
+TURNS = ("permute", "transpose", "movedim", "swapaxes", "moveaxis", "t")
+# They take a tensor for its type and its device, not for its numbers.
+FILLED = ("new_zeros", "new_ones", "new_full", "new_empty")
 
-    What is a layer becomes one as before. Everything else is translated by tables of calls, checked against torch on
-    shape and FLOPs; a call that is composed of others is taken apart; what is left is kept by name.
+
+class NetworkWalk:
+    """Goes through an exported graph call by call.
+
+    ``names`` holds the operator of every value that depends on the network's input, ``constants`` the number of weights
+    behind every value that does not. Images that have their channels last in the program are remembered: the graph has
+    them channels first, as every image, and what only turns them is no operator.
+
+    What is a layer becomes one. Everything else is translated by tables of calls, checked against torch on shape and
+    FLOPs; a call that is composed of others is taken apart; what is left is kept by name. With ``layers_alone`` each
+    call that is no layer is kept by name, one operator a call.
     """
 
-    def __init__(self, drafts: Drafts, batch: int, forms: Forms, prefix: str):
-        super().__init__(drafts, batch, forms, prefix)
+    def __init__(self, drafts: Drafts, batch: int, forms: Forms, prefix: str, *, layers_alone: bool = False):
+        self._drafts, self._batch, self._forms, self._prefix = drafts, batch, forms, prefix
+        self._layers_alone = layers_alone
+        self.names: dict[Any, str] = {}
+        self.constants: dict[Any, int] = {}
+        self._last: set[Any] = set()
+        self._call_flops = CallFlops()
+        # FLOPs of products of weights alone, which run once however many examples there are.
+        self._fixed_flops: dict[Any, int] = {}
         # Of a call with several outputs the names of all.
         self._parts: dict[Any, list[str]] = {}
         self._stand_ins: dict[Any, str] = {}
@@ -61,6 +80,15 @@ class NetworkWalk(Walk):
         self._of_choices: set[Any] = set()
         # Whether the calls are those that another is made of.
         self._within = False
+
+    def place(self, node: Any, source: str | None, last: bool = False) -> None:
+        """An input of the program: ``source`` for data, None for a parameter, buffer or constant; ``last``: an image
+        with its channels last."""
+        if source is not None:
+            self.names[node] = source
+            self._last |= {node} if last else set()
+        else:
+            self.constants[node] = count_of(node)
 
     def place_parameter(self, node: fx.Node, key: Any) -> None:
         """A parameter of the program; equal keys are of tied ones."""
@@ -92,12 +120,16 @@ class NetworkWalk(Walk):
             self._behind[node] = frozenset().union(*(self._behind.get(v, ()) for v in node.all_input_nodes))
             self._fixed_flops[node] = self._flops_of_constants(node, share)
             return
-        if name in TURNS and share is not None and self._turns_channels(node, data[0]):
+        if (
+            name in TURNS
+            and share is not None
+            and (self._turns_channels(node, data[0]) or (self._layers_alone and self._moves_batch(node, data[0])))
+        ):
             return
         self._stood_in.clear()
-        if self._as_layer(node, name, data) or self._as_operators(node, name):
+        if self._as_layer(node, name, data) or (not self._layers_alone and self._as_operators(node, name)):
             self._claim(node)
-        elif not self._taken_apart(node):
+        elif self._layers_alone or not self._taken_apart(node):
             self._keep_by_name(node, name, data)
             self._stood_in.clear()
             self._claim(node)
@@ -156,7 +188,10 @@ class NetworkWalk(Walk):
     def _as_layer(self, node: fx.Node, name: str, data: list[Any]) -> bool:
         """Whether a call is a layer on tensors with the batch first, and append it."""
         if name in MAY_COPY:
-            return self._keeps_last(node, data)
+            if self._keeps_last(node, data):
+                return True
+            if not self._layers_alone:
+                return False
         found = self._layer(node, name, data) if self._has_layer_inputs(node, name, data) else None
         if found is None:
             return False
@@ -191,9 +226,9 @@ class NetworkWalk(Walk):
             # Of steps the channels come first here, last in a layer's view.
             return False
         shares = [share_of(shape_of(value) or (), self._batch) for value in [node, *data]]
-        if any(share is None or not share.leading for share in shares):
-            return False
         last = [value in self._last for value in data]
+        if any(share is None or not share.leading for share in shares):
+            return self._layers_alone and None not in shares and not any(last)
         return not any(last) or (all(last) and (name in LAST_CALLS or name in ACTIVATIONS))
 
     def _layer(
@@ -201,11 +236,14 @@ class NetworkWalk(Walk):
     ) -> tuple[tuple[str, Mapping[str, Any]], Shape, bool] | None:
         """The layer that a call is, the shape it leaves, and whether that is an image whose channels are last."""
         whole = shape_of(node) or ()
+        shares = [share_of(shape_of(value) or (), self._batch) for value in [node, *data]]
         is_last = any(value in self._last for value in data)
-        turned, shape = is_last and len(whole) == 4, whole[1:]
+        turned, shape = is_last and len(whole) == 4, shares[0].shape if shares[0] is not None else whole
         shape = (shape[2], shape[0], shape[1]) if turned else shape
         inputs = tuple(self._drafts.shape(self.names[value]) for value in data)
         layout = Layout.CHANNELS_LAST if is_last else Layout.CHANNELS_FIRST
+        if not all(share is not None and share.leading for share in shares):
+            layout = Layout.ELSEWHERE
         try:
             translated = translate(name, AtenCall(arguments_of(node), inputs, shape, layout))
         except (TypeError, ValueError, IndexError, KeyError):
@@ -234,6 +272,19 @@ class NetworkWalk(Walk):
         self.names[node] = self.names[value]
         if to_last:
             self._last.add(node)
+        return True
+
+    def _moves_batch(self, node: fx.Node, value: Any) -> bool:
+        """Alias a call that moves the batch alone, and return True if it is one."""
+        before, after = shape_of(value) or (), shape_of(node) or ()
+        order = axes_of_turn(node, len(before))
+        old, new = share_of(before, self._batch), share_of(after, self._batch)
+        if order is None or old is None or new is None or value in self._last or value not in self.names:
+            return False
+        rest = [axis for axis in order if before[axis] % self._batch]
+        if rest != sorted(rest) or old.shape != new.shape:
+            return False
+        self.names[node] = self.names[value]
         return True
 
     # Everything else.
@@ -360,6 +411,24 @@ class NetworkWalk(Walk):
         left = shape if share is None else share.shape
         self.names[node] = self._drafts.add(self._prefix + node.name, name, sources, None, left, weights, flops)
 
+    def _note_forms(self, node: Any, name: str, *, is_product: bool) -> None:
+        inner = inner_calls(node)
+        for call in inner:
+            self._forms.note(called(call), first_value(call), is_product=bool(self._call_flops.of(call)))
+        self._forms.note(name, first_value(node), is_product=is_product and not inner)
+
+    def _flops(self, node: Any, share: Share | None) -> int:
+        """Of one example, with those of the weights that only this call needs."""
+        flops = self._call_flops.of(node)
+        self._forms.batch_lost |= bool(flops) and share is None
+        fixed = sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
+        return round(flops / self._batch) + fixed
+
+    def _flops_of_constants(self, node: Any, share: Share | None) -> int:
+        flops = self._call_flops.of(node)
+        fixed = sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
+        return fixed + (flops if share is None else round(flops / self._batch))
+
     # Calls that are made of calls.
 
     def _inline(self, node: fx.Node, graph: fx.Graph, inputs: Sequence[Any]) -> None:
@@ -406,6 +475,14 @@ class NetworkWalk(Walk):
         self._inline(node, *parts)
         self._within = outer
         return True
+
+
+def axes_of_turn(node: Any, rank: int) -> list[int] | None:
+    """Return which axis of its input each axis of a turned tensor is; None where that is unknown."""
+    try:
+        return order_of(plain_name(node), arguments_of(node), rank)
+    except (KeyError, TypeError, IndexError, ValueError):
+        return None
 
 
 # Products that torch counts only when it runs them by their parts.

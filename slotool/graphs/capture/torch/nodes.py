@@ -89,3 +89,9 @@ def arguments_of(node: Any) -> Mapping[str, Any]:
     given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
     defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
     return {name: shape_of(value) if hasattr(value, "meta") else value for name, value in (defaults | given).items()}
+
+
+def count_of(node: Any) -> int:
+    """How many weights a constant is; counters, such as a batch normalisation's, are none."""
+    value = node.meta.get("val")
+    return value.numel() if hasattr(value, "numel") and value.is_floating_point() else 0
