@@ -10,7 +10,8 @@ setup(
         "slotool": ["py.typed"],
         "slotool.shipped": ["**/*"],
         "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet"],
-        "slotool.serving": ["*.html", "*.json"],
+        "slotool.serving.front": ["*.html"],
+        "slotool.serving.protocol": ["*.json"],
         "slotool.reports": ["plotly-*"],
     },
 )

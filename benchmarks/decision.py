@@ -24,10 +24,10 @@ from slotool.rules.policies.conditions.sure import Sure
 from slotool.rules.policies.conditions.sure_by_label import SureByLabel
 from slotool.rules.ruleset.rules import OBJECTIVES, Rule, RuleSet
 from slotool.scheduling import ControlSpace, Query, by_demand
-from slotool.serving.calls import EnsembleCall
-from slotool.serving.cascade_run import cascade_run
-from slotool.serving.ensemble import EnsemblePlan
+from slotool.serving.engines.cascade_run import cascade_run
+from slotool.serving.engines.ensemble import EnsemblePlan
 from slotool.serving.outputs import Scores, combined
+from slotool.serving.routing.calls import EnsembleCall
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import queue_of
 

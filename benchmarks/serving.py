@@ -27,7 +27,7 @@ from slotool.planning.server_process import server_process
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.router import Router
+from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
 from slotool.workloads import Poisson
 from slotool.workloads.client.channels import TargetServer

@@ -12,7 +12,7 @@ from slotool import process
 from slotool.cgroups import ControlGroups
 from slotool.graphs.store import write_graphs
 from slotool.machine import given_cores, quota_warning, usable_cores, usable_memory
-from slotool.serving.metrics import Metrics
+from slotool.serving.monitoring.metrics import Metrics
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks
 from tests.machines import ROOT, UNKNOWN, run_as

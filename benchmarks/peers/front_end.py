@@ -18,7 +18,7 @@ def _application(artifact: str) -> Any:
     import torch
 
     from slotool.serving import Router, create_app
-    from slotool.serving.sources import Sources
+    from slotool.serving.operations.sources import Sources
 
     torch.set_num_threads(1)
     return create_app(Router(Sources((Path(artifact),), ("mlp",)).load(print)))
@@ -153,7 +153,7 @@ def _alone_in_calls(application: Any) -> None:
 
 
 def _count_each(application: Any) -> None:
-    from slotool.serving import accounts
+    from slotool.serving.front import accounts
 
     accounts.MAX_UNCOUNTED = 1
 
@@ -168,7 +168,7 @@ SHORTCUTS = {
 
 
 def _without(application: Any, shortcut: str, port: int) -> None:
-    from slotool.serving.server import bind, serve_until_signalled
+    from slotool.serving.server.server import bind, serve_until_signalled
 
     SHORTCUTS[shortcut](application)
     listener = bind("127.0.0.1", port)

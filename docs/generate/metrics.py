@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotool.serving.metrics import Metrics
+from slotool.serving.monitoring.metrics import Metrics
 
 _INTRODUCTION = """# Metrics
 

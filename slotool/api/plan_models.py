@@ -67,7 +67,7 @@ def of_model(name: str) -> Iterator[None]:
 
 def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, Any]) -> dict[str, PlannedModel]:
     """The models by name. Raises ``ArgumentError`` for a key that is unknown or missing, or a value of another kind."""
-    from slotool.serving.service_file import sentence_of
+    from slotool.serving.operations.service_file import sentence_of
     from slotool.tables import LatencyTable
 
     found: dict[str, PlannedModel] = {}

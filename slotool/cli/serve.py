@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.serving import ServedModel
-    from slotool.serving.addresses import AddressRates
-    from slotool.serving.runtime_settings import ReloadableSettings
-    from slotool.serving.server import SecondaryFrontEnd
-    from slotool.serving.service_file import KeysInForce
-    from slotool.serving.tls import Certificate
+    from slotool.serving.access.addresses import AddressRates
+    from slotool.serving.access.tls import Certificate
+    from slotool.serving.operations.runtime_settings import ReloadableSettings
+    from slotool.serving.operations.service_file import KeysInForce
+    from slotool.serving.server.server import SecondaryFrontEnd
 
 
 def register(app: typer.Typer) -> None:
@@ -145,11 +145,11 @@ def serve(
 
     from slotool.cli.output import Output
     from slotool.serving import Limits, create_app
-    from slotool.serving.clients import read_clients
-    from slotool.serving.guard import others_can_read
-    from slotool.serving.runtime_settings import ReloadableSettings
-    from slotool.serving.server import bind, is_loopback, serve_until_signalled, url_of
-    from slotool.serving.sources import Sources
+    from slotool.serving.access.clients import read_clients
+    from slotool.serving.access.guard import others_can_read
+    from slotool.serving.operations.runtime_settings import ReloadableSettings
+    from slotool.serving.operations.sources import Sources
+    from slotool.serving.server.server import bind, is_loopback, serve_until_signalled, url_of
 
     hang_s, drain_s = (parse_duration(text, option) for text, option in ((hang, "--hang"), (drain, "--drain")))
     assert hang_s is not None
@@ -252,7 +252,7 @@ def _take_threads(threads: int | None, workers: int, output: Output) -> None:
 def _lame_duck_s(stated: str | None, listener: socket.socket) -> float:
     """Seconds of --lame-duck. By default a balancer sees twice that the server is not ready; a server that only this
     machine reaches ends at once, as scripts wait for its end."""
-    from slotool.serving.server import is_loopback
+    from slotool.serving.server.server import is_loopback
 
     seconds = parse_duration(stated, "--lame-duck", may_be_zero=True)
     if seconds is None:
@@ -297,7 +297,7 @@ def _require_models(artifacts: list[Path] | None, models: list[Any] | None) -> N
 
 def _only_here(listener: socket.socket, option: str) -> bool:
     """True; refuses the option where other machines reach the server."""
-    from slotool.serving.server import is_loopback
+    from slotool.serving.server.server import is_loopback
 
     if not is_loopback(listener):
         raise typer.BadParameter("it is for clients on this machine: leave --host at 127.0.0.1", param_hint=option)
@@ -305,7 +305,7 @@ def _only_here(listener: socket.socket, option: str) -> bool:
 
 
 def _certificate(file: Path | None = None, key: Path | None = None, clients: Path | None = None) -> Certificate | None:
-    from slotool.serving.tls import Certificate
+    from slotool.serving.access.tls import Certificate
 
     for path, option in ((key, "--tls-key"), (clients, "--tls-clients")):
         if path is not None and file is None:
@@ -314,7 +314,7 @@ def _certificate(file: Path | None = None, key: Path | None = None, clients: Pat
 
 
 def _address_rates(rate: float | None, proxies: str | None) -> AddressRates | None:
-    from slotool.serving.addresses import AddressRates
+    from slotool.serving.access.addresses import AddressRates
 
     if rate is None and proxies is not None:
         raise typer.BadParameter("without --address-rate nobody asks for addresses", param_hint="--trusted-proxies")
@@ -372,12 +372,12 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
     from contextlib import nullcontext
 
     from slotool.extras import import_failed
-    from slotool.serving.server import bind
+    from slotool.serving.server.server import bind
 
     if port is None:
         return nullcontext()
     try:
-        import slotool.serving.grpc_frontend  # noqa: F401
+        import slotool.serving.grpc.frontend  # noqa: F401
     except ImportError as error:
         raise import_failed(error, "tritonclient", "--grpc-port") from error
     try:
@@ -395,8 +395,8 @@ def _grpc_front(
     """The front end for ``listener``'s address, and that address."""
     if listener is None:
         return None, None
-    from slotool.serving.grpc_frontend import GrpcFrontEnd
-    from slotool.serving.server import address_of
+    from slotool.serving.grpc.frontend import GrpcFrontEnd
+    from slotool.serving.server.server import address_of
 
     address = address_of(listener)
     return GrpcFrontEnd(app.state.front, address, certificate), address

@@ -13,15 +13,15 @@ from slotool.cli.commands import refuse_without_effect
 from slotool.cli.serve_sources import beside_config
 
 if TYPE_CHECKING:
-    from slotool.serving.access_log import AccessLog
     from slotool.serving.events import Events
-    from slotool.serving.traces import Traces
+    from slotool.serving.monitoring.access_log import AccessLog
+    from slotool.serving.monitoring.traces import Traces
 
 
 @contextmanager
 def access_log_at(given: str | None) -> Iterator[AccessLog | None]:
     """The log of every request, if there is one."""
-    from slotool.serving.access_log import STDOUT, AccessLog
+    from slotool.serving.monitoring.access_log import STDOUT, AccessLog
 
     if given is None:
         yield None
@@ -36,7 +36,7 @@ def access_log_at(given: str | None) -> Iterator[AccessLog | None]:
 @contextmanager
 def traces_to(collector: str | None, share: float) -> Iterator[Traces | None]:
     """What makes spans of requests and sends them to the collector, if there is one."""
-    from slotool.serving.traces import Traces, otlp_exporter
+    from slotool.serving.monitoring.traces import Traces, otlp_exporter
 
     if collector is None:
         refuse_without_effect(("traces_share",), "without --traces")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from slotool.serving import ServedModel
     from slotool.serving.engines import InferenceEngine
     from slotool.serving.events import Events
-    from slotool.serving.pools import AnyRouter
-    from slotool.serving.runtime_settings import AnySources
+    from slotool.serving.operations.runtime_settings import AnySources
+    from slotool.serving.routing.pools import AnyRouter
 
 
 def _refuse_with_pools(pools: Sequence[Any] | None, only: str | None, engine: str) -> None:
@@ -65,9 +65,9 @@ def router_of(
     """Of one pool of workers or several, each with cores of its own where there are enough, also for those that come
     with the load. ``made``: an engine of so many replicas and threads."""
     from slotool.process import cores_by_preference
-    from slotool.serving.pooled_sources import PooledSources
-    from slotool.serving.pools import PooledRouter
-    from slotool.serving.router import Router
+    from slotool.serving.operations.pooled_sources import PooledSources
+    from slotool.serving.routing.pools import PooledRouter
+    from slotool.serving.routing.router import Router
 
     if not isinstance(sources, PooledSources):
         engine = made(*sources.workers, devices=sources.devices)

@@ -12,10 +12,10 @@ from slotool.cli.commands import config_file, stated_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slotool.serving.pooled_sources import PooledSources
-    from slotool.serving.runtime_settings import AnySources
-    from slotool.serving.service_file import KeysInForce
-    from slotool.serving.sources import CombinedSources, Sources
+    from slotool.serving.operations.pooled_sources import PooledSources
+    from slotool.serving.operations.runtime_settings import AnySources
+    from slotool.serving.operations.service_file import KeysInForce
+    from slotool.serving.operations.sources import CombinedSources, Sources
 
 
 def devices_of(given: str, engine: str, max_replicas: int | None, switch_workers: bool) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def reader(
     """What is served, whenever it is read: by the file that lists models, or by the command line.
 
     ``pool``: the only one of the file's that counts; ``max_queue``: of a pool that states none."""
-    from slotool.serving.pooled_sources import PooledSources
+    from slotool.serving.operations.pooled_sources import PooledSources
 
     if not lists_models:
         read_planned = _planned(given)
@@ -74,7 +74,7 @@ def reader(
 
 def _described(given: Sources, pool: str | None, max_queue: int) -> Callable[[], CombinedSources | PooledSources]:
     """Reads the models that the file lists; what the command line states goes before it."""
-    from slotool.serving.service_file import ServiceFile
+    from slotool.serving.operations.service_file import ServiceFile
 
     file = config_file()
     if file is None:
@@ -105,7 +105,7 @@ def _described(given: Sources, pool: str | None, max_queue: int) -> Callable[[],
 
 def keys_in_force(described: bool) -> KeysInForce | None:
     """What the file of a service says for as long as the server runs; None unless models are ``described`` in one."""
-    from slotool.serving.service_file import KeysInForce
+    from slotool.serving.operations.service_file import KeysInForce
 
     file = config_file()
     return KeysInForce(file) if described and file is not None else None

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from slotool.scheduling.autoscaler import Autoscaler
     from slotool.serving import ServedModel
-    from slotool.serving.autoscaling import Autoscaling
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
-    from slotool.serving.pools import AnyRouter, PooledEngine
-    from slotool.serving.reprofiling import Reprofiling
-    from slotool.serving.router import Router
-    from slotool.serving.runtime_settings import AnySources, ReloadableSettings
-    from slotool.serving.worker_switching import WorkerSwitching
+    from slotool.serving.operations.autoscaling import Autoscaling
+    from slotool.serving.operations.reprofiling import Reprofiling
+    from slotool.serving.operations.runtime_settings import AnySources, ReloadableSettings
+    from slotool.serving.operations.worker_switching import WorkerSwitching
+    from slotool.serving.routing.pools import AnyRouter, PooledEngine
+    from slotool.serving.routing.router import Router
 
 # Options of serve that workers alone have.
 OF_WORKERS = ("allow_faults", "hang", "max_replicas", "replicas", "switch_workers")
@@ -81,8 +81,8 @@ def engine_of(
 def with_faults(engine: InferenceEngine | PooledEngine, listener: socket.socket) -> LocalInferenceEngine | PooledEngine:
     """The engine, whose workers this machine's clients may kill, stop and slow."""
     from slotool.serving.engines import LocalInferenceEngine
-    from slotool.serving.pools import PooledEngine
-    from slotool.serving.server import is_loopback
+    from slotool.serving.routing.pools import PooledEngine
+    from slotool.serving.server.server import is_loopback
 
     engines = engine.engines if isinstance(engine, PooledEngine) else (engine,)
     if not all(isinstance(each, LocalInferenceEngine) for each in engines):
@@ -99,14 +99,14 @@ def with_faults(engine: InferenceEngine | PooledEngine, listener: socket.socket)
 
 def _by_pool(router: AnyRouter) -> list[tuple[str, Router]]:
     """Names of pools, each with its router; without pools the name is empty."""
-    from slotool.serving.router import Router
+    from slotool.serving.routing.router import Router
 
     return [("", router)] if isinstance(router, Router) else [(pool.name, own) for pool, own in router.by_pool]
 
 
 def reprofiling_of(router: AnyRouter, settings: ReloadableSettings) -> list[Reprofiling]:
     """Of the workers, or of each pool of them that has latencies."""
-    from slotool.serving.reprofiling import Reprofiling
+    from slotool.serving.operations.reprofiling import Reprofiling
 
     def known(own: Router) -> bool:
         spaces = [served.space for served in own.models.values() if served.space is not None]
@@ -122,9 +122,9 @@ def worker_changes(
     router: AnyRouter, settings: ReloadableSettings, autoscalers: Sequence[Autoscaler | None], switch_workers: bool
 ) -> list[Autoscaling | WorkerSwitching]:
     """What changes the workers with the load, if anything. ``autoscalers``: as of ``autoscalers_of``."""
-    from slotool.serving.autoscaling import Autoscaling
-    from slotool.serving.router import Router
-    from slotool.serving.worker_switching import WorkerSwitching
+    from slotool.serving.operations.autoscaling import Autoscaling
+    from slotool.serving.operations.worker_switching import WorkerSwitching
+    from slotool.serving.routing.router import Router
 
     if switch_workers:
         assert isinstance(router, Router)  # refused with pools
@@ -137,7 +137,7 @@ def autoscalers_of(
     sources: AnySources, models: Mapping[str, ServedModel], most: int | None, per_worker_per_s: float | None
 ) -> list[Autoscaler | None]:
     """Of the workers, or of each pool of them, which says so for itself; None of those that stay as they are."""
-    from slotool.serving.pooled_sources import PooledSources
+    from slotool.serving.operations.pooled_sources import PooledSources
 
     if not isinstance(sources, PooledSources):
         return [None if most is None else autoscaler_of(models, sources.workers[0], most, per_worker_per_s)]
@@ -155,7 +155,7 @@ def autoscaler_of(
     models: Mapping[str, ServedModel], least: int, most: int, per_worker_per_s: float | None
 ) -> Autoscaler:
     from slotool.scheduling.autoscaler import Autoscaler
-    from slotool.serving.autoscaling import good_for_per_s
+    from slotool.serving.operations.autoscaling import good_for_per_s
 
     if per_worker_per_s is None:
         rates = [good_for_per_s(served) for served in models.values()]

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
-    from slotool.serving.app import create_app
     from slotool.serving.engines import InlineInferenceEngine
     from slotool.serving.limits import Limits
-    from slotool.serving.metrics import Metrics
+    from slotool.serving.monitoring.metrics import Metrics
     from slotool.serving.rejections import Rejection
     from slotool.serving.request import InferenceResult
-    from slotool.serving.router import Router
+    from slotool.serving.routing.router import Router
     from slotool.serving.served import ServedModel
+    from slotool.serving.server.app import create_app
 
 __all__ = [
     "InferenceResult",
@@ -30,11 +30,11 @@ _MODULES = {
     "InferenceResult": "request",
     "InlineInferenceEngine": "engines",
     "Limits": "limits",
-    "Metrics": "metrics",
+    "Metrics": "monitoring.metrics",
     "Rejection": "rejections",
-    "Router": "router",
+    "Router": "routing.router",
     "ServedModel": "served",
-    "create_app": "app",
+    "create_app": "server.app",
 }
 
 __getattr__ = names_on_demand(__name__, _MODULES)

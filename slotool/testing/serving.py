@@ -38,7 +38,7 @@ from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Router, ServedModel
 from slotool.serving.engines import CallCancelled, InferenceEngine
-from slotool.serving.ensemble import PointRunner
+from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.outputs import Computed, Outputs, Scores
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions

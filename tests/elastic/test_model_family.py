@@ -25,7 +25,7 @@ from slotool.models.adapters.remote import RemoteUnavailable, open_remote
 from slotool.models.adapters.sklearn import SklearnModel
 from slotool.models.calibration import Temperature
 from slotool.models.tasks import make_task
-from slotool.serving.sources import Sources
+from slotool.serving.operations.sources import Sources
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.conftest import Slotool
 

@@ -16,7 +16,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool.serving import Limits, Router, create_app
-from slotool.serving.bodies import decompressed
+from slotool.serving.protocol.bodies import decompressed
 from slotool.serving.rejections import Rejection
 from tests.hostile.hostile_bodies import INFER, MAX_BODY_BYTES, Hostile, honest, hostile_bodies, jpeg, png
 from tests.hostile.hostile_files import seed
@@ -126,7 +126,7 @@ def test_inflating_ends_at_what_the_input_can_need(monkeypatch: pytest.MonkeyPat
     import zlib
 
     make = zlib.decompressobj
-    monkeypatch.setattr("slotool.serving.bodies.zlib.decompressobj", Counting)
+    monkeypatch.setattr("slotool.serving.protocol.bodies.zlib.decompressobj", Counting)
     bomb = bodies()["zipped empty lists for flat"].body
     with pytest.raises(Rejection, match="the decompressed body is longer than 262144 bytes") as rejected:
         decompressed(bomb, "gzip", 2**24)

@@ -329,7 +329,7 @@ def test_a_pipe_or_an_endless_device_in_an_artifact_is_refused_at_once(name: str
 
 
 def test_a_reload_of_a_manifest_that_became_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
-    from slotool.serving.sources import Sources
+    from slotool.serving.operations.sources import Sources
 
     sources = Sources((copied("mlp", tmp_path),))
     served = sources.load(lambda remark: None)

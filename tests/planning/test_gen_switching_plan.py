@@ -17,7 +17,7 @@ from slotool.errors import InputError
 from slotool.planning import PlanSearch
 from slotool.rules.switching import EFFECTIVE_ACCURACY, RESOLUTION, LoadTest, SwitchingPlan
 from slotool.scheduling import Decision, EdfQueue, Query
-from slotool.serving.sources import Sources
+from slotool.serving.operations.sources import Sources
 from slotool.tables import LatencyTable, OutcomeTable
 
 Slotool = Callable[..., Any]

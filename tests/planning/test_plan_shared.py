@@ -19,8 +19,8 @@ from slotool.planning.fleet import Pool
 from slotool.planning.planner import Demand, Planner, sampled_together
 from slotool.planning.promise import Promise
 from slotool.planning.worker_types import Named, worker_types
-from slotool.serving.service_file import ServiceFile
-from slotool.serving.sources import Sources
+from slotool.serving.operations.service_file import ServiceFile
+from slotool.serving.operations.sources import Sources
 from slotool.tables import LatencyTable
 from slotool.workloads import ArrivalTable, Poisson
 from tests.conftest import Slotool

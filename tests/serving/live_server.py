@@ -18,13 +18,13 @@ from slotool.elastic import ElasticModel
 from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
-from slotool.serving.addresses import AddressRates
-from slotool.serving.clients import Clients
+from slotool.serving.access.addresses import AddressRates
+from slotool.serving.access.clients import Clients
 from slotool.serving.engines import InferenceEngine
-from slotool.serving.frontend import FrontEnd
-from slotool.serving.grpc_frontend import GrpcFrontEnd
-from slotool.serving.live_page import RuntimeSettings
-from slotool.serving.server import Server, address_of, bind, url_of
+from slotool.serving.front.frontend import FrontEnd
+from slotool.serving.front.live_page import RuntimeSettings
+from slotool.serving.grpc.frontend import GrpcFrontEnd
+from slotool.serving.server.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
 
 # Making a client reads certificates, 16 ms each time.

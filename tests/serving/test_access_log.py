@@ -22,9 +22,9 @@ from slotool.elastic.family import Family, Version
 from slotool.elastic.training import family_graphs
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
-from slotool.serving.access_log import AccessLog
-from slotool.serving.clients import Client, Clients
-from slotool.serving.trace_context import trace_id
+from slotool.serving.access.clients import Client, Clients
+from slotool.serving.monitoring.access_log import AccessLog
+from slotool.serving.monitoring.trace_context import trace_id
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 from tests.serving.test_serve_command import EXAMPLE, serving
 

@@ -18,12 +18,12 @@ from slotool.errors import ArgumentError, InputError
 from slotool.scheduling.autoscaler import Autoscaler, Scaling
 from slotool.scheduling.recent_rates import CALM_S, CALM_SHARE
 from slotool.serving import InferenceResult, Router
-from slotool.serving.autoscaling import Autoscaling, good_for_per_s
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, hang_limit
 from slotool.serving.events import Events
+from slotool.serving.operations.autoscaling import Autoscaling, good_for_per_s
+from slotool.serving.operations.sources import Sources
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.router import monotonic_us
-from slotool.serving.sources import Sources
+from slotool.serving.routing.router import monotonic_us
 from tests.conftest import Slotool
 from tests.serving.test_hot_reload import constant
 from tests.serving.test_local_engine import HERE, X, family

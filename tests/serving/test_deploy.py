@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from slotool.cli.app import command as command_line
-from slotool.serving.live import CLIENTS_OWN
-from slotool.serving.metrics import Metrics
+from slotool.serving.monitoring.live import CLIENTS_OWN
+from slotool.serving.monitoring.metrics import Metrics
 from tests.serving.live_server import HTTP
 from tests.serving.test_serve_command import EXAMPLE, WAIT_S, serving
 

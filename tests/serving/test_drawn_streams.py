@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from slotool.scheduling import Policy, by_demand
-from slotool.serving.loop_selector import LoopSelector
-from slotool.serving.model_queue import LOG
+from slotool.serving.front.loop_selector import LoopSelector
+from slotool.serving.routing.model_queue import LOG
 from tests.serving.drawn_requests import FAILS, LAST, UNDEFINED, Sent, infer, stream, values
 from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
 

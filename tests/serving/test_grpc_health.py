@@ -12,8 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2 as v1
 from grpc_health.v1 import health_pb2_grpc
 
-from slotool.serving import grpc_health
-from slotool.serving.clients import Clients
+from slotool.serving.access.clients import Clients
+from slotool.serving.grpc import health as grpc_health
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 
 SERVING, NOT_SERVING = v1.HealthCheckResponse.SERVING, v1.HealthCheckResponse.NOT_SERVING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slotool.serving.metrics import BUCKETS_S
+from slotool.serving.monitoring.metrics import BUCKETS_S
 
 
 def test_steps_are_fine_from_microseconds_to_more_than_a_minute() -> None:

@@ -17,7 +17,7 @@ from slotool.elastic import load_served
 from slotool.elastic.best_labels import PADDING, BestLabels, columns_of_rows
 from slotool.scheduling import ControlSpace, FixedPoint, by_demand
 from slotool.serving import ServedModel
-from slotool.serving.engines.protocol import inputs_of_tensors, tensors_of_inputs
+from slotool.serving.engines.messages import inputs_of_tensors, tensors_of_inputs
 from tests.elastic.tiny_slo_nns import CLASSES, FEATURES, examples, sparse_model
 from tests.serving.live_server import HTTP, LiveServer, live_server
 

@@ -9,7 +9,7 @@ from slotool.rules.policies.conditions import Condition
 from slotool.rules.policies.conditions.agree import Agree
 from slotool.rules.policies.conditions.sure import Sure
 from slotool.rules.policies.conditions.sure_by_label import SureByLabel
-from slotool.serving.cascade_run import cascade_run
+from slotool.serving.engines.cascade_run import cascade_run
 from slotool.serving.outputs import Scores
 from slotool.tables import OutcomeTable
 

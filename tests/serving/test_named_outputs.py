@@ -15,9 +15,9 @@ from slotool.models import Classification, Regression, Signature, Task, TensorSp
 from slotool.rules.policies.routing import Conc, Seq
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
-from slotool.serving.ensemble import PointRunner
-from slotool.serving.feedback import Feedback
-from slotool.serving.guarantees import LOOK_EVERY
+from slotool.serving.engines.ensemble import PointRunner
+from slotool.serving.monitoring.feedback import Feedback
+from slotool.serving.monitoring.guarantees import LOOK_EVERY
 from slotool.serving.outputs import Outputs, combined
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint

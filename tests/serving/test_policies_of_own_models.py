@@ -16,7 +16,7 @@ from slotool import family
 from slotool.data import DataSource
 from slotool.models.adapters.onnx import OnnxModel
 from slotool.rules.switching import LoadTest, SwitchingPlan
-from slotool.serving.sources import Sources
+from slotool.serving.operations.sources import Sources
 from slotool.tables import LatencyTable
 from tests.elastic.text_models import text_network, texts
 from tests.serving.live_server import HTTP, LiveServer, live_server

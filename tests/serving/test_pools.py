@@ -19,9 +19,9 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError
 from slotool.planning.server_process import RunningServer
 from slotool.scheduling.shares import WeightedTurns, dealt_out
-from slotool.serving.pooled_sources import PooledSources
-from slotool.serving.service_file import ServiceFile
-from slotool.serving.sources import Sources
+from slotool.serving.operations.pooled_sources import PooledSources
+from slotool.serving.operations.service_file import ServiceFile
+from slotool.serving.operations.sources import Sources
 from slotool.tables import LatencyTable
 from tests.serving.live_server import until
 

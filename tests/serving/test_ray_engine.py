@@ -14,10 +14,10 @@ from slotool.errors import InputError
 from slotool.profiling.engines.ray_cluster import workers_that_fit
 from slotool.scheduling.autoscaler import Autoscaler, Scaling
 from slotool.serving import ServedModel
-from slotool.serving.autoscaling import Autoscaling
-from slotool.serving.engines.protocol import encode_point
+from slotool.serving.engines.messages import encode_point
 from slotool.serving.engines.ray import RayInferenceEngine
 from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISSING, Load, Worker
+from slotool.serving.operations.autoscaling import Autoscaling
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
 from tests.ray_nodes import Nodes, cluster_of_nodes
 

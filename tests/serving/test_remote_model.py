@@ -19,7 +19,7 @@ from slotool.models import Signature, TensorSpec
 from slotool.models.adapters.remote import MAX_TRIES, GrpcModel, HttpModel, RemoteUnavailable, open_remote
 from slotool.models.adapters.remote_tokens import VARIABLE, headers_for
 from slotool.models.loading import load
-from slotool.serving.clients import Clients
+from slotool.serving.access.clients import Clients
 
 X = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype(np.float32)
 MODEL = ThreeLinear()

@@ -18,11 +18,11 @@ from slotool.scheduling.workers import Workers
 from slotool.serving import Router
 from slotool.serving.engines import InlineInferenceEngine
 from slotool.serving.events import Events
-from slotool.serving.pooled_sources import PooledSources
-from slotool.serving.pools import Pool, PooledRouter
-from slotool.serving.reprofiling import Reprofiling
-from slotool.serving.runtime_settings import ReloadableSettings
-from slotool.serving.sources import CombinedSources, Sources
+from slotool.serving.operations.pooled_sources import PooledSources
+from slotool.serving.operations.reprofiling import Reprofiling
+from slotool.serving.operations.runtime_settings import ReloadableSettings
+from slotool.serving.operations.sources import CombinedSources, Sources
+from slotool.serving.routing.pools import Pool, PooledRouter
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 NAMES = ("small", "medium", "large")

@@ -13,13 +13,14 @@ import pytest
 
 from slotool.errors import RunError, TimedOut
 from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
-from slotool.serving import InferenceResult, Rejection, Router, remote_endpoints
+from slotool.serving import InferenceResult, Rejection, Router
 from slotool.serving.events import Events
-from slotool.serving.feedback import Feedback
-from slotool.serving.frontend import explanation
-from slotool.serving.guarantees import LOOK_EVERY
-from slotool.serving.remote_endpoints import MAX_FAILURES, EndpointHealth
+from slotool.serving.front.frontend import explanation
+from slotool.serving.monitoring.feedback import Feedback
+from slotool.serving.monitoring.guarantees import LOOK_EVERY
 from slotool.serving.request_options import RequestOptions
+from slotool.serving.routing import remote_endpoints
+from slotool.serving.routing.remote_endpoints import MAX_FAILURES, EndpointHealth
 from slotool.tables import OperatingPoint
 from tests.serving.live_server import POINTS, ThreeLinear, served, tier_rules
 

@@ -14,9 +14,9 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.elastic.evaluation import identities
 from slotool.elastic.loading import load_served
 from slotool.errors import InputError
-from slotool.serving.pooled_sources import PoolEntry
-from slotool.serving.service_file import ModelEntry, read_models
-from slotool.serving.sources import Sources
+from slotool.serving.operations.pooled_sources import PoolEntry
+from slotool.serving.operations.service_file import ModelEntry, read_models
+from slotool.serving.operations.sources import Sources
 from tests.serving.live_server import tier_rules
 
 Slotool = Callable[..., Any]

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from slotool.serving import Limits, server
+from slotool.serving import Limits
 from slotool.serving.http.requests import RequestReader
+from slotool.serving.server import server
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)

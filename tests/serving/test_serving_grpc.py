@@ -19,8 +19,8 @@ from tritonclient.utils import InferenceServerException
 
 from slotool.scheduling import by_demand
 from slotool.serving import Limits, rejections
-from slotool.serving.grpc_codes import CODES
-from slotool.serving.live import CLIENTS_OWN
+from slotool.serving.monitoring.live import CLIENTS_OWN
+from slotool.serving.protocol.grpc_codes import CODES
 from slotool.serving.rejections import Rejection
 from tests.serving.live_server import (
     HTTP,

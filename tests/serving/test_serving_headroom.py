@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.serving.headroom import (
+from slotool.serving.routing.headroom import (
     CAREFUL_SHARE,
     EVERY,
     FEW,

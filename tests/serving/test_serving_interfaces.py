@@ -22,10 +22,10 @@ from tritonclient.grpc._utils import _get_inference_request
 from slotool.data.columns import Columns
 from slotool.models import TensorSpec
 from slotool.models.signature import DTYPES, FREE
-from slotool.serving import grpc_messages
+from slotool.serving.grpc import messages as grpc_messages
 from slotool.serving.interface import Interface
+from slotool.serving.protocol.tensors import InferRequest, RequestReader, format_response
 from slotool.serving.rejections import Rejection
-from slotool.serving.tensors import InferRequest, RequestReader, format_response
 
 MAX_BATCH = 4
 # BF16 values as NumPy has them: float32 whose lower half is 0.

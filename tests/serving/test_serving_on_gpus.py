@@ -21,9 +21,9 @@ from slotool.planning.service_text import ServedModel, service_text
 from slotool.planning.worker import WorkerType
 from slotool.serving import Router
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, worker
-from slotool.serving.engines.protocol import CALL, FAILED, READY, REPLY
+from slotool.serving.engines.messages import CALL, FAILED, READY, REPLY
 from slotool.serving.engines.worker_process import WorkerProcess
-from slotool.serving.sources import Sources
+from slotool.serving.operations.sources import Sources
 from slotool.tables import FULL
 from tests.conftest import Slotool
 from tests.cuda_on_cpu import simulated_cuda

@@ -12,7 +12,8 @@ from schemathesis import checks
 from schemathesis.generation import GenerationMode
 
 from slotool.scheduling import by_demand
-from slotool.serving import Limits, Router, create_app, openapi
+from slotool.serving import Limits, Router, create_app
+from slotool.serving.protocol import openapi
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
 MODEL = served(ThreeLinear(), by_demand(space(100.0, 50_000.0, 1e6), tier_rules()), tier_rules())

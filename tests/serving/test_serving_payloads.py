@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from slotool.serving.payloads import parse_example
+from slotool.serving.protocol.payloads import parse_example
 from slotool.serving.rejections import Rejection
 
 SHAPE = (1, 8, 8)

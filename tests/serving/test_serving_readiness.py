@@ -21,12 +21,13 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.data.columns import Inputs
 from slotool.elastic import load_model
 from slotool.scheduling import ControlSpace, by_demand
-from slotool.serving import Rejection, Router, ServedModel, pools
+from slotool.serving import Rejection, Router, ServedModel
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine, WorkerLost
 from slotool.serving.engines.base import Done, WorkerChange
 from slotool.serving.events import Events, log_to
 from slotool.serving.outputs import Scores
 from slotool.serving.request_options import RequestOptions
+from slotool.serving.routing import pools
 from slotool.tables import OperatingPoint
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 

@@ -36,13 +36,13 @@ from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
-from slotool.serving.cascade_run import cascade_run
-from slotool.serving.ensemble import PointRunner
+from slotool.serving.engines.cascade_run import cascade_run
+from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.events import Events
-from slotool.serving.headroom import EVERY
 from slotool.serving.outputs import Scores
 from slotool.serving.request import Request
 from slotool.serving.request_options import RequestOptions
+from slotool.serving.routing.headroom import EVERY
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.serving.live_server import POINTS, ThreeLinear, served, space, tier_rules
 

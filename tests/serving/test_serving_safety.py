@@ -18,8 +18,8 @@ from tritonclient.utils import InferenceServerException
 
 from slotool.errors import InputError
 from slotool.serving import Limits
-from slotool.serving.clients import Clients, read_clients
-from slotool.serving.guard import others_can_read
+from slotool.serving.access.clients import Clients, read_clients
+from slotool.serving.access.guard import others_can_read
 from slotool.serving.rejections import Rejection
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 

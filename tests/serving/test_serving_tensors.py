@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as hnp
 
 from slotool.models import TensorSpec
 from slotool.serving.interface import Interface
+from slotool.serving.protocol.tensors import InferRequest, RequestReader, format_response
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.tensors import InferRequest, RequestReader, format_response
 
 SHAPE = (2, 3)
 shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)

@@ -19,12 +19,12 @@ from tritonclient.utils import InferenceServerException
 from tritonclient.utils import shared_memory as shm
 
 from slotool.models import Signature, TensorSpec
-from slotool.serving import bounds
-from slotool.serving.clients import ClientEntry, Clients
+from slotool.serving.access.clients import ClientEntry, Clients
 from slotool.serving.interface import Interface
+from slotool.serving.protocol import bounds
+from slotool.serving.protocol.shared_memory import OBJECTS, Regions
+from slotool.serving.protocol.tensors import RequestReader
 from slotool.serving.rejections import Rejection
-from slotool.serving.shared_memory import OBJECTS, Regions
-from slotool.serving.tensors import RequestReader
 from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 PATH = "/v2/systemsharedmemory"

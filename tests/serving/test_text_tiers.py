@@ -10,7 +10,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from slotool.elastic import load_model
-from slotool.serving.sources import Sources
+from slotool.serving.operations.sources import Sources
 from tests.conftest import Slotool
 from tests.elastic.text_models import text_network, texts
 from tests.serving.live_server import live_server

@@ -23,7 +23,7 @@ from slotool.elastic.family import Family, Version
 from slotool.elastic.training import family_graphs
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
-from slotool.serving.tls import Certificate
+from slotool.serving.access.tls import Certificate
 from tests.serving.test_serve_command import EXAMPLE, WAIT_S, serving
 
 AUTHORITY = trustme.CA()

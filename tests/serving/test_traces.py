@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from slotool.errors import InputError, MissingPackageError
-from slotool.serving.access_log import AccessLog
-from slotool.serving.traces import Traces, otlp_exporter
+from slotool.serving.monitoring.access_log import AccessLog
+from slotool.serving.monitoring.traces import Traces, otlp_exporter
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 from tests.serving.test_access_log import INFER, PARENT, TRACE, TRACEPARENT, lines
 

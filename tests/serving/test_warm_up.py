@@ -9,9 +9,8 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.elastic import ElasticModel, load_served
 from slotool.scheduling import ControlSpace, FirstApplicable, FixedPoint, Policy
 from slotool.scheduling.batching import ControlGrid, SlackFit
-from slotool.serving import ensemble
-from slotool.serving.engines import InlineInferenceEngine
-from slotool.serving.ensemble import PointRunner
+from slotool.serving.engines import InlineInferenceEngine, ensemble
+from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 

@@ -19,11 +19,11 @@ from slotool.rules.switching import ConfigurationRates, SwitchingPlan
 from slotool.scheduling.recent_rates import CALM_S
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.events import Events
+from slotool.serving.operations.runtime_settings import ReloadableSettings
+from slotool.serving.operations.sources import Sources
+from slotool.serving.operations.worker_switching import WorkerSwitching
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.router import Router, monotonic_us
-from slotool.serving.runtime_settings import ReloadableSettings
-from slotool.serving.sources import Sources
-from slotool.serving.worker_switching import WorkerSwitching
+from slotool.serving.routing.router import Router, monotonic_us
 from slotool.tables import LatencyTable, OutcomeTable
 from tests.serving.live_server import HTTP, until
 from tests.serving.test_hot_reload import INFER, PATH, describe, hang_up, under_load

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slotool.errors import InputError
 from slotool.scheduling import Dispatcher, Query, RequestOutcome, Workers
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, make_policy
-from slotool.serving.model_queue import earliest_deadline
+from slotool.serving.routing.model_queue import earliest_deadline
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.simulation.events import MAX_MODELS, ROUNDING_US, simulate_together
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SimulationResult

@@ -17,7 +17,7 @@ from slotool.reports.series.latency import latency_figures
 from slotool.rules.switching import SwitchingPlan
 from slotool.scheduling import ControlSpace, LatencyProfile
 from slotool.scheduling.batching import read_profile
-from slotool.serving.sources import Sources
+from slotool.serving.operations.sources import Sources
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.workloads import ArrivalTable
 from tests.elastic.tiny_slo_nns import network

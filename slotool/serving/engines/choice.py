@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from slotool.elastic import ElasticModel
-from slotool.serving.ensemble import compute, ensemble_plan, warm_up_example
+from slotool.serving.engines.ensemble import compute, ensemble_plan, warm_up_example
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:

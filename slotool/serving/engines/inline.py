@@ -13,8 +13,8 @@ from slotool.devices import CPU
 from slotool.errors import RunError
 from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
+from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.worker_process import WorkerProcess
-from slotool.serving.ensemble import PointRunner
 from slotool.serving.outputs import Computed
 from slotool.tables import OperatingPoint
 

@@ -17,8 +17,8 @@ from slotool.models.packing import pack, unpack
 from slotool.models.signature import RowCountError
 from slotool.process import limit_threads
 from slotool.serving.engines.base import CallCancelled
-from slotool.serving.engines.protocol import decode_point, encode_point, inputs_of_tensors, tensors_of_outputs
-from slotool.serving.ensemble import PointRunner
+from slotool.serving.engines.ensemble import PointRunner
+from slotool.serving.engines.messages import decode_point, encode_point, inputs_of_tensors, tensors_of_outputs
 from slotool.serving.outputs import Scores
 from slotool.serving.served import ServedModel
 

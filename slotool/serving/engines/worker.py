@@ -23,7 +23,8 @@ from slotool.elastic import load_served
 from slotool.models.signature import RowCountError
 from slotool.process import die_with_parent, end_without_collecting, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
-from slotool.serving.engines.protocol import (
+from slotool.serving.engines.ensemble import PointRunner
+from slotool.serving.engines.messages import (
     CALL,
     CANCELLED,
     DONE,
@@ -37,7 +38,6 @@ from slotool.serving.engines.protocol import (
     tensors_of_outputs,
 )
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
-from slotool.serving.ensemble import PointRunner
 from slotool.serving.outputs import Outputs, Scores
 
 # A slowed worker looks so often whether its call is cancelled; it does not sleep through so short a rest.

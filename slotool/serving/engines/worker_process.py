@@ -23,7 +23,7 @@ from slotool.errors import RunError
 from slotool.models.signature import RowCountError
 from slotool.process import bound_to, module_command, schedule, thread_variables
 from slotool.serving.engines.base import CallCancelled, Done
-from slotool.serving.engines.protocol import (
+from slotool.serving.engines.messages import (
     CALL,
     CANCELLED,
     FAILED,

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from slotool.serving.http.requests import HttpRequest
 from slotool.serving.http.transport import FlowControl
-from slotool.serving.reply import Reply
+from slotool.serving.protocol.reply import Reply
 
 LOG = logging.getLogger("uvicorn.error")
 # Of a body that arrives faster than the application reads it, no more is held.

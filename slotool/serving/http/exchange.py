@@ -8,9 +8,9 @@ from starlette.types import Scope
 from slotool.serving.http.asgi import AsgiCycle
 from slotool.serving.http.heads import Head
 from slotool.serving.http.requests import HttpRequest
-from slotool.serving.intake import Body
-from slotool.serving.reply import Reply
-from slotool.serving.tensors import HEADER_LENGTH
+from slotool.serving.protocol.intake import Body
+from slotool.serving.protocol.reply import Reply
+from slotool.serving.protocol.tensors import HEADER_LENGTH
 
 # Memory is reserved for so many times what is there of a body, and tensors begin at a multiple of so many bytes.
 RESERVED, ALIGNED = 4, 16

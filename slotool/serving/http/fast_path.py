@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from slotool.serving import bounds, trace_context
-from slotool.serving.access_log import facts_of
-from slotool.serving.addresses import FORWARDED_FOR
-from slotool.serving.compute import Compute
-from slotool.serving.frontend import FrontEnd
+from slotool.serving.access.addresses import FORWARDED_FOR
+from slotool.serving.front.compute import Compute
+from slotool.serving.front.frontend import FrontEnd
+from slotool.serving.front.oip import OpenInference
 from slotool.serving.http.exchange import Exchange
 from slotool.serving.http.heads import Head, read_head
 from slotool.serving.http.requests import HttpRequest, KnownHeads
 from slotool.serving.http.transport import Outbox
-from slotool.serving.oip import OpenInference
+from slotool.serving.monitoring import trace_context
+from slotool.serving.monitoring.access_log import facts_of
+from slotool.serving.protocol import bounds
+from slotool.serving.protocol.reply import Reply, ReplyListener
 from slotool.serving.rejections import Rejection
-from slotool.serving.reply import Reply, ReplyListener
 from slotool.serving.served import ServedModel
 
 LOG = logging.getLogger("uvicorn.error")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slotool.serving.guard import host_fault
+from slotool.serving.access.guard import host_fault
 from slotool.serving.http.requests import HttpRequest
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions, from_headers

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from starlette.types import ASGIApp
 
 from slotool.serving import rejections
-from slotool.serving.frontend import FrontEnd
+from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.http.asgi import HIGH_WATER_BYTES, AsgiCycle, scope_of
 from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
@@ -18,8 +18,8 @@ from slotool.serving.http.fast_path import FastPath
 from slotool.serving.http.heads import head_fault
 from slotool.serving.http.requests import HttpRequest, RequestReader
 from slotool.serving.http.transport import FlowControl, Lingering
+from slotool.serving.protocol.reply import Reply
 from slotool.serving.rejections import Rejection
-from slotool.serving.reply import Reply
 
 # A request that is not for the fast path, or is rejected, is answered once it is complete if its body is no longer. A
 # longer body is read by the application itself; a rejection of it goes out at once, and the connection closes.

@@ -1,0 +1,240 @@
+"""Running a model at an operating point, be it its own or a tolerance tier's ensemble of two of its versions."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from slotool.data.columns import Columns, Inputs, concatenate
+from slotool.elastic import ElasticModel, confidence
+from slotool.elastic.evaluation import version_name
+from slotool.errors import InputError
+from slotool.models.signature import FREE, require_rows, try_two
+from slotool.rules.policies.cascades import Cascade
+from slotool.rules.policies.points import from_point
+from slotool.rules.policies.routing import Conc, consults_second
+from slotool.serving.engines.cascade_run import cascade_run, class_names
+from slotool.serving.outputs import Computed, Outputs, Scores, combined
+from slotool.tables import OperatingPoint
+
+# For batches, at a start: a slow model is ready not much later, and its first batches are the slower.
+BATCHES_WARMED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class EnsemblePlan:
+    """The model's own points behind a decision's point; ``second`` is None when one alone answers. ``concurrent``: both
+    versions begin at the same time. Of a cascade, ``first`` and then ``later`` are asked in turn; ``names``: of its
+    classes, as ``class_names``."""
+
+    first: OperatingPoint
+    second: OperatingPoint | None = None
+    threshold: float = 0.0
+    concurrent: bool = False
+    cascade: Cascade | None = None
+    later: tuple[OperatingPoint, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> tuple[OperatingPoint, ...]:
+        """All of them, in the order in which they are asked."""
+        return (self.first, *(() if self.second is None else (self.second,)), *self.later)
+
+    def consults(self, first: Computed) -> np.ndarray:
+        """Which examples the second version answers too: bool [n]. Raises ``InputError`` where the first has no
+        confidence to tell by."""
+        if first.confidence is None:
+            raise InputError(
+                f"version {version_name(self.first)} states no confidence: no second version can be consulted"
+            )
+        unsure: np.ndarray = consults_second(first.confidence, self.threshold)
+        return unsure
+
+
+class PointRunner:
+    """Answers at the model's own points and at ``points``: ensembles (``Rule.point``) of what outcome tables call its
+    versions. Those of a policy that came later are found when they are first asked for.
+
+    Raises ``InputError`` for a point that is neither, or an ensemble of versions the model does not have.
+    """
+
+    def __init__(self, model: ElasticModel, points: Iterable[OperatingPoint]):
+        self.model = model
+        self._own = _own(model)
+        self._plans: dict[OperatingPoint, EnsemblePlan] = {}
+        # Whether ``is_concurrent`` is worth asking.
+        self.has_concurrent = False
+        self._quiet = _quiet_context()
+        self.add([*model.points, *points])
+
+    def add(self, points: Iterable[OperatingPoint]) -> None:
+        """Answer at these points too. Raises ``InputError`` as the constructor does, and then adds none of
+        them."""
+        self._plans |= {point: _plan(self.model, self._own, point) for point in points}
+        self.has_concurrent = any(plan.concurrent for plan in self._plans.values())
+
+    def is_concurrent(self, point: OperatingPoint) -> bool:
+        """Whether both versions begin at the same time, so that ``run_concurrently`` is the one to call."""
+        return self._plans[point].concurrent
+
+    def run(self, x: Inputs, point: OperatingPoint) -> Computed:
+        """What the model makes of ``x``, float32 [n, *input_shape] or its named inputs; one version after the other.
+
+        The second version sees only the examples whose first answer is not sure enough (tolerance-tiers, §IV-C). Not to
+        be called from two threads at once.
+        """
+        plan = self._plans.get(point)
+        if plan is None:
+            self.add([point])
+            plan = self._plans[point]
+        return self._quiet.run(self._run, x, plan)
+
+    def _run(self, x: Inputs, plan: EnsemblePlan) -> Computed:
+        if plan.cascade is not None:
+            return self._run_cascade(x, plan, plan.cascade)
+        first = _computed(self.model, x, plan.first)
+        if plan.second is None:
+            return first
+        unsure = plan.consults(first)
+        return combined(first, unsure, _computed(self.model, x[unsure], plan.second)) if unsure.any() else first
+
+    def _run_cascade(self, x: Inputs, plan: EnsemblePlan, cascade: Cascade) -> Computed:
+        run = cascade_run(cascade, x, plan.names)
+        while (rows := run.next_rows) is not None:
+            run.given(_computed(self.model, x if len(rows) == len(x) else x[rows], plan.points[run.step]))
+        return run.answers()
+
+    async def run_concurrently(self, x: Inputs, point: OperatingPoint, pool: Executor) -> Computed:
+        """The same, both versions at once in ``pool``; the second is waited for only when the first is not sure.
+
+        If it is not needed, it is cancelled before it begins, or its answer is ignored.
+        """
+        plan = self._plans[point]
+        assert plan.second is not None
+        loop = asyncio.get_running_loop()
+        runs = [loop.run_in_executor(pool, self._compute, x, at) for at in (plan.first, plan.second)]
+        try:
+            first = await runs[0]
+            unsure = plan.consults(first)
+            return combined(first, unsure, (await runs[1]).take(unsure)) if unsure.any() else first
+        finally:
+            for unneeded in runs:
+                unneeded.cancel()
+
+    def warm(self, pool: Executor | None = None, batch_sizes: Sequence[int] = ()) -> None:
+        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate; of
+        a model with a signature one of two examples too, as ``RowCountError`` is raised for outputs of other rows.
+
+        Then one of every batch size at each point, as far as ``BATCHES_WARMED_S`` allow, the largest first: a first
+        call of more examples allocates memory, and may take several times as long. A model that leaves sizes of its
+        inputs open and keeps no examples may not take the smallest: its first call is then not warm.
+        """
+        x = warm_up_example(self.model)
+        with suppress(*([Exception] if self.model.examples is None and _has_open_sizes(self.model) else [])):
+            if isinstance(x, np.ndarray):
+                self.model.expected_accuracy(x)
+            for plan in self._plans.values():
+                for point in plan.points:
+                    if point in self.model.remote_points:
+                        continue
+                    self._compute(x, point)
+                    if self.model.signature is not None:
+                        try_two(partial(self._compute, point=point), x)
+                    if pool is not None:
+                        pool.submit(self._compute, x, point).result()
+            self._warm_batches(x, sorted({size for size in batch_sizes if size > 1}, reverse=True))
+
+    def _warm_batches(self, x: Inputs, sizes: Sequence[int]) -> None:
+        until_s = time.monotonic() + BATCHES_WARMED_S
+        points = dict.fromkeys(point for plan in self._plans.values() for point in plan.points)
+        for size in sizes:
+            batch = concatenate([x] * size)
+            for point in points:
+                if time.monotonic() > until_s:
+                    return
+                if point not in self.model.remote_points:
+                    self._compute(batch, point)
+
+    def _compute(self, x: Inputs, point: OperatingPoint) -> Computed:
+        return compute(self.model, x, point)
+
+
+def compute(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Computed:
+    """What ``model`` makes of ``x`` at one of its own points; ``within_s``: at a remote point, the most time for it."""
+    return _quiet_context().run(_computed, model, x, point, within_s)
+
+
+def _quiet_context() -> Context:
+    """In which NumPy warns neither of overflow nor of NaN: huge inputs overflow in a network, and the NaN confidence
+    that follows is answered. To enter it costs a tenth of what ``numpy.errstate`` does."""
+    context = copy_context()
+    context.run(np.seterr, over="ignore", invalid="ignore")
+    return context
+
+
+def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Computed:
+    is_remote = bool(model.remote_points) and point in model.remote_points
+    if model.signature is None:
+        assert isinstance(x, np.ndarray)
+        logits = model.forward_within(x, point, within_s) if is_remote else model.forward(x, point)
+        require_rows({"logits": logits}, len(x))
+        return Scores.of(logits, confidence(logits))
+    tensors = model.respond_within(x, point, within_s) if is_remote else model.respond(x, point)
+    require_rows(tensors, len(x))
+    return Outputs(tensors, model, model.confidences_of(tensors, point))
+
+
+def warm_up_example(model: ElasticModel) -> Inputs:
+    """One example of the model's own, else one of zeros and of empty texts; of size 1 where a size is open."""
+    if model.signature is None:
+        return np.zeros((1, *model.input_shape), dtype=np.float32)
+    if model.examples is not None:
+        return model.examples[:1]
+    return Columns(
+        {
+            spec.name: np.full(
+                [1, *(1 if size == FREE else size for size in spec.shape[1:])],
+                b"" if spec.datatype == "BYTES" else 0,
+                spec.dtype,
+            )
+            for spec in model.signature.inputs
+        }
+    )
+
+
+def ensemble_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan:
+    """What answering at ``point`` takes. Raises ``InputError`` as ``PointRunner`` does."""
+    return _plan(model, _own(model), point)
+
+
+def _has_open_sizes(model: ElasticModel) -> bool:
+    return model.signature is not None and any(FREE in spec.shape[1:] for spec in model.signature.inputs)
+
+
+def _own(model: ElasticModel) -> dict[str, OperatingPoint]:
+    return {version_name(point): point for point in model.points}
+
+
+def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingPoint) -> EnsemblePlan:
+    if point in model.points:
+        return EnsemblePlan(point)
+    policy = from_point(point)
+    missing = [version for version in policy.versions if version not in own]
+    if missing:
+        raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(own)}")
+    first, *second = (own[version] for version in policy.versions)
+    if isinstance(policy, Cascade):
+        names = tuple(class_names([policy], model.labels))
+        return EnsemblePlan(first, cascade=policy, later=tuple(second), names=names)
+    if not second:
+        return EnsemblePlan(first)
+    return EnsemblePlan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))

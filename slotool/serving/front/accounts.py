@@ -1,0 +1,160 @@
+"""What a server counts of its requests: written down for many answers at once, and whenever somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from slotool.printable import printable
+from slotool.serving.monitoring.feedback import Feedback
+from slotool.serving.monitoring.live import Live
+from slotool.serving.monitoring.statistics import Statistics
+from slotool.serving.request import InferenceResult, Request
+from slotool.serving.routing.pools import AnyRouter
+
+# Answers, and bytes of their inputs, that wait to be counted: fewer, and each costs more; more, and the request behind
+# them waits for longer.
+MAX_UNCOUNTED, MAX_UNCOUNTED_BYTES = 64, 2**20
+# The longest that one waits.
+MAX_WAIT_S = 0.1
+
+
+class Accounts:
+    """Metrics, statistics, feedback and the live page's figures of one server, by model.
+
+    Whoever reads any of them finds all answers counted.
+    """
+
+    def __init__(self, router: AnyRouter):
+        self._metrics, self._events = router.metrics, router.events
+        self._waiting = router.waiting
+        self._statistics: dict[str, Statistics] = {}
+        self._feedback: dict[str, Feedback] = {}
+        self._live = Live(router.waiting)
+        # Of each of several models; the figures of one are those of all.
+        self._live_of: dict[str, Live] = {}
+        self._uncounted: deque[tuple[Request, InferenceResult]] = deque()
+        self._uncounted_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._metrics.before_reading(self._count_all)
+        router.events.listen(self._hear)
+
+    def _hear(self, kind: str, sentence: str, fields: Mapping[str, Any]) -> None:
+        """An event shows in the figures of all models together, and of each that it is about: of
+        all where it names none, or is of the workers that they share."""
+        self._live.event(sentence)
+        about = "" if kind.startswith("worker-") else fields.get("model", "")
+        for name, live in self._live_of.items():
+            if about in ("", name):
+                live.event(sentence)
+
+    def keep_of(self, models: Iterable[str]) -> None:
+        """Have accounts of these models, those of models that are gone left for who asks."""
+        self._count_all()
+        names = list(models)
+        for name in names:
+            if name not in self._statistics:
+                self._statistics[name], self._feedback[name] = Statistics(), Feedback()
+                self._metrics.serves(name)
+                self._metrics.watch_feedback(name, self._feedback[name])
+            if len(names) > 1 and name not in self._live_of:
+                self._live_of[name] = Live(partial(self._waiting, name))
+        self._live_of = {name: live for name, live in self._live_of.items() if name in names}
+
+    @property
+    def statistics(self) -> Mapping[str, Statistics]:
+        self._count_all()
+        return self._statistics
+
+    @property
+    def feedback(self) -> Mapping[str, Feedback]:
+        self._count_all()
+        return self._feedback
+
+    @property
+    def live(self) -> Live:
+        """Of all models."""
+        self._count_all()
+        return self._live
+
+    @property
+    def live_of(self) -> Mapping[str, Live]:
+        """Of each model, where there are several."""
+        self._count_all()
+        return self._live_of
+
+    def answered(self, request: Request, answer: InferenceResult) -> None:
+        """Count an answer, soon."""
+        self._uncounted.append((request, answer))
+        self._uncounted_bytes += request.x.nbytes
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(MAX_WAIT_S, self._count_in_time)
+
+    def count_if_many(self) -> None:
+        """Answers have been sent: their clients do not wait for this."""
+        if len(self._uncounted) >= MAX_UNCOUNTED or self._uncounted_bytes > MAX_UNCOUNTED_BYTES:
+            self._count_all()
+
+    def rejected(self, request: Request, now_us: float) -> None:
+        """Count a request that the router rejected; ``dropped`` counts it by its cause."""
+        self._statistics[request.served.name].rejected(now_us - request.arrival_us)
+        self._feedback[request.served.name].rejected()
+
+    def dropped(self, model: str, cause: str, count: int = 1) -> None:
+        """Count requests that end without an answer, whatever model they name."""
+        self._metrics.dropped(model if model in self._statistics else "", cause, count)
+        self._live.dropped(cause, count)
+        if model in self._live_of:
+            self._live_of[model].dropped(cause, count)
+
+    def _count_in_time(self) -> None:
+        self._timer = None
+        self._count_all()
+
+    def _count_all(self) -> None:
+        groups: dict[tuple[str, str], list[tuple[Request, InferenceResult]]] = {}
+        while self._uncounted:
+            request, answer = self._uncounted.popleft()
+            key = request.served.name, answer.decision.point.label
+            groups.setdefault(key, []).append((request, answer))
+        self._uncounted_bytes = 0
+        for (name, point), answers in groups.items():
+            self._count(name, point, answers)
+
+    def _count_groups(self, name: str, requests: list[Request]) -> None:
+        """Requests that name a group of which the rules know nothing: a misspelt one has no guarantee of its own."""
+        rules = requests[0].served.rules
+        if rules is None:
+            return
+        groups = Counter(request.options.group for request in requests if not rules.knows_group(request.options.group))
+        new = self._feedback[name].of_unknown_groups(groups)
+        self._metrics.unknown_groups(name, groups.total())
+        for group in new:
+            known = ", ".join(rules.config.get("groups", ())) or "none"
+            self._events.emit(
+                "group-unknown",
+                f"{name}: requests name group {printable(group)!r}, which the rules do not know; they know {known}",
+                model=name,
+                group=group,
+            )
+
+    def _count(self, name: str, point: str, answers: list[tuple[Request, InferenceResult]]) -> None:
+        """Answers of one model at one point."""
+        latencies_us = [answer.queue_us + answer.compute_us for _, answer in answers]
+        late = sum(answer.slack_us < 0 for _, answer in answers)
+        self._metrics.answered(name, point, latencies_us, late=late)
+        self._statistics[name].answered([answer for _, answer in answers], [request.read_us for request, _ in answers])
+        # Only guarantees of rules look at inputs again; those of others are not held.
+        self._feedback[name].answered([
+            (None if request.served.rules is None else request.x, answer, request.options)
+            for request, answer in answers
+        ])  # fmt: skip
+        self._count_groups(name, [request for request, _ in answers])
+        first, answer = answers[0]
+        accuracy = first.served.expected_accuracy.get(answer.decision.point)
+        self._live.answered(latencies_us, late, point if len(self._statistics) == 1 else f"{name}: {point}", accuracy)
+        if name in self._live_of:
+            self._live_of[name].answered(latencies_us, late, point, accuracy)

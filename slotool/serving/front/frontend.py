@@ -1,0 +1,298 @@
+"""What every front end shares: bodies read within limits, requests counted, rejections as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from slotool.errors import InputError
+from slotool.models.signature import FREE
+from slotool.serving import rejections
+from slotool.serving.access.addresses import AddressRates
+from slotool.serving.access.clients import Clients, read_clients
+from slotool.serving.front.accounts import Accounts
+from slotool.serving.front.loop_selector import LoopSelector
+from slotool.serving.interface import Interface
+from slotool.serving.limits import Limits
+from slotool.serving.monitoring.access_log import AccessLog
+from slotool.serving.monitoring.trace_context import HEADER, trace_id
+from slotool.serving.monitoring.traces import Traces
+from slotool.serving.protocol import bounds
+from slotool.serving.protocol.bodies import decompressed, read_body
+from slotool.serving.protocol.intake import Intake
+from slotool.serving.protocol.reply import Reply
+from slotool.serving.protocol.shared_memory import Regions, SharedMemory
+from slotool.serving.rejections import Rejection
+from slotool.serving.request import InferenceResult, Outcome, Request
+from slotool.serving.request_options import RequestOptions, require_meant
+from slotool.serving.routing.pools import AnyRouter
+from slotool.serving.served import VERSION, ServedModel
+from slotool.suggestions import did_you_mean
+
+
+class FrontEnd:
+    """The router with its models, the limits on what clients send, and the clients who are let in, None for all.
+
+    ``interfaces``: by model, the tensors that clients send and get.
+    ``default_tolerance``: of requests that ask for no accuracy; it may change while the server runs.
+    ``access_log``: gets a line for every request that is answered, ``traces`` spans of inferences; None for neither.
+    ``shared_memory``: in which clients may send and get tensors, None where they may not.
+    """
+
+    def __init__(self, router: AnyRouter, limits: Limits, clients: Clients | None = None):
+        self.router = router
+        self.limits = limits
+        self.clients = clients
+        # Rates by the address that requests come from; None where there are none.
+        self.addresses: AddressRates | None = None
+        # Every connection closes with its next answer: clients are to go to another server.
+        self.is_leaving = False
+        self.default_tolerance: float | None = None
+        self.access_log: AccessLog | None = None
+        self.shared_memory: SharedMemory | None = None
+        self.traces: Traces | None = None
+        self.interfaces: dict[str, Interface] = {}
+        self._tensor_bytes: dict[str, int] = {}
+        self.accounts = Accounts(router)
+        self._read_models()
+        router.models_listener = self._read_models
+        # Requests that the router has and that are not answered yet.
+        self.in_progress = 0
+        self._selector: LoopSelector | None = None
+        self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
+
+    def _read_models(self) -> None:
+        """They may be others than before."""
+        for name, served in self.models.items():
+            interface = self.interfaces[name] = Interface.of(served.model, self.limits.batch)
+            self._tensor_bytes[name] = bounds.tensor_body_bytes(interface, self.limits.body_bytes)
+        self.accounts.keep_of(self.models)
+
+    def watch_loop(self, selector: LoopSelector) -> None:
+        """Take arrivals, and the ends of turns, from the event loop that ``selector`` serves."""
+        self._selector = selector
+
+    def arrival_us(self) -> float:
+        """Return since when the request that is read now may have been here, by the router's clock, in µs."""
+        return self.router.now_us() if self._selector is None else self._selector.arrived_us
+
+    def _arrives_alone(self) -> bool:
+        """True if no other request arrived in this turn of the event loop, one that might be more urgent or share a
+        call: its end is now."""
+        selector = self._selector
+        return selector is not None and selector.ready <= 1 and self.in_progress <= 1
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The served models by name, as they are now."""
+        return self.router.models
+
+    def model(self, name: str, version: str | None = None) -> ServedModel:
+        """Raises ``Rejection`` (404) for a model or version that is not served."""
+        served = self.router.model(name)
+        if served is None:
+            there = f"there are {', '.join(self.models)}{did_you_mean(name, self.models)}"
+            raise rejections.not_found(f"no model is called {name[:80]!r}; {there}")
+        if version not in (None, VERSION):
+            raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {VERSION}")
+        return served
+
+    def statistics_of(self, models: Iterable[str]) -> list[dict[str, Any]]:
+        """Triton's ``ModelStatistics`` object of each."""
+        return [self.accounts.statistics[name].document(name, VERSION) for name in models]
+
+    def index(self) -> list[dict[str, str]]:
+        """Every model, as Triton's repository index has it."""
+        unready = self.router.unready()
+        state = {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
+        return [{"name": name, "version": VERSION, **state} for name in self.models]
+
+    def end(self) -> None:
+        """Reject all unanswered requests, and those with an incomplete body."""
+        self.router.end()
+        self.intake.close(rejections.stopping())
+
+    def submit(self, request: Request, *, alone: bool = False) -> None:
+        """Have the router answer, and count the request. Raises ``Rejection`` for one that the router is not given.
+
+        ``alone``: as of ``Router.submit``, where the caller knows it and the event loop does not.
+        """
+        served = request.served
+        if self.default_tolerance is not None:
+            request.options = _with_default(request.options, self.default_tolerance, served)
+        if (tolerance := request.options.tolerance) is not None:
+            if served.rules is None:
+                raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
+            require_meant(served.rules, tolerance)
+        if served.model.checks_inputs:
+            try:
+                served.model.check_inputs(request.x)
+            except InputError as error:
+                raise rejections.bad_request(str(error)) from None
+        request.read_us = self.router.now_us() - request.arrival_us
+        request.account = self._ended
+        self.in_progress += 1
+        try:
+            self.router.submit(request, alone=alone or self._arrives_alone())
+        except Exception:
+            self.in_progress -= 1
+            raise
+
+    def _ended(self, request: Request, outcome: Outcome) -> None:
+        self.in_progress -= 1
+        if isinstance(outcome, Rejection):
+            self.accounts.rejected(request, self.router.now_us())
+            request.reply(outcome)
+            return
+        request.reply(outcome)
+        # After the response is on its way: the client does not wait for the counters.
+        self.accounts.answered(request, outcome)
+
+    def dropped(self, model: str, cause: str, count: int = 1) -> None:
+        """Count requests that end without an answer, whatever model they name."""
+        self.accounts.dropped(model, cause, count)
+
+    def rejected(self, rejection: Rejection, model: str | None) -> Reply:
+        """Count a rejection and return its reply. ``model``: named by the request; None means the only one."""
+        self.dropped(self.named(model) or "", rejection.cause)
+        return Reply.rejecting(rejection)
+
+    def named(self, model: str | None) -> str | None:
+        """The model that a request means by ``model``: by None the only one, or none of several."""
+        return next(iter(self.models)) if model is None and len(self.models) == 1 else model
+
+    def read_clients(self, path: Path) -> None:
+        """Who is let in from now on, by this file. Raises ``InputError``; then nothing has changed."""
+        self.clients = read_clients(path)
+
+    def let_in(self, authorization: str | None, is_limited: bool) -> None:
+        """Raises ``Rejection`` for a header that shows no client's token (401), or a request beyond its rate (429).
+        ``is_limited``: the request counts against the rate, and is counted by client."""
+        if self.clients is None:
+            return
+        client = self.clients.check(authorization)
+        if not is_limited:
+            return
+        try:
+            client.spend()
+        except Rejection:
+            self.router.metrics.client_asked(client.name, within_rate=False)
+            raise
+        self.router.metrics.client_asked(client.name, within_rate=True)
+
+    def let_address_in(self, peer: str | None, forwarded_for: str | None) -> None:
+        """Raises ``Rejection`` (429) for an inference beyond the rate of the address that asks for it: ``peer``, or
+        what a trusted proxy says in ``X-Forwarded-For``."""
+        if self.addresses is not None:
+            self.addresses.spend(peer, forwarded_for)
+
+    def client_name(self, authorization: str | None) -> str | None:
+        """Of whoever shows this header; None where nobody needs a token, or it is none of the clients'."""
+        if self.clients is None:
+            return None
+        try:
+            return self.clients.check(authorization).name
+        except Rejection:
+            return None
+
+    def asked_by(self, options: RequestOptions, authorization: str | None, request_id: str) -> RequestOptions:
+        """The options of whoever shows this header, with the client's own id of the request, empty without one."""
+        client = "" if self.clients is None else self.clients.check(authorization).name
+        return replace(options, client=client, id=request_id) if client or request_id else options
+
+    def has_role(self, authorization: str | None, role: str) -> bool:
+        """True if whoever shows this header has a role of ``clients.ROLES``; everybody has all where no token is
+        needed. Raises ``Rejection`` (401)."""
+        return self.clients is None or role in self.clients.check(authorization).roles
+
+    def require_role(self, authorization: str | None, role: str) -> None:
+        """Raises ``Rejection`` (403) for a client without this role of ``clients.ROLES``, and as ``has_role``."""
+        if not self.has_role(authorization, role):
+            raise rejections.forbidden(f"this client lacks the role {role!r}, which its table in the token file gives")
+
+    @property
+    def has_records(self) -> bool:
+        """Whether answered requests are written down anywhere, so that ``record`` has something to do."""
+        return self.access_log is not None or self.traces is not None
+
+    def record(self, headers: Mapping[str, str], *, is_inference: bool = True, **line: Any) -> None:
+        """Write an answered request to the access log and, if it is an inference, make its spans. ``line``: facts of
+        ``AccessLog.add``."""
+        trace = trace_id(headers.get(HEADER))
+        if self.traces is not None and is_inference:
+            trace = self.traces.add(headers, **line) or trace
+        if self.access_log is not None:
+            self.access_log.add(headers, trace, **line)
+
+    def regions_of(self, authorization: str | None) -> Regions | None:
+        """Of shared memory, of whoever shows this header; None where none are served."""
+        return None if self.shared_memory is None else self.shared_memory.of(self.client_name(authorization))
+
+    def turned_away(self, rejection: Rejection) -> Reply:
+        """The same for a request without a token, or beyond its client's rate, of which nothing else was looked at."""
+        self.dropped("", rejection.cause)
+        return Reply.rejecting(rejection, {"www-authenticate": "Bearer"} if rejection.status == 401 else {})
+
+    def tensor_bytes(self, served: ServedModel) -> int:
+        """The longest body of an inference request that this model can need."""
+        return self._tensor_bytes[served.name]
+
+    def example_bytes(self, served: ServedModel) -> int:
+        """The longest body that holds one example of this model, in any of the forms that are read."""
+        if any(FREE in tensor.shape[1:] for tensor in self.interfaces[served.name].inputs):
+            return self.limits.body_bytes
+        return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
+
+    async def body(
+        self, request: HttpRequest, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
+    ) -> bytes:
+        """The whole body, decompressed, of at most ``max_bytes`` in either form. ``inflated_anyway_bytes``: what a
+        compressed one may become however short it is.
+
+        Raises ``Rejection``: 413 too long, 408 too slow, 415 or 400 undecodable.
+        """
+        length = request.headers.get("content-length")
+        if length is not None and length.isdigit() and int(length[:18]) > max_bytes:
+            raise bounds.too_large(max_bytes)
+        body = await read_body(request.receive, max_bytes, self.intake)
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        return body if encoding == "identity" else decompressed(body, encoding, max_bytes, inflated_anyway_bytes)
+
+
+def _with_default(options: RequestOptions, tolerance: float, served: ServedModel) -> RequestOptions:
+    """With the server's tolerance, where the model has tiers and the request says nothing about accuracy."""
+    silent = options.tolerance is None and options.min_accuracy is None
+    return replace(options, tolerance=tolerance) if silent and served.rules is not None else options
+
+
+def json_response(
+    document: Mapping[str, Any] | Sequence[Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """``document`` as strict JSON."""
+    return Reply.of_json(document, status, headers or {}).response()
+
+
+def explanation(answer: InferenceResult) -> dict[str, str | float]:
+    """The reason for an answer's operating point and its timing; without infinite slack, as JSON has no infinity."""
+    decision = answer.decision
+    parameters: dict[str, str | float] = {"operating_point": decision.point.label, "reason": decision.reason}
+    if decision.rule:
+        parameters["rule"] = decision.rule
+    if answer.fallback:
+        parameters["fallback"] = answer.fallback
+    # To a tenth: a whole number is rounded in a fifth of the time that ``round(us, 1)`` takes.
+    parameters["queue_us"] = round(answer.queue_us * 10.0) / 10.0
+    parameters["compute_us"] = round(answer.compute_us * 10.0) / 10.0
+    parameters["request"] = answer.request
+    if answer.is_shared:
+        parameters["batch"] = answer.batch
+    if answer.slack_us != float("inf"):
+        parameters["slack_us"] = round(answer.slack_us * 10.0) / 10.0
+    if answer.confidence is not None:
+        parameters["confidence"] = answer.confidence
+    return parameters

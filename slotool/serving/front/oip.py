@@ -1,0 +1,166 @@
+"""The Open Inference Protocol V2 over HTTP, as an unmodified ``tritonclient[http]`` speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from slotool import __version__
+from slotool.serving import rejections
+from slotool.serving.access.guard import is_from_browser
+from slotool.serving.front.frontend import (
+    FrontEnd,
+    explanation,
+    json_response,
+)
+from slotool.serving.protocol import bounds, tensors
+from slotool.serving.protocol.bodies import client_disconnected
+from slotool.serving.protocol.reply import BINARY, Reply, ReplyListener, awaited, listener
+from slotool.serving.protocol.shared_memory import EXTENSION
+from slotool.serving.rejections import Rejection
+from slotool.serving.request import InferenceResult, Request
+from slotool.serving.request_options import RequestOptions, from_headers, merged, require_single
+from slotool.serving.served import VERSION, ServedModel
+
+EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
+MODELS_ARE_FIXED = "models are loaded and unloaded by the server's file: change its [[models]], and send SIGHUP"
+
+
+class OpenInference:
+    """Handlers over one ``FrontEnd``; ``routes`` is what the application mounts."""
+
+    def __init__(self, front: FrontEnd):
+        self._front = front
+        self._readers = {name: tensors.RequestReader(interface) for name, interface in front.interfaces.items()}
+        model = "/v2/models/{model}"
+        versioned = f"{model}/versions/{{version}}"
+        self.routes = [
+            *(Route(f"{path}/infer", self.infer, methods=["POST"]) for path in (model, versioned)),
+            *(Route(f"{path}/ready", self.model_ready) for path in (model, versioned)),
+            *(Route(f"{path}/config", self.model_config) for path in (model, versioned)),
+            *(Route(f"{path}/stats", self.model_statistics) for path in (model, versioned)),
+            # Before the model of any name: none is called so.
+            Route("/v2/models/stats", self.all_statistics),
+            *(Route(path, self.model_metadata) for path in (model, versioned)),
+            Route("/v2/repository/index", self.repository_index, methods=["POST"]),
+            Route("/v2", self.server_metadata),
+            Route("/v2/health/live", self.live),
+            Route("/v2/health/ready", self.ready),
+        ]
+
+    async def server_metadata(self, request: HttpRequest) -> Response:
+        extensions = EXTENSIONS if self._front.shared_memory is None else [*EXTENSIONS, EXTENSION]
+        return json_response({"name": "slotool", "version": __version__, "extensions": extensions})
+
+    async def live(self, request: HttpRequest) -> Response:
+        return json_response({"live": True})
+
+    async def ready(self, request: HttpRequest) -> Response:
+        """Not ready (503) while no worker could take a request, and while the server ends."""
+        return _readiness({}, self._front.router.unready())
+
+    async def model_ready(self, request: HttpRequest) -> Response:
+        """Every worker has every model, so a model is as ready as the server."""
+        served = self._front.model(**_addressed(request))
+        return _readiness({"name": served.name}, self._front.router.unready())
+
+    async def model_metadata(self, request: HttpRequest) -> Response:
+        served = self._front.model(**_addressed(request))
+        return json_response(self._front.interfaces[served.name].metadata(served.name, [VERSION]))
+
+    async def model_config(self, request: HttpRequest) -> Response:
+        """Triton's model configuration extension."""
+        served = self._front.model(**_addressed(request))
+        return json_response(self._front.interfaces[served.name].config(served.name))
+
+    async def model_statistics(self, request: HttpRequest) -> Response:
+        """Triton's statistics extension, of one model."""
+        return self._statistics([self._front.model(**_addressed(request)).name])
+
+    async def all_statistics(self, request: HttpRequest) -> Response:
+        return self._statistics(self._front.models)
+
+    def _statistics(self, models: Iterable[str]) -> Response:
+        return json_response({"model_stats": self._front.statistics_of(models)})
+
+    async def repository_index(self, request: HttpRequest) -> Response:
+        """Triton's model repository extension, as far as it lists. What the body asks for makes no difference."""
+        await self._front.body(request, bounds.OVERHEAD_BYTES)
+        return json_response(self._front.index())
+
+    async def infer(self, request: HttpRequest) -> Response:
+        front = self._front
+        arrival_us = front.router.now_us()
+        require_single(request.headers.raw, (tensors.HEADER_LENGTH,))
+        served = front.model(**_addressed(request))
+        anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.name])
+        body = await front.body(request, front.tensor_bytes(served), anyway_bytes)
+        is_disconnected, stated = partial(client_disconnected, request.receive), from_headers(request.headers)
+        reply = await awaited(partial(self.submit, served, request.headers, stated, body, arrival_us, is_disconnected))
+        request.state.answer = reply.answer
+        return reply.response()
+
+    def submit(
+        self,
+        served: ServedModel,
+        headers: Mapping[str, str],
+        in_headers: RequestOptions,
+        body: bytes | bytearray | memoryview,
+        arrival_us: float,
+        is_disconnected: Callable[[], bool],
+        done: ReplyListener,
+    ) -> None:
+        """Have an inference request answered; ``done`` is called once, perhaps before this returns.
+
+        ``headers``: names in lower case; ``in_headers``: options that they state. A ``body`` that is a ``bytearray``
+        then belongs to the request. Raises ``Rejection`` for a request that cannot be read.
+        """
+        front = self._front
+        if len(body) > (most := front.tensor_bytes(served)):
+            raise bounds.too_large(most)
+        regions = None if front.shared_memory is None else front.regions_of(headers.get("authorization"))
+        asked = self.reader(served.name).parse(body, headers.get(tensors.HEADER_LENGTH), regions)
+        if asked.destinations and is_from_browser(headers):
+            raise rejections.forbidden("a page in a browser may not have outputs written to shared memory")
+        options = front.asked_by(merged(asked.options, in_headers), headers.get("authorization"), asked.id)
+        reply = listener(done, partial(self.reply, served, asked))
+        front.submit(Request(served, asked.x, options, arrival_us, is_disconnected, reply))
+
+    def reader(self, model: str) -> tensors.RequestReader:
+        """For the tensors that the model takes now: it may have come, or been exchanged, while the server runs."""
+        interface, reader = self._front.interfaces[model], self._readers.get(model)
+        if reader is None or reader.interface is not interface:
+            reader = self._readers[model] = tensors.RequestReader(interface)
+        return reader
+
+    def reply(self, served: ServedModel, asked: tensors.InferRequest, answer: InferenceResult) -> Reply:
+        """The response to a request, whose values it does not look at. Raises ``Rejection`` for an output that the
+        answer has not."""
+        outputs = {name: answer.output(name) for name in asked.outputs}
+        content, json_length = tensors.format_response(
+            served.name,
+            VERSION,
+            self._front.interfaces[served.name],
+            asked,
+            outputs,
+            explanation(answer),
+        )
+        if json_length is None:
+            return Reply(content, answer=answer)
+        return Reply(content, BINARY, headers={tensors.HEADER_LENGTH: str(json_length)}, answer=answer)
+
+
+def _readiness(named: dict[str, str], unready: Rejection | None) -> Response:
+    if unready is None:
+        return json_response({**named, "ready": True})
+    headers = {"retry-after": str(unready.retry_after_s or 1)}
+    return json_response({**named, "ready": False, "error": str(unready)}, unready.status, headers)
+
+
+def _addressed(request: HttpRequest) -> dict[str, str]:
+    path = request.path_params
+    return {"name": path["model"], "version": path.get("version", VERSION)}

@@ -1,0 +1,1 @@
+"""What a server reports: metrics, statistics, access log, spans, live figures, labels and guarantees."""

@@ -1,0 +1,258 @@
+"""What the server counts, in a Prometheus registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from slotool.machine import throttled
+from slotool.serving.monitoring.distribution import Distribution
+
+# 10 µs to 100 s in steps of at most 1.25 and by numbers that deadlines have, so that the share in time can be read off.
+_STEPS = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8)
+BUCKETS_S = (*(float(f"{step}e{power}") for power in range(-5, 2) for step in _STEPS), 100.0)
+BATCHES = tuple(2**i for i in range(11))
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class _Reading(Collector):
+    """Collector that has counts settled before others are read, and reports the waits for the CPU quota."""
+
+    def __init__(self) -> None:
+        self.settle: Callable[[], None] = lambda: None
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        self.settle()
+        periods, seconds = throttled()
+        for name, what, value in (
+            ("slotool_cpu_throttled_periods", "Periods in which the CPU quota stopped the server's group", periods),
+            ("slotool_cpu_throttled_seconds", "Seconds for which the CPU quota stopped the server's group", seconds),
+        ):
+            yield CounterMetricFamily(name, what, value)
+
+
+class Labelled(Protocol):
+    """Accuracy and alarms from labels."""
+
+    @property
+    def accuracy(self) -> float: ...
+
+    @property
+    def alarms(self) -> Sequence[object]: ...
+
+
+class Metrics:
+    """Requests by outcome, their latency, the mix of operating points, and drops by cause.
+
+    Outcomes: ``ok``, ``late`` (answered after the deadline), or the cause of a ``Rejection``.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        # The first that is collected.
+        self._reading = _Reading()
+        self.registry.register(self._reading)
+        self._requests = counter("slotool_requests", "Requests by outcome", ["model", "outcome"])
+        self._latency_s = Distribution(
+            "slotool_request_latency_seconds",
+            "Seconds from the arrival of a request to its answer",
+            ("model",),
+            BUCKETS_S,
+        )
+        self.registry.register(self._latency_s)
+        self._points = counter(
+            "slotool_operating_point_requests", "Answered requests by operating point", ["model", "point"]
+        )
+        self._drops = counter("slotool_drops", "Requests that were not answered, by cause", ["model", "cause"])
+        # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
+        self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
+        self._waiting = gauge("slotool_queue_requests", "Requests waiting to be served")
+        self._workers = gauge("slotool_workers", "Workers that are alive and warm")
+        self._device_workers = gauge(
+            "slotool_device_workers", "Workers that are alive and warm, by the device that they compute on", ["device"]
+        )
+        self._pool_workers = gauge("slotool_pool_workers", "Workers of a pool that are alive and warm", ["pool"])
+        self._pool_threads = gauge("slotool_pool_threads", "Compute threads of each worker of a pool", ["pool"])
+        self._pool_waiting = gauge("slotool_pool_queue_requests", "Requests waiting for workers of a pool", ["pool"])
+        self._pool_requests = counter("slotool_pool_requests", "Requests given to a pool", ["pool"])
+        self._threads = gauge("slotool_worker_threads", "Compute threads of each worker; 0 where pools differ")
+        self._reconfigurations = counter(
+            "slotool_worker_reconfigurations", "Times that all workers were replaced by others in number or threads"
+        )
+        self._restarts = counter(
+            "slotool_worker_restarts",
+            "Workers restarted, as they were lost: in a call, while idle, or while they loaded",
+        )
+        self._switches = counter("slotool_switches", "Operating points switched by a policy", ["model"])
+        self._retries = counter("slotool_retries", "Requests retried on another worker", ["model"])
+        self._policy_failures = counter(
+            "slotool_policy_failures",
+            "Failures of a policy, by the method that raised; the log says the first of each",
+            ["model", "method"],
+        )
+        self._cancelled = counter(
+            "slotool_cancelled_calls",
+            "Second calls of Conc ensembles cancelled because the first was confident",
+            ["model"],
+        )
+        self._fallbacks = counter(
+            "slotool_fallbacks",
+            "Calls of a version behind another server without an answer, in place of which another version answered",
+            ["model", "version", "cause"],
+        )
+        self._accuracy = gauge("slotool_labelled_accuracy", "Accuracy of labelled answers; NaN without any", ["model"])
+        self._alarms = gauge(
+            "slotool_violated_guarantees", "Tolerance tiers whose guarantee is violated by labelled answers", ["model"]
+        )
+        self._group_alarms = gauge(
+            "slotool_violated_group_guarantees",
+            "Tolerance tiers whose guarantee for a group is violated by labelled answers",
+            ["model", "group"],
+        )
+        self._unknown_groups = counter(
+            "slotool_unknown_group_requests",
+            "Answered requests that name a group which the model's rules do not know",
+            ["model"],
+        )
+        self._groups: dict[str, set[str]] = {}
+        self._clients = counter(
+            "slotool_client_requests",
+            "Requests for an inference by client: let in, or beyond its rate (quota)",
+            ["client", "outcome"],
+        )
+        self._corrections = gauge(
+            "slotool_latency_correction",
+            "How many times as long calls take as the latency table says, by which plans are made",
+            ["model", "point", "pool"],
+        )
+        self._replans = counter("slotool_replans", "Plans made again because latencies had changed", ["model"])
+        self._batch = Distribution("slotool_batch_examples", "Examples in a call", ("model",), BATCHES)
+        self.registry.register(self._batch)
+
+    def before_reading(self, settle: Callable[[], None]) -> None:
+        """Call ``settle`` whenever metrics are read, to have everything counted."""
+        self._reading.settle = settle
+
+    def watch_queue(self, length: Callable[[], int]) -> None:
+        """Report ``length()`` as the queue's length whenever metrics are read."""
+        self._waiting.set_function(length)
+
+    def watch_workers(self, alive: Callable[[], int]) -> None:
+        """Report ``alive()`` as the number of workers whenever metrics are read."""
+        self._workers.set_function(alive)
+
+    def watch_device(self, device: str, alive: Callable[[], int]) -> None:
+        """Report ``alive()`` as the number of workers on ``device`` whenever metrics are read."""
+        self._device_workers.labels(device).set_function(alive)
+
+    def watch_pool(
+        self, pool: str, threads: int, alive: Callable[[], int], waiting: Callable[[], int]
+    ) -> Callable[[], None]:
+        """Report workers and queue of a pool whenever metrics are read. What is returned is called for each request
+        that the pool is given."""
+        self._pool_threads.labels(pool).set(threads)
+        self._pool_workers.labels(pool).set_function(alive)
+        self._pool_waiting.labels(pool).set_function(waiting)
+        counted: Callable[[], None] = self._pool_requests.labels(pool).inc
+        return counted
+
+    def watch_threads(self, threads: Callable[[], int]) -> None:
+        """Report ``threads()`` as the threads of each worker whenever metrics are read."""
+        self._threads.set_function(threads)
+
+    def reconfigured(self) -> None:
+        """All workers were replaced by others in number or threads."""
+        self._reconfigurations.inc()
+
+    def serves(self, model: str) -> None:
+        """Show a model's counters from 0 on: a rate knows no increase of a series that was not there before it, and an
+        alert of few answers in time needs their count where there are none."""
+        for outcome in ("ok", "late"):
+            self._requests.labels(model, outcome)
+        for counter in (self._switches, self._retries, self._cancelled):
+            counter.labels(model)
+
+    def watch_feedback(self, model: str, feedback: Labelled) -> None:
+        """Report labelled accuracy and alarms whenever metrics are read."""
+        self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
+        self._alarms.labels(model).set_function(lambda: len(feedback.alarms))
+
+    def unknown_groups(self, model: str, count: int) -> None:
+        """So many answered requests name a group that the model's rules do not know."""
+        if count:
+            self._unknown_groups.labels(model).inc(count)
+
+    def violated(self, model: str, alarms: Mapping[str, int], groups: Iterable[str]) -> None:
+        """So many tiers of each group of the model's rules lose more than they promise; ``groups``: all there are."""
+        now = set(groups)
+        for gone in self._groups.get(model, set()) - now:
+            self._group_alarms.remove(model, gone)
+        self._groups[model] = now
+        for group in now:
+            self._group_alarms.labels(model, group).set(alarms.get(group, 0))
+
+    def switched(self, model: str) -> None:
+        """A policy switched to another point."""
+        self._switches.labels(model).inc()
+
+    def policy_failed(self, model: str, method: str) -> None:
+        """A method of a policy raised, or answered what it must not."""
+        self._policy_failures.labels(model, method).inc()
+
+    def worker_restarted(self) -> None:
+        """A worker was lost; another is started in its place."""
+        self._restarts.inc()
+
+    def retried(self, model: str) -> None:
+        """A request is retried: its worker was lost or failed."""
+        self._retries.labels(model).inc()
+
+    def cancelled(self, model: str) -> None:
+        """The second version of a Conc ensemble was cancelled: the first is confident enough."""
+        self._cancelled.labels(model).inc()
+
+    def fell_back(self, model: str, version: str, cause: str) -> None:
+        """A version behind another server gave no answer (``RemoteFailure.cause``)."""
+        self._fallbacks.labels(model, version, cause).inc()
+
+    def client_asked(self, client: str, *, within_rate: bool) -> None:
+        """A client with a token of its own has asked for an inference."""
+        self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
+
+    def corrected(self, model: str, factors: Mapping[str, float], pool: str = "") -> None:
+        """Plans were made again: calls at each point, in ``pool``, take so many times as long as the table says."""
+        self._replans.labels(model).inc()
+        for point, factor in factors.items():
+            self._corrections.labels(model, point, pool).set(factor)
+
+    def computed(self, model: str, examples: int) -> None:
+        """A call of so many examples was made."""
+        self._batch.observe((model,), (examples,))
+
+    def answered(self, model: str, point: str, latencies_us: Sequence[float], *, late: int) -> None:
+        """Requests were answered so long after they arrived; so many of them after their deadlines."""
+        in_time = len(latencies_us) - late
+        for outcome, count in (("ok", in_time), ("late", late)):
+            if count:
+                self._child(self._requests, model, outcome).inc(count)
+        self._child(self._points, model, point).inc(len(latencies_us))
+        self._latency_s.observe((model,), [latency_us * 1e-6 for latency_us in latencies_us])
+
+    def dropped(self, model: str, cause: str, count: int = 1) -> None:
+        """Requests ended without an answer. ``model`` is one that is served, or empty: clients invent names."""
+        self._child(self._requests, model, cause).inc(count)
+        self._child(self._drops, model, cause).inc(count)
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,189 @@
+"""Runtime settings: another policy, other workers, or reloaded models, tables and rules, while models are served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from slotool.errors import InputError, RunError, SlotoolError
+from slotool.rules.switching import SwitchingPlan
+from slotool.serving.operations.pooled_sources import PooledSources
+from slotool.serving.operations.sources import CombinedSources, Sources, require_same_interface
+from slotool.serving.routing.pools import AnyRouter
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+AnySources = Sources | CombinedSources | PooledSources
+
+
+class ReloadableSettings:
+    """The settings of ``router`` that come from ``sources``; ``warn`` receives a sentence for every doubt.
+
+    ``read``: the sources as the server's file describes them now; by default they stay those that were given. Files are
+    read in a thread, for as long as that takes the server goes on as it was; one change is made at a time.
+    """
+
+    def __init__(
+        self,
+        sources: AnySources,
+        router: AnyRouter,
+        warn: Callable[[str], None],
+        read: Callable[[], AnySources] | None = None,
+    ):
+        self._sources = sources
+        self._router = router
+        self._warn = warn
+        self._read = read or (lambda: self._sources)
+        # What was chosen while the server runs goes before what its file says.
+        self._chosen_policy: str | None = None
+        self._chosen_workers: tuple[int, int] | None = None
+        self._read_workers = sources.workers
+        # How often models, tables and plans were read again.
+        self.reloads = 0
+        self._changing = asyncio.Lock()
+        # Whether ``reload`` waits for another change, and has read nothing yet.
+        self.reload_waits = False
+        router.metrics.watch_threads(lambda: self.threads or 0)
+
+    @property
+    def policies(self) -> Sequence[str]:
+        return self._sources.policies
+
+    @property
+    def policy(self) -> str:
+        return self._sources.policy
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Replicas, and threads of each. Where workers come and go with the load, the fewest."""
+        return self._sources.workers
+
+    @property
+    def threads(self) -> int | None:
+        """Of each worker; None where several pools have others."""
+        sources = self._sources
+        if isinstance(sources, PooledSources) and len({threads for _, threads in sources.shapes}) > 1:
+            return None
+        return sources.workers[1]
+
+    async def use(self, policy: str) -> None:
+        """Another policy for all models. Raises ``InputError``; then nothing has changed."""
+        async with self._changing:
+            sources = self._sources.with_policy(policy)
+            # Reading tables takes longer than requests can wait.
+            models = await asyncio.to_thread(sources.reload, self._router.models, self._warn)
+            self._replace(models.values())
+            self._sources, self._chosen_policy = sources, policy
+
+    async def use_workers(self, replicas: int, threads: int, reason: str) -> None:
+        """So many workers of so many threads from now on, loaded beside those that serve. ``reason``: for the event.
+
+        Artifacts are read as they are now, as the new workers read them. Raises ``InputError`` or ``RunError``; then
+        nothing has changed.
+        """
+        async with self._changing:
+            if (replicas, threads) == self.workers:
+                return
+            sources = self._sources.with_workers(replicas, threads).with_corrections({})
+            models = await asyncio.to_thread(self._reloaded, sources, self._router.models)
+            await self._exchange(sources, models, reason)
+            self._chosen_workers = sources.workers
+
+    async def _exchange(self, sources: AnySources, models: Mapping[str, ServedModel], reason: str) -> None:
+        """Serve ``models`` on the workers of ``sources``."""
+        before, after = self.workers, sources.workers
+        await self._router.exchange(models, None if before == after else after)
+        self._sources, self.reloads = sources, self.reloads + 1
+        if before != after:
+            self._router.metrics.reconfigured()
+            said = f"{before[0]}x{before[1]} to {after[0]}x{after[1]} (replicas x threads): {reason}"
+            self._router.events.emit(
+                "workers", said, replicas=after[0], threads=after[1], before=list(before), reason=reason
+            )
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change is in progress, for which others wait."""
+        return self._changing.locked()
+
+    async def reload(self) -> str:
+        """Models, tables and rules as their files are now, without corrections, and the workers that they ask for;
+        returns what was reloaded.
+
+        Raises ``InputError``, or ``RunError`` for a model that cannot run; then nothing has changed.
+        """
+        self.reload_waits = True
+        async with self._changing:
+            self.reload_waits = False
+            before = self._router.models
+            sources = await asyncio.to_thread(self._read)
+            read_workers = sources.workers
+            sources = self._as_chosen(sources.with_corrections({}))
+            models = await asyncio.to_thread(self._reloaded, sources, before)
+            added, removed = models.keys() - before.keys(), before.keys() - models.keys()
+            exchanged = [name for name in before.keys() & models.keys() if models[name].model is not before[name].model]
+            changed = sorted([*exchanged, *added, *removed])
+            other_workers = sources.workers != self.workers
+            if changed or other_workers:
+                await self._exchange(sources, models, "the files of the server ask for it")
+            else:
+                self._replace(models.values())
+                self._sources, self.reloads = sources, self.reloads + 1
+            if read_workers != self._read_workers:
+                self._read_workers, self._chosen_workers = read_workers, None
+        reread = ", ".join([*sorted(exchanged), *(["workers"] if other_workers else []), "tables and rules"])
+        came = [f"{name} {how}" for names, how in ((added, "added"), (removed, "removed")) for name in sorted(names)]
+        what = "; ".join([*came, reread])
+        self._router.events.emit("reload", f"{what} reloaded", models=changed)
+        return what
+
+    def report_failed(self, why: str) -> None:
+        """An event for those who watch the log and the live page."""
+        self._router.events.emit("reload-failed", f"not reloaded: {why}")
+
+    async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]], pool: str = "") -> None:
+        """Plan with latencies of the tables times ``factors``, by model and point; where there are pools of workers, in
+        ``pool``. Raises ``InputError``; then nothing has changed."""
+        async with self._changing:
+            sources = self._sources
+            if isinstance(sources, PooledSources):
+                sources = sources.with_corrections(factors, pool)
+            else:
+                sources = sources.with_corrections(factors)
+            # What the tables leave open was said at the start.
+            models = await asyncio.to_thread(sources.reload, self._router.models, lambda sentence: None)
+            self._replace(models.values())
+            self._sources = sources
+
+    def read_switching_plan(self) -> SwitchingPlan | None:
+        """Of the only model that is served; None without. Raises ``InputError``."""
+        return self._sources.switching_plan
+
+    def _as_chosen(self, sources: AnySources) -> AnySources:
+        """With what was chosen while the server runs. A file that has come to ask for other workers goes before."""
+        if self._chosen_policy is not None:
+            sources = sources.with_policy(self._chosen_policy)
+        if self._chosen_workers is not None and sources.workers == self._read_workers:
+            sources = sources.with_workers(*self._chosen_workers)
+        return sources
+
+    def _reloaded(self, sources: AnySources, before: Mapping[str, ServedModel]) -> dict[str, ServedModel]:
+        try:
+            models = sources.reload(before, self._warn, artifacts=True)
+        except SlotoolError:
+            raise
+        except Exception as error:  # of the libraries that read models
+            raise RunError(f"a model cannot be read ({type(error).__name__}: {error})") from error
+        for name in before.keys() & models.keys():
+            require_same_interface(before[name], models[name])
+        return models
+
+    def _replace(self, models: Iterable[ServedModel]) -> None:
+        before = list(self._router.models.values())
+        try:
+            for served in models:
+                self._router.replace(served)
+        except InputError:
+            for served in before:
+                self._router.replace(served)
+            raise

@@ -1,0 +1,258 @@
+"""``service.toml``: the models of a server, each with tables, rules and a policy of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from slotool.devices import CPU, several
+from slotool.errors import InputError
+from slotool.regular_files import read_text
+from slotool.serving.operations.pooled_sources import PooledSources, PoolEntry
+from slotool.serving.operations.sources import BY_DEMAND, CombinedSources, Sources
+from slotool.serving.routing.pools import Pool
+from slotool.suggestions import did_you_mean
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+# What the files of a model are, for sentences.
+_FILES = {
+    "rules": "rules of slotool gen-rules",
+    "latency": "a latency table",
+    "outcomes": "an outcome table",
+    "plan": "a plan of slotool gen-switching-plan",
+}
+# What may stand at the top of the file too, for every model.
+_STATED = (*_FILES, "policy", "deadline-ms")
+# What a reload puts in force; every other key counts from the start of the server on.
+_RELOADED = frozenset((*_STATED, "models", "pools", "replicas", "threads"))
+# What a pool of workers may state, for all models in it.
+_OF_POOL = ("latency", "policy", "deadline-ms")
+_KINDS = {"str": "text", "int": "a whole number", "float": "a number", "object": "a table", "array": "a list"}
+_EXPECTED = re.compile(r"Expected `([^`]+)`(?: (>=?|<=?) ([-\d.]+)| of length >= 1)?(?:, got `([^`]+)`)?")
+_AT = re.compile(r" - at `\$\.?([^`]*)`$")
+
+
+class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """One ``[[models]]`` table: an artifact (a network, family, SLO-NN or supernet), and the options of
+    ``slotool serve`` for it. What it leaves out is as at the top of the file.
+
+    ``name``: to serve it under, by default the artifact's.
+    """
+
+    artifact: Text
+    name: Text | None = None
+    rules: Text | None = None
+    latency: Text | None = None
+    outcomes: Text | None = None
+    plan: Text | None = None
+    policy: Text | None = None
+    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class WorkersEntry(msgspec.Struct, kw_only=True):
+    """What stands at the top of the file about workers; None where it is silent."""
+
+    replicas: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    threads: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class KeysInForce:
+    """The keys of ``file`` that a reload does not put in force, as they are when this is made.
+
+    Raises ``InputError`` for a file that is no TOML.
+    """
+
+    def __init__(self, file: Path):
+        self._file, self._stated = file, self._read(file)
+
+    def changed(self) -> list[str]:
+        """Those that the file states otherwise now, or no more. Raises ``InputError`` for one that is no TOML."""
+        now = self._read(self._file)
+        return sorted(key for key in now.keys() | self._stated.keys() if now.get(key) != self._stated.get(key))
+
+    @staticmethod
+    def _read(file: Path) -> dict[str, Any]:
+        return {key: value for key, value in _document(file).items() if key not in _RELOADED}
+
+
+@dataclass(frozen=True)
+class ServiceFile:
+    """The models of ``file``, as it is whenever they are read. ``overriding``: by key, what goes before all of its
+    tables; ``common``: what is the same for all. ``fixed``: which of ``replicas`` and ``threads`` the file does not
+    decide. Where nothing does, a switching plan has the workers that it was made for (``follows_plan``).
+    ``only_pool``: the one of its ``[[pools]]`` that counts, None for all; ``max_queue``: of a pool that states none."""
+
+    file: Path
+    overriding: Mapping[str, Any]
+    common: Sources
+    fixed: frozenset[str] = frozenset()
+    follows_plan: bool = False
+    only_pool: str | None = None
+    max_queue: int = 1_000
+
+    def read(self) -> CombinedSources | PooledSources:
+        """Raises ``InputError`` as ``read_models`` does, and for a file that is no TOML."""
+        document = _document(self.file)
+        stated = {key: document[key] for key in _STATED if key in document}
+        if isinstance(tables := stated.get("outcomes"), list):  # as on the command line, where there may be several
+            stated["outcomes"] = tables[0] if len(tables) == 1 else tables
+        _entry({"artifact": "-", **stated}, str(self.file))
+        if "pools" in document:
+            return self._pooled(document, stated)
+        workers = self._workers(document)
+        common = replace(self.common, policy=BY_DEMAND).with_workers(
+            workers.get("replicas", self.common.replicas), workers.get("threads", self.common.threads)
+        )
+        sources = read_models(document.get("models") or (), self.file, stated, self.overriding, common)
+        return sources.as_planned() if self.follows_plan and not (workers or self.fixed) else sources
+
+    def _pooled(self, document: Mapping[str, Any], stated: Mapping[str, Any]) -> CombinedSources | PooledSources:
+        """Of all pools, or of ``only_pool``."""
+        pools: list[Pool] = []
+        parts: list[CombinedSources] = []
+        models = document.get("models") or ()
+        if not isinstance(document["pools"], list) or not document["pools"]:
+            raise InputError(f"{self.file}: pools: at least one [[pools]] table is expected")
+        if misplaced := [key for key in ("replicas", "threads", "device") if key in document]:
+            raise InputError(f"{self.file}: {misplaced[0]}: each of the [[pools]] says so for itself; leave it out")
+        for number, given in enumerate(document["pools"]):
+            where = f"{self.file}: pools[{number}]"
+            try:
+                entry = msgspec.convert(given, PoolEntry)
+            except msgspec.ValidationError as error:
+                raise InputError(sentence_of(str(error), where, PoolEntry)) from None
+            name = entry.name or f"pool {number}"
+            if name in {pool.name for pool in pools}:
+                raise InputError(f"{where}.name: {name!r} is the name of another pool; give each one of its own")
+            max_queue = entry.max_queue or document.get("max-queue") or self.max_queue
+            scaled = entry.max_replicas, entry.requests_per_worker
+            pools.append(Pool(name, entry.share, max_queue, entry.threads, entry.replicas, *scaled))
+            common = replace(self.common, policy=BY_DEMAND, devices=several(entry.device or CPU))
+            if mistake := entry.mistake(common.devices):
+                raise InputError(f"{where}.{mistake[0]}: {mistake[1]}")
+            own = {key: value for key in _OF_POOL if (value := given.get(key)) is not None}
+            if "latency" in own:
+                own["latency"] = _file("latency", own["latency"], where, self.file.parent).absolute()
+            overriding = {**own, **self.overriding}
+            common = common.with_workers(entry.replicas, entry.threads)
+            parts.append(read_models(models, self.file, stated, overriding, common))
+        if self.only_pool is None:
+            return PooledSources(tuple(pools), tuple(parts))
+        for pool, part in zip(pools, parts, strict=True):
+            if pool.name == self.only_pool:
+                return part
+        named = ", ".join(pool.name for pool in pools)
+        raise InputError(f"{self.file}: there is no pool {self.only_pool!r}; there are {named}")
+
+    def _workers(self, document: Mapping[str, Any]) -> dict[str, int]:
+        """Which replicas and threads the file decides."""
+        try:
+            entry = msgspec.convert(document, WorkersEntry)
+        except msgspec.ValidationError as error:
+            raise InputError(sentence_of(str(error), str(self.file))) from None
+        stated = {"replicas": entry.replicas, "threads": entry.threads}
+        return {key: value for key, value in stated.items() if value is not None and key not in self.fixed}
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """Raises ``InputError``."""
+    try:
+        return tomllib.loads(read_text(file))
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{file}: cannot be read as TOML ({reason})") from None
+
+
+def read_models(
+    entries: Sequence[Any], file: Path, stated: Mapping[str, Any], overriding: Mapping[str, Any], common: Sources
+) -> CombinedSources:
+    """The sources of the models that ``entries``, the ``[[models]]`` of ``file``, list; paths are relative to it.
+
+    ``stated``: by key, what holds where an entry is silent; ``overriding``: what goes before all entries. ``common``:
+    what is the same for all. Raises ``InputError`` naming file, key and what was expected: for an unknown key, a value
+    of another type, and a file that is missing.
+    """
+    if not entries:
+        raise InputError(f"{file}: models: at least one [[models]] table is expected")
+    parts: list[Sources] = []
+    for number, entry in enumerate(entries):
+        where = f"{file}: models[{number}]"
+        model = _entry(entry, where)
+        settings = {**stated, **_given(model), **overriding}
+        name = model.name or (file.parent / model.artifact).resolve().name
+        if "/" in name or not name.isprintable():
+            raise InputError(f"{where}.name: {name!r} cannot name a model; printable text without / is expected")
+        if any(name in part.names for part in parts):
+            raise InputError(f"{where}.name: {name!r} is the name of another model; give each one of its own")
+        parts.append(_sources(name, settings, file, where, common))
+    return CombinedSources(tuple(parts))
+
+
+def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, common: Sources) -> Sources:
+    artifact = file.parent / settings["artifact"]
+    if not artifact.is_dir():
+        raise InputError(f"{where}.artifact: there is no folder {artifact}; an artifact is expected")
+    paths = {key: _file(key, settings[key], where, file.parent) for key in _FILES if settings.get(key)}
+    deadline_ms = settings.get("deadline-ms")
+    return Sources(
+        (artifact,),
+        (name,),
+        paths.get("rules"),
+        paths.get("latency"),
+        (paths["outcomes"],) if "outcomes" in paths else (),
+        common.threads,
+        settings.get("policy") or common.policy,
+        math.inf if deadline_ms is None else deadline_ms * 1e3,
+        paths.get("plan"),
+        common.replicas,
+        common.mapped,
+        where,
+        devices=common.devices,
+    )
+
+
+def _entry(entry: Any, where: str) -> ModelEntry:
+    try:
+        return msgspec.convert(entry, ModelEntry)
+    except msgspec.ValidationError as error:
+        raise InputError(sentence_of(str(error), where)) from None
+
+
+def sentence_of(said: str, where: str, kind: type[msgspec.Struct] = ModelEntry) -> str:
+    """What msgspec says of a table, for people."""
+    at = _AT.search(said)
+    where = f"{where}.{at[1]}" if at and at[1] else where
+    keys = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+    if unknown := re.search(r"unknown field `(.*?)`", said):
+        meant = did_you_mean(unknown[1], keys.split(", "))
+        return f"{where}: there is no key {unknown[1][:80]!r}; there are {keys}{meant}"
+    if missing := re.search(r"required field `(.*?)`", said):
+        return f"{where}: the key {missing[1]!r} is missing"
+    if expected := _EXPECTED.search(said):
+        type_name = _KINDS.get(expected[1].removesuffix(" | null"), expected[1])
+        bound = f" {expected[2]} {float(expected[3]):g}" if expected[2] else ""
+        found = f", this is {_KINDS.get(expected[4], expected[4])}" if expected[4] else ""
+        return f"{where}: {type_name}{bound} is expected{found}"
+    return f"{where}: {said}"
+
+
+def _given(model: ModelEntry) -> dict[str, Any]:
+    """What the table states, by key."""
+    given: dict[str, Any] = msgspec.to_builtins(model)
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _file(key: str, given: str | Path, where: str, folder: Path) -> Path:
+    path = folder / given
+    if not path.is_file():
+        raise InputError(f"{where}.{key}: there is no file {path}; {_FILES[key]} is expected")
+    return path

@@ -1,0 +1,1 @@
+"""What clients send and get: tensors and bodies within bounds, replies, the OpenAPI document."""

@@ -1,0 +1,395 @@
+"""The Open Inference Protocol V2's inference messages as pure functions: JSON tensors and the binary extension.
+
+A body is JSON alone, or JSON followed by raw little-endian tensors; the header ``Inference-Header-Content-Length``
+then says how long the JSON is. Source: kserve.github.io, Open Inference Protocol V2 and its binary data extension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from slotool import strict_json
+from slotool.data.columns import Columns
+from slotool.models.signature import FREE, TensorSpec
+from slotool.serving.interface import Interface
+from slotool.serving.protocol import bounds, values
+from slotool.serving.protocol.classification import classified, wanted_classes
+from slotool.serving.protocol.shared_memory import Destination, Place, Regions, SharedOutputs, destination
+from slotool.serving.rejections import bad_request, shown
+from slotool.serving.request_options import DEFAULT_OPTIONS, RequestOptions, from_parameters
+from slotool.suggestions import did_you_mean
+
+HEADER_LENGTH = "inference-header-content-length"
+_REMEMBERED_BYTES = 1_024
+
+
+class InferRequest(NamedTuple):
+    """Content of a request.
+
+    Attributes:
+        x: what the model takes, one array or columns.
+        outputs: name to True where its data is wanted in binary form.
+        options: options that the parameters state.
+        classes: name to how many of its highest scores are wanted in its place.
+        destinations: name to where in shared memory its raw form is wanted.
+    """
+
+    x: np.ndarray | Columns
+    outputs: Mapping[str, bool]
+    id: str = ""
+    options: RequestOptions = DEFAULT_OPTIONS
+    classes: Mapping[str, int] = MappingProxyType({})
+    destinations: Mapping[str, Destination] = MappingProxyType({})
+
+
+class _Tensor(NamedTuple):
+    """An input as a request's JSON announces it: with its values (``data``), or with where they are among the bytes
+    that follow the JSON, from ``start`` up to ``stop``, or in shared memory (``place``)."""
+
+    spec: TensorSpec
+    shape: tuple[int, ...]
+    data: list[Any] | None
+    start: int
+    stop: int
+    place: Place | None
+
+    def array(self, raw: memoryview, regions: Regions | None) -> np.ndarray:
+        if self.data is not None:
+            return values.of_json(self.spec, self.data, self.shape)
+        if self.place is not None:
+            return shared_array(self.spec, self.place, self.shape, regions)
+        return values.of_raw(self.spec, raw[self.start : self.stop], self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The content of a request's JSON. Requests with the same JSON share it: never change it."""
+
+    tensors: tuple[_Tensor, ...]
+    raw_bytes: int
+    outputs: Mapping[str, bool]
+    id: str
+    parameters: Mapping[str, Any]
+    options: RequestOptions
+    classes: Mapping[str, int]
+    places: Mapping[str, Place]
+
+
+class RequestReader:
+    """Reads inference requests for the model of one ``interface``."""
+
+    def __init__(self, interface: Interface):
+        self.interface = interface
+        # A client that sends its tensors in binary form sends the same few lines of JSON before them again and again.
+        self._remembered = lru_cache(maxsize=1_024)(self._read)
+
+    def parse(
+        self, body: bytes | bytearray | memoryview, header_length: str | None, regions: Regions | None = None
+    ) -> InferRequest:
+        """``header_length``: text of the header ``Inference-Header-Content-Length``, None without one; ``regions``: of
+        the client's shared memory, None where none is served. Tensors may lie in a ``body`` that is a ``bytearray``.
+
+        Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
+        """
+        head, raw = _split(body, header_length)
+        is_short = len(head) <= _REMEMBERED_BYTES and (raw or regions is not None)
+        asked = (self._remembered if is_short else self._read)(head)
+        if len(raw) != asked.raw_bytes:
+            raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
+        found = InferRequest(self._x(asked, raw, regions), asked.outputs, asked.id, asked.options, asked.classes)
+        return found if not asked.places else found._replace(destinations=destinations(asked.places, regions))
+
+    def _x(self, asked: _Asked, raw: memoryview, regions: Regions | None) -> np.ndarray | Columns:
+        arrays = {tensor.spec.name: tensor.array(raw, regions) for tensor in asked.tensors}
+        return self.interface.x(arrays, asked.parameters)
+
+    def _read(self, head: bytes) -> _Asked:
+        bounds.require_countable_for(self.interface, head)
+        document = json_object(head)
+        request_id = document.get("id")
+        request_id = "" if request_id is None else request_id
+        if not isinstance(request_id, str):
+            raise bad_request("id: text is expected")
+        bounds.require_id(request_id)
+        parameters = _parameters(document, "the request")
+        tensors, raw_bytes = self._tensors(document.get("inputs"))
+        outputs = wanted(document, parameters, self.interface)
+        classes = wanted_classes(document, self.interface)
+        options = from_parameters(parameters)
+        return _Asked(tensors, raw_bytes, outputs, request_id, parameters, options, classes, wanted_places(document))
+
+    def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:
+        """In the model's order, whatever the request's, and the number of bytes that follow the JSON."""
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise bad_request("inputs: a list of tensors is expected")
+        found: dict[str, _Tensor] = {}
+        at = shared_bytes = 0
+        for spec, shape, entry in matched(entries, self.interface):
+            parameters = _parameters(entry, f"input {spec.name}")
+            place = Place.of(parameters, f"input {spec.name}")
+            if place is not None and ("data" in entry or "binary_data_size" in parameters):
+                raise bad_request(f"input {spec.name}: it has both a shared_memory_region and values of its own")
+            size = _raw_size(entry, parameters, spec, shape) if place is None else 0
+            data = None if size is not None else entry["data"]
+            found[spec.name] = _Tensor(spec, shape, data, at, at + (size or 0), place)
+            at += size or 0
+            shared_bytes += 0 if place is None else place.size
+        bounds.require_few_shared(shared_bytes)
+        return tuple(found[spec.name] for spec in self.interface.inputs), at
+
+
+def matched(
+    entries: list[dict[str, Any]], interface: Interface
+) -> list[tuple[TensorSpec, tuple[int, ...], dict[str, Any]]]:
+    """Each of a request's inputs with what the model has under its name, and with its shape.
+
+    Raises ``Rejection`` (400) naming an input that is unknown, given twice, missing, or of another datatype or shape.
+    """
+    found: dict[str, tuple[TensorSpec, tuple[int, ...], dict[str, Any]]] = {}
+    for entry in entries:
+        name = entry.get("name")
+        spec = interface.input_by_name.get(name) if isinstance(name, str) else None
+        if spec is None:
+            raise bad_request(f"inputs: no input is called {shown(name)}; {_listed(interface.inputs, name)}")
+        if spec.name in found:
+            raise bad_request(f"input {spec.name}: it is given twice")
+        if entry.get("datatype") != spec.datatype:
+            raise bad_request(f"input {spec.name}: datatype {shown(entry.get('datatype'))}, expected {spec.datatype!r}")
+        found[spec.name] = spec, shape_of(spec, entry.get("shape"), interface.max_batch), entry
+    for spec in interface.inputs:
+        if spec.name not in found:
+            raise bad_request(f"input {spec.name}: it is missing; {spec} is expected")
+    batches = {name: shape[0] for name, (_, shape, _) in found.items()}
+    if len(set(batches.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in batches.items())
+        raise bad_request(f"inputs have different numbers of examples: {listed}"[:300])
+    return list(found.values())
+
+
+def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
+    """A tensor's shape, [batch, ...]. Raises ``Rejection`` (400)."""
+    whole = isinstance(shape, list) and set(map(type, shape)) <= {int}
+    expected = spec.shape
+    if (
+        not whole
+        or len(shape) != len(expected)
+        or shape[0] < 1
+        or (
+            tuple(shape[1:]) != expected[1:]
+            and any(size not in (FREE, got) or got < 0 for size, got in zip(expected[1:], shape[1:], strict=True))
+        )
+    ):
+        raise bad_request(f"input {spec.name}: shape {shown(shape)}, expected {_expected(expected, shape)}")
+    if shape[0] > max_batch:
+        raise bad_request(
+            f"input {spec.name}: a batch of {shown(shape[0])}, but at most {max_batch} are served at once"
+        )
+    # Of a tensor without values too: its sizes are multiplied in compiled code.
+    if math.prod(size or 1 for size in shape) > bounds.MAX_TENSOR_VALUES:
+        raise bad_request(f"input {spec.name}: shape {shown(shape)} has too many values")
+    return tuple(shape)
+
+
+def _expected(expected: tuple[int, ...], shape: Any) -> str:
+    """The shapes that are taken in place of ``shape``, with what sizes may be where that is what is wrong."""
+    sizes = ", ".join(["batch", *("any" if size == FREE else str(size) for size in expected[1:])])
+    if not isinstance(shape, list) or len(shape) != len(expected):
+        return f"[{sizes}]"
+    if not all(type(size) is int for size in shape):
+        return f"[{sizes}] of whole numbers up to {bounds.MAX_TENSOR_VALUES}"
+    if shape[0] < 1:
+        return f"[{sizes}], a batch of 1 or more"
+    return f"[{sizes}]" + (", sizes of 0 or more" if min(shape) < 0 else "")
+
+
+def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface: Interface) -> dict[str, bool]:
+    """Names of the outputs asked for, with whether in binary form. Raises ``Rejection`` (400)."""
+    binary = parameters.get("binary_data_output", False)
+    if not isinstance(binary, bool):
+        raise bad_request("binary_data_output: true or false is expected")
+    asked = document.get("outputs")
+    if asked is None or asked == []:
+        return {tensor.name: binary for tensor in interface.outputs}
+    if not isinstance(asked, list):
+        raise bad_request("outputs: a list of tensors is expected")
+    bounds.require_few(len(asked), bounds.MAX_OUTPUTS, "outputs")
+    found: dict[str, bool] = {}
+    for name, wanted in (_wanted_output(entry, binary, interface) for entry in asked):
+        if name in found:
+            raise bad_request(f"outputs: {name} is asked for twice, expected once")
+        found[name] = wanted
+    return found
+
+
+def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str, bool]:
+    name = entry.get("name") if isinstance(entry, dict) else entry
+    if not isinstance(entry, dict) or not isinstance(name, str) or name not in interface.output_by_name:
+        known = _listed(interface.output_by_name.values(), name)
+        raise bad_request(f"outputs: no output is called {shown(name)}; {known}")
+    parameters = _parameters(entry, f"output {name}")
+    wanted = parameters.get("binary_data", binary)
+    if not isinstance(wanted, bool):
+        raise bad_request(f"output {name}: binary_data is true or false")
+    return name, wanted
+
+
+def wanted_places(document: Mapping[str, Any]) -> dict[str, Place]:
+    """By name of an output, where in shared memory it is wanted; ``document``: a request whose outputs are checked
+    otherwise. Raises ``Rejection`` (400)."""
+    found = {}
+    for entry in document.get("outputs") or ():
+        place = Place.of(entry.get("parameters") or {}, f"output {entry['name']}")
+        if place is not None:
+            found[entry["name"]] = place
+    return found
+
+
+def destinations(places: Mapping[str, Place], regions: Regions | None) -> dict[str, Destination]:
+    """The same in the client's regions. Raises ``Rejection`` (400), also where one would overwrite another."""
+    found = {name: destination(regions, place, f"output {name}") for name, place in places.items()}
+    for (name, place), (other, elsewhere) in combinations(found.items(), 2):
+        if place.overlaps(elsewhere):
+            raise bad_request(f"output {other}: its place in shared memory overlaps that of output {name}")
+    return found
+
+
+def shared_array(spec: TensorSpec, place: Place, shape: tuple[int, ...], regions: Regions | None) -> np.ndarray:
+    """An input that is in shared memory. Raises ``Rejection`` (400)."""
+    from_region = destination(regions, place, f"input {spec.name}").region
+    _require_size("shared_memory_byte_size", place.size, spec, shape)
+    return values.of_raw(spec, from_region.read(place), shape)
+
+
+def format_response(
+    model: str,
+    version: str,
+    interface: Interface,
+    request: InferRequest,
+    tensors: Mapping[str, np.ndarray | None],
+    parameters: Mapping[str, str | float | int],
+) -> tuple[bytes, int | None]:
+    """The response's body, and the length of its JSON when binary tensors follow (else None).
+
+    ``tensors``: by output name, None where the answer has none. Raises ``Rejection`` (400)
+    for an output that the answer has not, or that cannot be written as it was asked for.
+    """
+    outputs, raw = [], []
+    shared = SharedOutputs() if request.destinations else None
+    for name, binary in request.outputs.items():
+        if request.classes:
+            spec, array = written(name, request, interface, tensors)
+        else:
+            spec, array = interface.output_by_name[name], answered(name, tensors)
+        entry: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": list(array.shape)}
+        if shared is not None and name in request.destinations:
+            entry["parameters"] = shared.add(name, request.destinations[name], values.to_raw(spec, array))
+        elif binary:
+            raw.append(values.to_raw(spec, array))
+            entry["parameters"] = {"binary_data_size": len(raw[-1])}
+        else:
+            entry["data"] = values.to_json(spec, array)
+        outputs.append(entry)
+    if shared is not None:
+        shared.write()
+    document: dict[str, Any] = {"model_name": model, "model_version": version}
+    if request.id:
+        document["id"] = request.id
+    document["parameters"], document["outputs"] = parameters, outputs
+    head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (b"".join([head, *raw]), len(head)) if raw else (head, None)
+
+
+def _split(body: bytes | bytearray | memoryview, header_length: str | None) -> tuple[bytes, memoryview]:
+    """The JSON, and what follows it, which is not copied."""
+    if header_length is None:
+        return bytes(body), memoryview(b"")
+    text = header_length.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise bad_request(f"Inference-Header-Content-Length: {text[:40]!r} is not a number of bytes")
+    length = int(text)
+    if length > len(body):
+        raise bad_request(f"Inference-Header-Content-Length is {length}, but the body has only {len(body)} bytes")
+    return bytes(body[:length]), memoryview(body)[length:]
+
+
+def json_object(head: bytes) -> dict[str, Any]:
+    """A JSON object, strictly. Raises ``Rejection`` (400) for anything else."""
+    try:
+        document = strict_json.decode(head)
+    except strict_json.JsonError as error:
+        raise bad_request(f"the request is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise bad_request("the request is not a JSON object")
+    return document
+
+
+def _parameters(owner: Mapping[str, Any], what: str) -> dict[str, Any]:
+    parameters = owner.get("parameters")
+    parameters = {} if parameters is None else parameters
+    if not isinstance(parameters, dict):
+        raise bad_request(f"{what}: parameters is not a JSON object")
+    bounds.require_few(len(parameters), bounds.MAX_PARAMETERS, f"{what}: parameters")
+    return parameters
+
+
+def _raw_size(
+    tensor: Mapping[str, Any], parameters: Mapping[str, Any], spec: TensorSpec, shape: tuple[int, ...]
+) -> int | None:
+    """Bytes of a tensor among those that follow the JSON; None when its values are in the JSON.
+
+    Raises ``Rejection`` (400) when they are in both or neither, or as many as the shape cannot have.
+    """
+    size = parameters.get("binary_data_size")
+    if size is None:
+        if not isinstance(tensor.get("data"), list):
+            raise bad_request(f"input {spec.name}: it has neither a list of data nor a binary_data_size")
+        return None
+    found = _require_size("binary_data_size", size, spec, shape)
+    if "data" in tensor:
+        raise bad_request(f"input {spec.name}: it has both data and a binary_data_size")
+    return found
+
+
+def _require_size(parameter: str, size: Any, spec: TensorSpec, shape: tuple[int, ...]) -> int:
+    """``size`` itself. Raises ``Rejection`` (400) where the raw form of no tensor of this shape has so many bytes."""
+    expected = values.ITEM_BYTES[spec.datatype] * math.prod(shape)
+    is_text = spec.datatype == "BYTES"
+    if type(size) is not int or size < expected or (size > expected and not is_text):
+        has = f"{'at least ' if is_text else ''}{expected} bytes"
+        raise bad_request(f"input {spec.name}: {parameter} {shown(size)}, but this shape has {has}")
+    return size
+
+
+def written(
+    name: str, request: InferRequest, interface: Interface, outputs: Mapping[str, np.ndarray | None]
+) -> tuple[TensorSpec, np.ndarray]:
+    """The output called ``name`` as it was asked for: as it is, or its highest scores. Raises ``Rejection`` (400)."""
+    array = answered(name, outputs)
+    if name in request.classes:
+        return classified(name, array, request.classes[name], interface.reading.get("classes", ()))
+    return interface.output_by_name[name], array
+
+
+def answered(name: str, outputs: Mapping[str, np.ndarray | None]) -> np.ndarray:
+    """The output called ``name``. Raises ``Rejection`` (400) when the answer has none: a task without confidence."""
+    array = outputs[name]
+    if array is None:
+        raise bad_request(f"output {name}: the model's task gives none")
+    return array
+
+
+def _listed(tensors: Collection[TensorSpec], unknown: object) -> str:
+    """Which tensors there are, for a sentence that refuses an ``unknown`` name."""
+    known = [tensor.name for tensor in tensors]
+    names = ", ".join(known)
+    meant = did_you_mean(unknown, known) if isinstance(unknown, str) else ""
+    return f"there {'is' if len(tensors) == 1 else 'are'} {names if len(names) <= 120 else f'{names[:120]}…'}{meant}"

@@ -1,0 +1,346 @@
+"""The dispatch loop: gives the most urgent requests of all queues to idle workers, in turns of the event loop, and
+answers, rejects or tries again those of each call that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from slotool.data.columns import Columns, Inputs, concatenate
+from slotool.elastic import ElasticModel
+from slotool.models.signature import RowCountError
+from slotool.scheduling import Batch, Workers
+from slotool.serving import rejections
+from slotool.serving.engines import InferenceEngine, WorkerLost
+from slotool.serving.engines.ensemble import ensemble_plan, warm_up_example
+from slotool.serving.events import Events
+from slotool.serving.monitoring.metrics import Metrics
+from slotool.serving.outputs import Computed, Scores, lowest
+from slotool.serving.rejections import Rejection
+from slotool.serving.request import InferenceResult, Request
+from slotool.serving.routing.calls import CallOutcome, Calls
+from slotool.serving.routing.headroom import LatencyHeadroom
+from slotool.serving.routing.model_queue import DefaultDeadline, ModelQueue, earliest_deadline
+from slotool.tables import OperatingPoint
+
+# Has a version of a model compute examples.
+Ask = Callable[[OperatingPoint, Inputs], Awaitable[Computed]]
+# Iterations of the event loop between two dispatches. The first reads requests, the second runs their handlers and
+# reads closed connections, the third marks those requests. Only then does the queue hold all that arrived during the
+# last dispatch, without the requests of clients that have left.
+READING_ITERATIONS = 3
+# After a blocking call of this length more urgent requests may have arrived, or clients may have left.
+LONG_US = 1_000.0
+# Calls that a request may be part of. One whose call kills three workers is taken to be the cause.
+MAX_ATTEMPTS = 3
+# A version is asked at most once in so long for a good example, however many requests it fails on meanwhile.
+VALID_US = 1e6
+
+
+class DispatchLoop:
+    """Asks policies for batches while a worker is idle, makes their calls, and ends their requests.
+
+    ``queues``: the router's, by name; ``default_deadline``: of requests without one; ``calls``: those in progress;
+    ``headroom``: observes how much later than planned answers left.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        queues: Mapping[str, ModelQueue],
+        workers: Workers,
+        default_deadline: DefaultDeadline,
+        headroom: LatencyHeadroom,
+        *,
+        metrics: Metrics,
+        events: Events,
+        now_us: Callable[[], float],
+    ):
+        self._engine, self._queues, self._workers = engine, queues, workers
+        self._default_deadline, self._now_us = default_deadline, now_us
+        self._metrics, self._events = metrics, events
+        self.calls = Calls(engine, workers, metrics, events, now_us, self.wake, self._worker_is_idle)
+        self._headroom, self._faults = headroom, FaultCheck(now_us)
+        # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
+        self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
+        # Called when all requests of a call have their answers.
+        self.batch_listener: Callable[[], None] = _nothing
+        # Called when a worker was lost, and what it computed waits again.
+        self.loss_listener: Callable[[], None] = _nothing
+        # Whether a dispatch is to come, and whether one goes on.
+        self.is_scheduled = self._is_dispatching = False
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Dispatch no more at deadlines, and close connections to other servers."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.calls.close()
+
+    def waiting(self) -> int:
+        """Requests in all queues."""
+        waiting = 0
+        for model_queue in self._queues.values():
+            waiting += len(model_queue.dispatcher.queue)
+        return waiting
+
+    def wake(self, iterations: int = 0) -> None:
+        """Dispatch in the next iteration of the event loop, or after so many more."""
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self._dispatch_after(iterations)
+
+    def _worker_is_idle(self) -> None:
+        # A dispatch that goes on looks for itself. A loop that does not compute has read what has arrived: the worker
+        # would wait while it reads more, images say.
+        if self._is_dispatching:
+            return
+        if self._engine.in_loop:
+            self.wake_if_needed()
+        elif self.waiting() or self.calls.waiting:
+            self.dispatch()
+
+    def wake_if_needed(self) -> None:
+        """Dispatch what waits, once the loop has read what has arrived."""
+        if self.waiting() or self.calls.waiting:
+            self.wake(READING_ITERATIONS)
+
+    def _dispatch_after(self, iterations: int) -> None:
+        then = (self._dispatch_after, iterations - 1) if iterations else (self.dispatch,)
+        asyncio.get_running_loop().call_soon(*then)
+
+    def dispatch(self) -> None:
+        """Serve the most urgent queries of all queues while a worker is idle. Where calls run in the loop itself, this
+        takes at most ``LONG_US`` at a time, so that the loop reads new arrivals."""
+        self.is_scheduled = False
+        began_us = now_us = self._now_us()
+        self._default_deadline.expire(now_us)
+        while self.calls.waiting and (worker := self._workers.idle()) is not None:
+            self.calls.waiting.popleft()(worker)
+            now_us = self._now_us()
+        self._is_dispatching = True
+        try:
+            while (idle := self._workers.idle()) is not None:
+                model_queue = earliest_deadline(self._queues.values())
+                if model_queue is None or (self._engine.in_loop and now_us - began_us > LONG_US):
+                    break
+                self._turn(model_queue, now_us)
+                now_us = self._now_us()
+        finally:
+            self._is_dispatching = False
+        if idle is not None:
+            # An iteration of the loop polls all sockets: worth it only for requests that wait or may have arrived
+            # meanwhile.
+            if model_queue is not None or self.calls.waiting or now_us - began_us > LONG_US:
+                self.wake(READING_ITERATIONS)
+        elif self.waiting():
+            for model_queue in self._queues.values():
+                model_queue.reject(model_queue.dispatcher.next_batch(now_us)[1], now_us)  # expired ones
+            self._set_alarm()
+
+    def _turn(self, model_queue: ModelQueue, now_us: float) -> None:
+        queue, pending = model_queue.dispatcher.queue, model_queue.pending
+        while (query := queue.peek()) is not None and pending[query.id].is_disconnected():
+            model_queue.withdraw(query)
+        batch, drops = model_queue.dispatcher.next_batch(now_us)
+        if batch is not None:
+            requests = [pending[query.id] for query in batch.queries]
+            if len(requests) > 1:
+                for request in requests[1:]:
+                    if request.is_disconnected():
+                        request.end(rejections.client_gone())
+                requests = [request for request in requests if not request.is_over]
+            self._call(model_queue, batch, requests)
+        # After the call, which began when it was decided on: writing rejections is no part of the time that it takes.
+        if drops:
+            model_queue.reject(drops, now_us)
+
+    def _note_switch(self, model_queue: ModelQueue, point: OperatingPoint) -> None:
+        before = model_queue.switches_to(point)
+        if before is not None:
+            name = model_queue.served.name
+            self._metrics.switched(name)
+            self._events.emit(
+                "switch", f"{name}: {before} to {point}", model=name, before=before.label, point=point.label
+            )
+
+    def _call(self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[Request]) -> None:
+        if batch.decision.switches:
+            self._note_switch(model_queue, batch.decision.point)
+        x = wanted[0].x if len(wanted) == 1 else concatenate([request.x for request in wanted])
+        self.calls.make(model_queue, batch, x, partial(self._ended, model_queue, batch, wanted))
+
+    def _set_alarm(self) -> None:
+        """All workers are busy: wake at the next deadline, to reject what expires."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        soonest_us = min(model_queue.dispatcher.next_expiry_us for model_queue in self._queues.values())
+        soonest_us = min(soonest_us, self._default_deadline.next_us)
+        if not math.isinf(soonest_us):
+            wait_s = max(0.0, soonest_us - self._now_us()) * 1e-6
+            self._alarm = asyncio.get_running_loop().call_later(wait_s, self.wake)
+
+    def _ended(
+        self,
+        model_queue: ModelQueue,
+        batch: Batch,
+        wanted: Sequence[Request],
+        outcome: CallOutcome,
+        done_us: float,
+        fallback: str = "",
+    ) -> None:
+        """The call of ``batch`` has ended, which computed the requests ``wanted`` of it."""
+        if isinstance(outcome, WorkerLost):
+            model_queue.dispatcher.returned(batch)
+            self._after_loss(model_queue, batch, outcome, done_us)
+            self.loss_listener()
+            return
+        model_queue.dispatcher.answered(batch, done_us)
+        if isinstance(outcome, Rejection):
+            for query in batch.queries:
+                model_queue.pending.pop(query.id).end(outcome)
+        elif isinstance(outcome, Exception):
+            self._separately(model_queue, batch, outcome)
+        else:
+            self._answer(model_queue, batch, wanted, outcome, done_us, fallback)
+
+    def _answer(
+        self,
+        model_queue: ModelQueue,
+        batch: Batch,
+        wanted: Sequence[Request],
+        scored: Computed,
+        done_us: float,
+        fallback: str,
+    ) -> None:
+        took_us, examples = done_us - batch.begun_us, len(scored)
+        # Nothing is to be learnt of a call that another point answered.
+        planned_us = 0.0 if fallback else batch.planned_us
+        if fallback:
+            self._metrics.computed(model_queue.served.name, examples)
+        else:
+            self._note_call(model_queue, batch.decision.point, examples, batch.begun_us, done_us)
+        for query in batch.queries:
+            del model_queue.pending[query.id]
+        first, answered, shared = 0, 0, len(wanted) > 1
+        decisions = {id(query): batch.decision_of(at) for at, query in enumerate(batch.queries)} if shared else {}
+        for request in wanted:
+            query, last = request.query, first + request.query.examples
+            part = scored.take(slice(first, last)) if shared else scored
+            first = last
+            sure = None if part.confidence is None else lowest(part.confidence)
+            if sure is not None and math.isnan(sure):
+                request.end(rejections.no_confidence(finite=isinstance(part, Scores)))
+            elif not request.is_over:
+                queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
+                timing = queue_us, took_us, slack_us + request.headroom_us
+                decision = decisions.get(id(query), batch.decision)
+                request.end(InferenceResult(part, decision, *timing, examples, query.id, fallback, sure, shared))
+                answered += 1
+        self._all_answered(took_us, planned_us, done_us, answered)
+
+    def _note_call(
+        self, model_queue: ModelQueue, point: OperatingPoint, examples: int, begun_us: float, done_us: float
+    ) -> None:
+        """What a call took that was answered by the point which was chosen."""
+        model_queue.dispatcher.observe(point, examples, done_us - begun_us)
+        if self.call_listener is not None and begun_us >= model_queue.changed_us:
+            self.call_listener(model_queue.served.name, point, examples, done_us - begun_us, done_us)
+        self._metrics.computed(model_queue.served.name, examples)
+
+    def _all_answered(self, took_us: float, planned_us: float, done_us: float, answers: int) -> None:
+        """All requests of a call have their answers, so many of them. ``planned_us``: 0 where nothing was planned."""
+        self.batch_listener()
+        # When they have left, which may be long after they were there.
+        now_us = self._now_us()
+        self._headroom.observe(now_us - done_us + (took_us - planned_us if planned_us else 0.0), now_us, answers)
+
+    def _after_loss(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
+        """The batch of a lost worker waits again, except requests that were in too many such calls."""
+        for query in batch.queries:
+            request = model_queue.pending[query.id]
+            request.attempts += 1
+            if request.attempts >= MAX_ATTEMPTS:
+                model_queue.dispatcher.withdraw(query)
+                del model_queue.pending[query.id]
+                request.end(rejections.failed(error))
+            elif self._default_deadline.has_passed(query, now_us):
+                model_queue.expire(query, now_us)
+            else:
+                self._metrics.retried(model_queue.served.name)
+
+    def _separately(self, model_queue: ModelQueue, batch: Batch, error: Exception) -> None:
+        """Try each request of a failed batch once more, by itself: one bad request must not fail the others."""
+        for query in batch.queries:
+            request = model_queue.pending[query.id]
+            if request.is_over:
+                del model_queue.pending[query.id]
+            elif query.alone and batch.begun_us >= model_queue.changed_us:
+                self.calls.start_task(self._blame(model_queue, batch, request, error))
+            else:
+                request.query = query._replace(alone=True)
+                model_queue.dispatcher.arrive(request.query, returning=True)
+                self._metrics.retried(model_queue.served.name)
+
+    async def _blame(self, model_queue: ModelQueue, batch: Batch, request: Request, error: Exception) -> None:
+        """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one.
+        Outputs of other rows than there are examples are never the request's fault."""
+        served = model_queue.served
+        ask = partial(self.calls.ask_local, model_queue, batch._replace(queries=[]))
+        is_of_input = not isinstance(error, RowCountError) and await self._faults.is_of_input(
+            served.model, batch.decision.point, ask
+        )
+        model_queue.pending.pop(request.query.id, None)
+        if is_of_input:
+            request.end(rejections.input_rejected(error, shapes_of(request.x)))
+        else:
+            request.end(rejections.failed(error))
+
+
+class FaultCheck:
+    """Has the versions behind a point answer the example that the model was warmed with, after they failed on another
+    input: the fault is the input's where they do. ``now_us``: the router's clock."""
+
+    def __init__(self, now_us: Callable[[], float]):
+        self._now_us = now_us
+        self._asked: dict[tuple[ElasticModel, OperatingPoint], tuple[float, asyncio.Task[bool]]] = {}
+
+    async def is_of_input(self, model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:
+        """Whether ``model`` still answers a good input at ``point``; ``ask`` has it do so. False where versions behind
+        other servers alone answer there. What was found holds for a second."""
+        now_us = self._now_us()
+        self._asked = {
+            key: (asked_us, task)
+            for key, (asked_us, task) in self._asked.items()
+            if not task.done() or now_us - asked_us <= VALID_US
+        }
+        if (model, point) not in self._asked:
+            self._asked[model, point] = now_us, asyncio.get_running_loop().create_task(_answers(model, point, ask))
+        return await asyncio.shield(self._asked[model, point][1])
+
+
+async def _answers(model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:
+    plan, example = ensemble_plan(model, point), warm_up_example(model)
+    # The second version of an ensemble by itself too: a confident first one would never consult it.
+    local = [each for each in plan.points if each not in model.remote_points]
+    points = [point, *local[1:]] if len(local) == len(plan.points) else local
+    try:
+        for each in points:
+            await ask(each, example)
+    except Exception:
+        return False
+    return bool(points)
+
+
+def shapes_of(x: Inputs) -> str:
+    """The inputs of a request with their shapes, for a sentence; empty of a model without names of its own."""
+    if not isinstance(x, Columns):
+        return ""
+    listed = ", ".join(f"{name} {list(array.shape)}" for name, array in x.arrays.items())
+    return listed if len(listed) <= 120 else f"{listed[:120]}…"
+
+
+def _nothing() -> None:
+    """What listeners do that there are none of."""

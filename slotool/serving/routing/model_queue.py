@@ -1,0 +1,169 @@
+"""A served model's queue: its pending requests, waiting or in a call, and their outcomes."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from slotool.scheduling import Dispatcher, Drop, Query, RequestOutcome, Workers
+from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
+from slotool.scheduling.policy_failure import PolicyFailure
+from slotool.serving import rejections
+from slotool.serving.monitoring.metrics import Metrics
+from slotool.serving.rejections import Rejection
+from slotool.serving.request import Request
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+LOG = logging.getLogger("uvicorn.error")
+
+
+class ModelQueue:
+    """A served model, its dispatcher, and the pending requests, waiting or in a call.
+
+    ``no_worker``: the rejection while no worker is alive: then the reason of an expired deadline.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        workers: Workers,
+        no_worker: Callable[[], Rejection | None],
+        now_us: Callable[[], float],
+        metrics: Metrics,
+    ):
+        self.served, self._metrics = served, metrics
+        self._no_worker, self._now_us = no_worker, now_us
+        self._switched_to: OperatingPoint | None = None
+        self.dispatcher = Dispatcher(served.policy, workers, self._policy_failed)
+        # Methods of its policy whose failure was said.
+        self._failing: set[str] = set()
+        self.pending: dict[str, Request] = {}
+        # It takes no further requests, and goes once those that it has are answered.
+        self.is_closing = False
+        # Calls that began before this were computed by another model than ``served``.
+        self.changed_us = -math.inf
+
+    def replace(self, served: ServedModel) -> None:
+        """From the next dispatch on, choose by another policy, and be another model where ``served`` has one."""
+        if served.model is not self.served.model:
+            self.changed_us = self._now_us()
+        if served.policy is not self.served.policy:
+            self._failing.clear()
+        self.served, self.dispatcher.policy = served, served.policy
+
+    def _policy_failed(self, failure: PolicyFailure) -> None:
+        """Count it, and say it once for each method: a policy that fails once may do so with every request."""
+        self._metrics.policy_failed(self.served.name, failure.method)
+        if failure.method not in self._failing:
+            self._failing.add(failure.method)
+            LOG.error("%s: %s; %s", self.served.name, failure, failure.instead, exc_info=failure.error)
+
+    def hand_over(self, heir: ModelQueue) -> list[Query]:
+        """Have ``heir`` answer what waits; the queries are returned."""
+        queries = list(self.dispatcher.queue)
+        for query in queries:
+            self.dispatcher.queue.remove(query)
+            heir.pending[query.id] = self.pending.pop(query.id)
+            heir.dispatcher.arrive(query, returning=True)
+        return queries
+
+    def switches_to(self, point: OperatingPoint) -> OperatingPoint | None:
+        """The point before ``point``, where that is another one; None otherwise."""
+        before, self._switched_to = self._switched_to, point
+        return before if before != point else None
+
+    def reject(self, drops: Sequence[Drop], now_us: float) -> None:
+        for drop in drops:
+            request = self.pending.pop(drop.query.id)
+            no_worker = self._no_worker() if drop.outcome is RequestOutcome.EXPIRED else None
+            request.end(no_worker or rejection_of(drop, now_us, request.headroom_us))
+
+    def expire(self, query: Query, now_us: float) -> bool:
+        """Reject a query without a deadline that has waited too long; returns whether it still waited."""
+        if not self.dispatcher.withdraw(query, RequestOutcome.EXPIRED):
+            return False
+        rejection = self._no_worker() or rejections.waited_too_long(now_us - query.arrival_us)
+        self.pending.pop(query.id).end(rejection)
+        return True
+
+    def end(self, rejection: Rejection) -> None:
+        """Reject all pending requests."""
+        for query in list(self.dispatcher.queue):
+            self.dispatcher.withdraw(query)
+            self.pending.pop(query.id).end(rejection)
+        for request in self.pending.values():
+            request.end(rejection)
+
+    def withdraw(self, query: Query) -> None:
+        self.dispatcher.withdraw(query)
+        self.pending.pop(query.id).end(rejections.client_gone())
+
+
+def earliest_deadline(queues: Iterable[ModelQueue]) -> ModelQueue | None:
+    """The queue whose first request is due before those of the others; None where nothing waits."""
+    found, first = None, None
+    for model_queue in queues:
+        query = model_queue.dispatcher.queue.peek()
+        if query is not None and (first is None or query.urgency < first.urgency):
+            found, first = model_queue, query
+    return found
+
+
+def rejection_of(drop: Drop, now_us: float, headroom_us: float) -> Rejection:
+    if drop.outcome is RequestOutcome.EXPIRED:
+        waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + headroom_us
+        if left_us <= 0:
+            return rejections.expired(waited_us)
+        return rejections.deadline_infeasible(waited_us, left_us, headroom_us, drop.reason)
+    if drop.outcome is RequestOutcome.FAILED:
+        return Rejection(500, "failed", drop.reason)
+    if drop.reason == ACCURACY_UNKNOWN:
+        return rejections.bad_request(f"{drop.reason}: ask without a minimum accuracy")
+    return rejections.shed(drop.reason) if drop.outcome is RequestOutcome.SHED else rejections.cannot_meet(drop.reason)
+
+
+class DefaultDeadline:
+    """The longest wait of requests without a deadline: ``default_us``, or infinite.
+
+    Policies do not see it: a request without a deadline still gets the most accurate point.
+    """
+
+    def __init__(self, default_us: float):
+        self._default_us = default_us
+        self._waiting: deque[tuple[float, ModelQueue, str]] = deque()
+
+    def begin(self, model_queue: ModelQueue, query: Query) -> None:
+        if math.isinf(query.deadline_us) and not math.isinf(self._default_us):
+            self._waiting.append((query.arrival_us + self._default_us, model_queue, query.id))
+
+    def first_arrival_us(self, now_us: float) -> float:
+        """Requests without a deadline that came before this have waited too long by now."""
+        return now_us - self._default_us
+
+    def has_passed(self, query: Query, now_us: float) -> bool:
+        return math.isinf(query.deadline_us) and now_us >= query.arrival_us + self._default_us
+
+    @property
+    def next_us(self) -> float:
+        """Latest instant of the next call of ``expire``."""
+        self._forget()
+        return self._waiting[0][0] if self._waiting else math.inf
+
+    def expire(self, now_us: float) -> None:
+        """Reject requests that have waited too long. One in a call may finish it."""
+        while self._waiting:
+            at_us, model_queue, name = self._waiting[0]
+            request = model_queue.pending.get(name)
+            if request is not None and at_us > now_us:
+                return
+            self._waiting.popleft()
+            if request is not None:
+                model_queue.expire(request.query, now_us)
+
+    def _forget(self) -> None:
+        """Drop entries of requests that have ended."""
+        while self._waiting and self._waiting[0][2] not in self._waiting[0][1].pending:
+            self._waiting.popleft()

@@ -1,0 +1,176 @@
+"""Versions behind another server: called in threads, each within the time it is given, and not while they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from slotool.data.columns import Inputs
+from slotool.elastic.evaluation import version_name
+from slotool.errors import TimedOut
+from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
+from slotool.printable import reason
+from slotool.serving.engines.ensemble import compute
+from slotool.serving.events import Events
+from slotool.serving.monitoring.metrics import Metrics
+from slotool.serving.outputs import Computed
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+# Calls in progress at the same time, of all endpoints; each waits in a thread.
+MAX_CALLS = 64
+# Failures in a row after which an endpoint is paused; it is at once when nothing listens there.
+MAX_FAILURES = 3
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
+# What a call is expected to take before the first has ended, and how fast later ones change that.
+FIRST_GUESS_S, SMOOTHING = 0.1, 0.2
+# A call that ran out of time counts as a failure of the endpoint if it had so many times what calls usually take.
+PATIENCE = 2.0
+
+_SENTENCES = {
+    "unavailable": "cannot be reached",
+    "timeout": "did not answer in time",
+    "failed": "failed",
+    "rejected": "rejected the request",
+    "paused": "is not called, as it failed lately",
+    "no-time": "is not called, as too little time was left",
+}
+
+
+class RemoteFailure(Exception):
+    """A version behind another server gave no answer. ``cause``: unavailable, timeout, failed, rejected, paused or
+    no-time; ``str()`` is for clients: it names no address."""
+
+    def __init__(self, version: str, cause: str, detail: str = ""):
+        super().__init__(f"{version} {_SENTENCES[cause]}{detail and ': '}{detail}")
+        self.version, self.cause = version, cause
+
+
+class EndpointHealth:
+    """Whether a version behind another server should be called now: the circuit breaker of one endpoint.
+
+    After failures it is paused, each time twice as long; then one call tries it, and the others wait for its success.
+    Instants are seconds of one clock. ``usual_s``: what a call usually takes.
+    """
+
+    def __init__(self) -> None:
+        self.usual_s = FIRST_GUESS_S
+        self._failures = 0
+        self._pause_s = 0.0
+        self._paused_until_s = -math.inf
+        self._is_trying = False
+
+    @property
+    def is_paused(self) -> bool:
+        return self._pause_s > 0
+
+    def admits(self, now_s: float) -> bool:
+        """Whether a call may begin. One that was admitted is ended by one of the methods below."""
+        if self.is_paused:
+            if self._is_trying or now_s < self._paused_until_s:
+                return False
+            self._is_trying = True
+        return True
+
+    def succeeded(self, took_s: float) -> bool:
+        """Returns whether it was paused until now."""
+        self.usual_s += SMOOTHING * (took_s - self.usual_s)
+        was_paused = self.is_paused
+        self._failures, self._pause_s, self._is_trying = 0, 0.0, False
+        return was_paused
+
+    def failed(self, now_s: float, *, unavailable: bool) -> bool:
+        """Returns whether it is paused now and was not before."""
+        self._failures += 1
+        was_paused, self._is_trying = self.is_paused, False
+        if was_paused or unavailable or self._failures >= MAX_FAILURES:
+            self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), MAX_PAUSE_S)
+            self._paused_until_s = now_s + self._pause_s
+        return self.is_paused and not was_paused
+
+    def ended_early(self) -> None:
+        """The call's end says nothing about the endpoint."""
+        self._is_trying = False
+
+
+class RemoteEndpoints:
+    """Calls versions behind other servers; neither workers nor the event loop wait for them.
+
+    Emits ``remote-lost`` when an endpoint is paused, with what went wrong, and ``remote-back`` when it answers again.
+    """
+
+    def __init__(self, metrics: Metrics, events: Events):
+        self._metrics, self._events = metrics, events
+        self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="slotool-remote")
+        self._free = threading.BoundedSemaphore(MAX_CALLS)
+        self._health: dict[tuple[str, OperatingPoint], EndpointHealth] = {}
+
+    async def call(self, served: ServedModel, point: OperatingPoint, x: Inputs, left_s: float) -> Computed:
+        """The answer to ``x`` at ``point``, within ``left_s`` and the longest that the version may take.
+
+        Raises ``RemoteFailure``.
+        """
+        health = self._health.setdefault((served.name, point), EndpointHealth())
+        version, began_s = version_name(point), time.monotonic()
+        within_s = min(left_s, served.model.remote_points[point])
+        try:
+            if within_s <= 0:
+                raise RemoteFailure(version, "no-time")
+            if not health.admits(began_s):
+                raise RemoteFailure(version, "paused")
+            try:
+                computed = await self._within(served, point, x, within_s)
+            except asyncio.CancelledError:
+                health.ended_early()
+                raise
+            except RemoteRejection as rejection:
+                # Whoever finds a request wrong is alive: what clients send must not take a version from the others.
+                self._answered(served, health, version, began_s)
+                raise RemoteFailure(version, "rejected", rejection.sentence) from rejection
+            except Exception as error:
+                raise self._failure(served, health, version, error, within_s) from error
+        except RemoteFailure as failure:
+            self._metrics.fell_back(served.name, version, failure.cause)
+            raise
+        self._answered(served, health, version, began_s)
+        return computed
+
+    def _answered(self, served: ServedModel, health: EndpointHealth, version: str, began_s: float) -> None:
+        if health.succeeded(time.monotonic() - began_s):
+            sentence = f"{served.name}: {version} answers again"
+            self._events.emit("remote-back", sentence, model=served.name, version=version)
+
+    def close(self) -> None:
+        """Calls in progress end within their time; their answers are lost."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _within(self, served: ServedModel, point: OperatingPoint, x: Inputs, within_s: float) -> Computed:
+        if not self._free.acquire(blocking=False):
+            raise RemoteUnavailable(f"{MAX_CALLS} calls of other servers are in progress already")
+        call = self._pool.submit(_compute, served, point, x, within_s)
+        call.add_done_callback(lambda _: self._free.release())
+        return await asyncio.wait_for(asyncio.wrap_future(call), within_s)
+
+    def _failure(
+        self, served: ServedModel, health: EndpointHealth, version: str, error: Exception, within_s: float
+    ) -> RemoteFailure:
+        timed_out, unavailable = isinstance(error, TimeoutError | TimedOut), isinstance(error, RemoteUnavailable)
+        if timed_out and within_s < PATIENCE * health.usual_s:
+            health.ended_early()
+        elif health.failed(time.monotonic(), unavailable=unavailable):
+            detail = f"no answer within {within_s:.3g} s" if isinstance(error, TimeoutError) else reason(error)
+            sentence = f"{served.name}: {version} is not called for now: {detail}"
+            self._events.emit("remote-lost", sentence, model=served.name, version=version)
+        return RemoteFailure(version, "timeout" if timed_out else "unavailable" if unavailable else "failed")
+
+
+def _compute(served: ServedModel, point: OperatingPoint, x: Inputs, within_s: float) -> Computed:
+    computed = compute(served.model, x, point, within_s)
+    if computed.confidence is not None and np.isnan(computed.confidence).any():
+        raise RemoteRejection("the version", "its scores of these inputs are no numbers")
+    return computed

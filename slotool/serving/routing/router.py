@@ -1,0 +1,339 @@
+"""The router: what becomes of a request that comes, and one EDF queue per model, which the dispatch loop serves."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from slotool.data.columns import Columns, Inputs
+from slotool.errors import InputError
+from slotool.scheduling import Query, Workers
+from slotool.serving import rejections
+from slotool.serving.engines import InferenceEngine, InlineInferenceEngine
+from slotool.serving.events import Events
+from slotool.serving.monitoring.metrics import Metrics
+from slotool.serving.rejections import Rejection
+from slotool.serving.request import InferenceResult, Request, answer_of
+from slotool.serving.request_options import RequestOptions, with_objective
+from slotool.serving.routing.dispatch_loop import DispatchLoop
+from slotool.serving.routing.headroom import LatencyHeadroom
+from slotool.serving.routing.model_queue import DefaultDeadline, ModelQueue
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+# How long a model that is served no more may take for the requests that it has, and how often that is looked at.
+DRAIN_S, DRAINED_LOOK_S = 30.0, 0.02
+# Random bytes of an id, and ids drawn at a time.
+ID_BYTES, IDS_AT_ONCE = 12, 1_024
+
+
+def monotonic_us() -> float:
+    """The router's clock: µs from an arbitrary origin."""
+    return time.monotonic_ns() * 1e-3
+
+
+def request_ids() -> Iterator[str]:
+    """Yield ids that nobody can guess and no other process yields: 96 random bits each.
+
+    They are drawn many at a time: 0.1 µs an id, where ``secrets.token_hex`` takes 1 µs.
+    """
+    while True:
+        drawn = os.urandom(IDS_AT_ONCE * ID_BYTES).hex()
+        for at in range(0, len(drawn), 2 * ID_BYTES):
+            yield drawn[at : at + 2 * ID_BYTES]
+
+
+class Router:
+    """Queues requests in EDF order and gives the most urgent to a worker as soon as one is idle.
+
+    Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
+    new arrivals after each long call, and after a millisecond of short calls: an urgent request overtakes. A request
+    whose worker is lost goes to another worker until its deadline. Deadlines are brought forward by ``headroom``, a
+    latency headroom estimated from recent answers. Versions behind another server are called outside the workers
+    (``RemoteCall``). ``max_queue``: requests waiting beyond this are rejected on arrival.
+    ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
+    ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests.
+    Use it from one event loop. Raises ``InputError``
+    when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, ServedModel],
+        engine: InferenceEngine | None = None,
+        metrics: Metrics | None = None,
+        *,
+        max_queue: int = 1_000,
+        default_deadline_us: float = math.inf,
+        events: Events | None = None,
+        clock_us: Callable[[], float] = monotonic_us,
+    ):
+        if not models:
+            raise InputError("there is no model to serve")
+        self.metrics = metrics or Metrics()
+        self.events = events or Events()
+        self.engine = engine or InlineInferenceEngine()
+        self.now_us = clock_us
+        self.headroom = LatencyHeadroom()
+        self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
+        self._queues = {name: self._new_queue(served) for name, served in models.items()}
+        # How many live workers others have that would answer what waits here.
+        self.alive_elsewhere: Callable[[], int] = int
+        # Called when other models serve than before.
+        self.models_listener: Callable[[], None] | None = None
+        self._max_queue = max_queue
+        self._default_deadline = DefaultDeadline(default_deadline_us)
+        self._dispatch_loop = DispatchLoop(
+            self.engine,
+            self._queues,
+            self._workers,
+            self._default_deadline,
+            self.headroom,
+            metrics=self.metrics,
+            events=self.events,
+            now_us=clock_us,
+        )
+        self._ended: Rejection | None = None
+        self._is_draining = False
+        # Requests that have come, whatever became of them.
+        self.arrived = 0
+        self._ids = request_ids()
+        self.metrics.watch_queue(self.waiting)
+        self.metrics.watch_workers(self.alive)
+        for device in self.engine.devices:
+            self.metrics.watch_device(device, partial(self.alive_on, device))
+        self.engine.open(models, self._worker_changed)
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The served models, by name; without those that take no further requests."""
+        return {name: own.served for name, own in self._queues.items() if not own.is_closing}
+
+    def model(self, name: str) -> ServedModel | None:
+        """The served model of this name, or None."""
+        model_queue = self._queues.get(name)
+        return None if model_queue is None or model_queue.is_closing else model_queue.served
+
+    def listen_to_calls(self, listener: Callable[[str, OperatingPoint, int, float, float], None]) -> None:
+        """Call ``listener`` with every call: model, point, examples, µs it took, and the instant it ended."""
+        self._dispatch_loop.call_listener = listener
+
+    def listen_to_losses(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever a worker was lost, and what it computed waits again."""
+        self._dispatch_loop.loss_listener = listener
+
+    def listen_to_batches(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever all requests of a call have their answers."""
+        self._dispatch_loop.batch_listener = listener
+
+    def waiting(self, model: str | None = None) -> int:
+        """Requests in the queue of a model, by default in all."""
+        if model is not None:
+            return len(self._queues[model].dispatcher.queue)
+        return self._dispatch_loop.waiting()
+
+    def alive(self) -> int:
+        """Number of live workers, busy or not."""
+        return self._workers.alive()
+
+    def alive_on(self, device: str) -> int:
+        """Number of live workers that compute on ``device``."""
+        devices = self.engine.devices
+        return sum(
+            self._workers.is_alive(worker) and devices[worker % len(devices)] == device
+            for worker in range(self.engine.workers)
+        )
+
+    def workers(self) -> int:
+        """Number of workers, those included that are dead or not warm yet."""
+        return self.engine.workers
+
+    def busy(self) -> int:
+        """Number of workers with a call in progress."""
+        return len(self._workers.running)
+
+    def worker_states(self) -> list[dict[str, Any]]:
+        """Of each worker ``state``: idle, busy, starting (its models load) or dead; ``model``: of the call it has, None
+        without one; ``device``: that it computes on."""
+        return self._dispatch_loop.calls.worker_states()
+
+    def unready(self) -> Rejection | None:
+        """Why the server is not ready; None while some worker has every model warm."""
+        return rejections.stopping() if self._is_draining else self._no_worker()
+
+    def listen(self) -> None:
+        """From now on notice, in the running event loop, workers that are lost while they are idle."""
+        self.engine.listen()
+
+    def begin_drain(self) -> None:
+        """Report not ready from now on; requests that come all the same are still answered."""
+        self._is_draining = True
+
+    def end(self) -> None:
+        """Reject all requests in the queue and in progress, and all later ones."""
+        self._ended = rejections.stopping()
+        for model_queue in self._queues.values():
+            model_queue.end(self._ended)
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._dispatch_loop.close()
+        self.engine.close()
+
+    def replace(self, served: ServedModel) -> None:
+        """From the next dispatch on, choose by another policy or other rules; waiting requests stay in the queue.
+
+        Raises ``InputError`` when the model does not have the new policy's points; then nothing has changed.
+        """
+        self.engine.prepare(served.name, served.policy.points)
+        self._queues[served.name].replace(served)
+
+    async def exchange(self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None) -> None:
+        """From the next dispatch on, serve these models in place of all others; waiting requests stay in the queue, and
+        calls in progress are answered by the models they began on. A model that is missing takes no further requests
+        once the others are ready, and goes when those that it has are answered, after ``DRAIN_S`` at most.
+
+        ``workers``: how many from then on, and the threads of each, where that changes too. Raises ``InputError`` or
+        ``RunError`` when the engine cannot make them ready; then nothing has changed.
+        """
+        finish = await self.stage(models, workers)
+        await finish()
+
+    async def stage(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
+    ) -> Callable[[], Awaitable[None]]:
+        """Have the engine make these models ready, the first half of ``exchange``; return the rest as a function."""
+        staging = self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers)
+        return partial(self._finish, models, workers, await staging)
+
+    async def _finish(
+        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None, change_over: Callable[[], None]
+    ) -> None:
+        await self._drain([queue for name, queue in self._queues.items() if name not in models])
+        change_over()
+        for name, served in models.items():
+            if name in self._queues:
+                self._queues[name].replace(served)
+                if workers is not None:  # latencies of calls that began before are those of other threads
+                    self._queues[name].changed_us = self.now_us()
+            else:
+                self._queues[name] = self._new_queue(served)
+        for name in self._queues.keys() - models.keys():
+            del self._queues[name]
+        self._models_changed()
+
+    async def _drain(self, leaving: Sequence[ModelQueue]) -> None:
+        """Have these models answer what they have, and take no more."""
+        for model_queue in leaving:
+            model_queue.is_closing = True
+        if leaving:
+            self._models_changed()
+        until_us = self.now_us() + 1e6 * DRAIN_S
+        while any(queue.pending for queue in leaving) and self.now_us() < until_us:
+            await asyncio.sleep(DRAINED_LOOK_S)
+        for model_queue in leaving:
+            model_queue.end(rejections.no_longer_served(model_queue.served.name))
+
+    def give_waiting_to(self, other: Router) -> None:
+        """Have ``other``, which serves the same models, answer what waits here."""
+        for name, model_queue in self._queues.items():
+            if (heir := other._queues.get(name)) is not None and model_queue.dispatcher.queue:
+                for query in model_queue.hand_over(heir):
+                    other._default_deadline.begin(heir, query)
+        other._dispatch_loop.wake_if_needed()
+
+    def _worker_changed(self, worker: int, alive: bool) -> None:
+        self._dispatch_loop.calls.worker_changed(worker, alive)
+        if not alive:
+            self._dispatch_loop.loss_listener()
+
+    def _new_queue(self, served: ServedModel) -> ModelQueue:
+        return ModelQueue(served, self._workers, self._no_worker, self.now_us, self.metrics)
+
+    def _models_changed(self) -> None:
+        if self.models_listener is not None:
+            self.models_listener()
+
+    async def answer(
+        self,
+        name: str,
+        x: Inputs,
+        options: RequestOptions,
+        arrival_us: float,
+        is_disconnected: Callable[[], bool],
+        *,
+        alone: bool = False,
+    ) -> InferenceResult:
+        """Return the result of ``submit``, for callers that wait. Raises ``Rejection``."""
+        return await answer_of(self, name, x, options, arrival_us, is_disconnected, alone=alone)
+
+    def submit(self, request: Request, *, alone: bool = False) -> None:
+        """Have the request's model answer when its turn has come.
+
+        All that one turn of the event loop reads is decided on at its end. ``alone``: no other request arrived in this
+        turn, so that its end is now.
+        """
+        options, x = request.options, request.x
+        model_queue = self._queues.get(request.served.name)
+        if model_queue is None:
+            request.end(rejections.no_longer_served(request.served.name))
+            return
+        self.arrived += 1
+        rejection = self.rejection_on_arrival(options.timeout_us)
+        if rejection is None and options.tolerance is not None:
+            try:
+                options = with_objective(options, model_queue.served.objectives)
+            except Rejection as other:
+                rejection = other
+        if rejection is not None:
+            request.end(rejection)
+            return
+        dispatcher, arrival_us = model_queue.dispatcher, request.arrival_us
+        headroom_us = self.headroom.of(options.timeout_us, arrival_us, dispatcher.measured_us)
+        query = Query(
+            next(self._ids),
+            arrival_us,
+            arrival_us + options.timeout_us - headroom_us,
+            options.tolerance,
+            options.objective,
+            options.min_accuracy,
+            options.priority,
+            len(x),
+            None if options.min_accuracy is None else model_queue.served.accuracy_for(x),
+            batch_key=x.batch_key if isinstance(x, Columns) else None,
+        )
+        request.query, request.headroom_us = query, headroom_us
+        model_queue.pending[query.id] = request
+        dispatcher.arrive(query)
+        self._default_deadline.begin(model_queue, query)
+        if alone and not self._dispatch_loop.is_scheduled:
+            self._dispatch_loop.dispatch()
+        else:
+            self._dispatch_loop.wake()
+
+    def rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
+        """Why a request is not even queued; None when it is."""
+        if self._ended is not None:
+            return self._ended
+        if not self._workers.running and self._workers.idle() is None:
+            no_worker = self._no_worker()
+            # Its deadline comes before a worker is expected to be ready.
+            if no_worker is not None and timeout_us < self.engine.ready_in_s() * 1e6:
+                return no_worker
+        waiting = self.waiting()
+        return rejections.queue_full(waiting) if waiting >= self._max_queue else None
+
+    def is_stalled(self, after_us: float) -> bool:
+        """As ``Workers.are_stalled``."""
+        return self._workers.idle() is None and self._workers.are_stalled(self.now_us(), after_us)
+
+    def _no_worker(self) -> Rejection | None:
+        alive = self.alive() or self.alive_elsewhere()
+        return (
+            None if alive else rejections.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())
+        )

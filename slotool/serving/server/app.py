@@ -1,0 +1,162 @@
+"""The application: front ends over one router, and one place where a rejection becomes a response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Scope
+
+from slotool import __version__
+from slotool.serving.access.addresses import AddressRates
+from slotool.serving.access.clients import Clients
+from slotool.serving.access.guard import AddressGuard, BearerGuard, model_of
+from slotool.serving.engines import LocalInferenceEngine
+from slotool.serving.front.access_middleware import AccessMiddleware
+from slotool.serving.front.compute import Compute
+from slotool.serving.front.faults import Faults
+from slotool.serving.front.frontend import FrontEnd, json_response
+from slotool.serving.front.labels import FeedbackEndpoint
+from slotool.serving.front.live_page import LivePage, RuntimeSettings
+from slotool.serving.front.not_served import reason_of_page
+from slotool.serving.front.oip import OpenInference
+from slotool.serving.front.shared_memory_routes import SharedMemoryRoutes
+from slotool.serving.http import FastPath
+from slotool.serving.limits import Limits
+from slotool.serving.monitoring.access_log import AccessLog
+from slotool.serving.monitoring.metrics import CONTENT_TYPE
+from slotool.serving.monitoring.traces import Traces
+from slotool.serving.operations.autoscaling import Autoscaling
+from slotool.serving.operations.reprofiling import Reprofiling
+from slotool.serving.operations.worker_switching import WorkerSwitching
+from slotool.serving.protocol import openapi
+from slotool.serving.protocol.reply import Reply
+from slotool.serving.protocol.shared_memory import SharedMemory
+from slotool.serving.rejections import Rejection
+from slotool.serving.routing.pools import AnyRouter, PooledEngine
+
+
+def create_app(
+    router: AnyRouter,
+    *,
+    limits: Limits | None = None,
+    clients: Clients | None = None,
+    addresses: AddressRates | None = None,
+    runtime_settings: RuntimeSettings | None = None,
+    access_log: AccessLog | None = None,
+    faults: LocalInferenceEngine | PooledEngine | None = None,
+    reprofiling: Sequence[Reprofiling] = (),
+    worker_changes: Sequence[Autoscaling | WorkerSwitching] = (),
+    shared_memory: bool = False,
+    traces: Traces | None = None,
+) -> Starlette:
+    """The ASGI application in front of ``router``, whose models are warm by the time it exists.
+
+    ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
+    requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
+    are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
+    the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
+    kill, stop and slow. ``reprofiling``: corrects latencies by those seen, of all workers or of each pool.
+    ``worker_changes``: adds, removes or exchanges workers with the load, likewise. ``shared_memory``: clients may send
+    and get tensors in memory that they share with the server. ``traces``: gets the spans of inferences. The router is
+    closed when the application's lifespan ends.
+    """
+    front = FrontEnd(router, limits or Limits(), clients)
+    front.addresses = addresses
+    front.access_log = access_log
+    front.traces = traces
+    front.shared_memory = SharedMemory() if shared_memory else None
+    pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)
+    live = LivePage(front, pages.index, runtime_settings)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        router.listen()
+        tasks = [asyncio.create_task(live.run())]
+        tasks += [asyncio.create_task(each.run()) for each in (*reprofiling, *worker_changes)]
+        yield
+        for task in tasks:
+            task.cancel()
+        router.close()
+
+    app = Starlette(
+        routes=[
+            *inference.routes,
+            *compute.routes,
+            *FeedbackEndpoint(front).routes,
+            *live.routes,
+            *pages.routes,
+            *(Faults(front, faults).routes if faults else []),
+            *SharedMemoryRoutes(front).routes,
+        ],
+        exception_handlers={Rejection: pages.rejected, HTTPException: pages.not_served, Exception: pages.broken},
+        middleware=[
+            Middleware(AccessMiddleware, front=front),
+            *([Middleware(BearerGuard, let_in=front.let_in, rejected=pages.turned_away)] if clients else []),
+            *([Middleware(AddressGuard, let_in=front.let_address_in, rejected=pages.turned_away)] if addresses else []),
+        ],
+        lifespan=lifespan,
+    )
+    # A redirect would send a POST again, as a GET.
+    app.router.redirect_slashes = False
+    app.state.front = front
+    app.state.fast_path = FastPath(front, inference, compute)
+    return app
+
+
+class _Pages:
+    """Index, metrics, and what errors look like: ``{"error": sentence}``, as the Open Inference Protocol has it."""
+
+    def __init__(self, front: FrontEnd):
+        self._front = front
+        self.routes = [
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
+        ]
+
+    async def index(self, request: Request) -> Response:
+        models = {
+            name: {
+                "points": [point.key for point in served.model.points],
+                "inputs": [f"{tensor.name} {tensor}" for tensor in self._front.interfaces[name].inputs],
+                "outputs": [f"{tensor.name} {tensor}" for tensor in self._front.interfaces[name].outputs],
+                "tolerance_tiers": sorted({rule.tolerance for rule in served.rules.rules}) if served.rules else [],
+            }
+            for name, served in self._front.models.items()
+        }
+        paths = ["/v2", "/v2/models/{model}/infer", "/compute", "/live", "/metrics", "/openapi.json"]
+        return json_response({"server": "slotool", "version": __version__, "models": models, "paths": paths})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._front.router.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, request: Request) -> Response:
+        front = self._front
+        has = {"has_token": front.clients is not None, "shared_memory": front.shared_memory is not None}
+        return json_response(openapi.document(front.models, **has))
+
+    async def rejected(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Rejection)
+        named = request.path_params.get("model") or request.headers.get("model")
+        return self._front.rejected(error, named).response()
+
+    def turned_away(self, rejection: Rejection, scope: Scope) -> Response:
+        if rejection.status == 401:
+            return self._front.turned_away(rejection).response()
+        return self._front.rejected(rejection, model_of(scope)).response()
+
+    async def not_served(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        sentence = {404: reason_of_page(request.url.path), 405: f"{request.method} is not served here"}
+        document = {"error": sentence.get(error.status_code, error.detail)}
+        return json_response(document, error.status_code, error.headers)
+
+    async def broken(self, request: Request, error: Exception) -> Response:
+        return Reply.broken(error).response()

@@ -1,0 +1,338 @@
+"""One server process: bind first, to fail at once on a port in use; lame duck, then drain on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import ipaddress
+import logging
+import math
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import FrameType
+from typing import Any, Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from uvicorn.logging import DefaultFormatter
+
+from slotool.errors import ArgumentError
+from slotool.process import allow_connections, keep_freed_memory
+from slotool.serving.access.guard import HostGuard
+from slotool.serving.access.tls import HANDSHAKE_S
+from slotool.serving.front.frontend import FrontEnd
+from slotool.serving.front.loop_selector import LoopSelector
+from slotool.serving.http import HttpProtocol
+from slotool.serving.protocol.reply import Reply
+from slotool.serving.rejections import Rejection
+
+KEEP_ALIVE_S = 75
+# How HTTP is spoken: by ``slotool.serving.http``, or by uvicorn as it comes, which has none of its limits.
+FAST, PLAIN = "fast", "uvicorn"
+# After the drain, time to send rejections to unanswered requests.
+REJECTION_GRACE_S = 1.0
+# Freed memory that the process keeps: a body of 200 kB is 50 pages, which the system would otherwise clear for each.
+KEPT_BYTES = 64 * 2**20
+# Between two sentences about connections that cannot be accepted.
+WARNING_INTERVAL_S = 60.0
+# After a SIGHUP, for further ones of the same burst.
+HANGUP_WAITS_S = 0.05
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket with an address, which rejects connections until a server listens on it. Port 0 takes any free one.
+
+    Raises ``ArgumentError`` for a host that is no address of this machine, ``OSError`` for a port in use or one that
+    needs more rights.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise ArgumentError("host", f"{host} is no address of this machine") from error
+    # asyncio switches Nagle's algorithm off only where the protocol is named. With it every answer to a kept-alive
+    # client waits 40 ms for an acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ArgumentError("host", f"{host} is no address of this machine") from error
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """``host:port``, an IPv6 host in brackets."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def url_of(listener: socket.socket, *, encrypted: bool = False) -> str:
+    """What a client on this machine, or of the bound network, calls."""
+    return f"{'https' if encrypted else 'http'}://{address_of(listener)}"
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine can reach the server."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
+class SecondaryFrontEnd(Protocol):
+    """Another front end on the same event loop."""
+
+    async def start(self) -> None:
+        """Accept requests."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no more, and answer what is in flight for at most ``grace_s`` seconds."""
+
+
+def serve_until_signalled(
+    app: Starlette,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+    *,
+    drain_s: float,
+    warn: Callable[[str], None],
+    lame_duck_s: float = 0.0,
+    secondary: SecondaryFrontEnd | None = None,
+    on_hangup: Callable[[], Awaitable[None]] | None = None,
+    tls: ssl.SSLContext | None = None,
+    http: str = FAST,
+) -> int:
+    """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; requests not
+    answered by then are rejected with a sentence.
+
+    ``lame_duck_s``: seconds after SIGTERM in which new requests are still answered, while the server reports that it is
+    not ready and connections close with their next answer. A second signal ends this time; SIGINT skips it.
+    ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
+    ``on_hangup``: runs beside requests whenever SIGHUP comes, once for a burst, and perhaps before the run for the last
+    one has ended.
+    ``warn``: called if the limit of open files is too low. ``tls``: what connections are encrypted by, if they are.
+    ``http``: ``fast``, or ``uvicorn`` for uvicorn's own protocol and the ASGI application alone.
+    """
+    wanted = app.state.front.limits.connections
+    allowed = allow_connections(wanted)
+    if allowed < wanted:
+        warn(
+            f"the limit of open files allows {allowed} connections, not {wanted}: the server rejects further ones"
+            f" with 503; raise the limit before the start: ulimit -n {2 * wanted}"
+        )
+    server = Server(
+        app,
+        on_ready,
+        drain_s=drain_s,
+        lame_duck_s=lame_duck_s,
+        secondary=secondary,
+        on_hangup=on_hangup,
+        max_connections=min(allowed, wanted),
+        tls=tls,
+        http=http,
+    )
+    # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
+    gc.collect()
+    gc.freeze()
+    keep_freed_memory(KEPT_BYTES)
+    server.run(sockets=[listener])
+    return server.ended_by
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server of an application made by ``create_app``, within its limits.
+
+    It says when it is ready, runs a companion, and leaves the exit code to its caller.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        on_ready: Callable[[], None],
+        *,
+        drain_s: float,
+        lame_duck_s: float = 0.0,
+        secondary: SecondaryFrontEnd | None = None,
+        on_hangup: Callable[[], Awaitable[None]] | None = None,
+        max_connections: int | None = None,
+        tls: ssl.SSLContext | None = None,
+        http: str = FAST,
+    ):
+        front: FrontEnd = app.state.front
+        fast = partial(
+            HttpProtocol,
+            app=app,
+            front=front,
+            fast_path=app.state.fast_path,
+            keep_alive_s=KEEP_ALIVE_S,
+            max_connections=max_connections,
+        )
+        config = uvicorn.Config(
+            HostGuard(app, partial(_refused, front)) if http == PLAIN else app,
+            http="httptools" if http == PLAIN else fast,  # type: ignore[arg-type]
+            timeout_keep_alive=KEEP_ALIVE_S,
+            # Its warnings are about bad requests, which are counted: any client may send thousands.
+            log_level="error",
+            access_log=False,
+            lifespan="on",
+            ws="none",
+            server_header=False,
+            # Nobody looks at the addresses it would rewrite.
+            proxy_headers=False,
+            date_header=False,
+            # Its own configuration closes every handler of the process, those of other libraries too.
+            log_config=None,
+        )
+        super().__init__(config)
+        _log_to_stderr()
+        logging.getLogger("uvicorn.error").addFilter(_says_something)
+        self._front, self._router = front, front.router
+        self._on_ready = on_ready
+        self._secondary = secondary
+        self._drain_s, self._lame_duck_s = drain_s, lame_duck_s
+        # Monotonic time at which the lame duck ends; infinite before SIGTERM.
+        self._ends_s = math.inf
+        self._on_hangup = on_hangup
+        self._hangups: set[asyncio.Future[None]] = set()
+        self._hangup_waits = False
+        self._tls = tls
+        self.ended_by = 0
+        self._next_complaint_s = 0.0
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        selector = LoopSelector()
+        self._front.watch_loop(selector)
+        with asyncio.Runner(loop_factory=lambda: _Loop(selector, self._tls)) as runner:
+            runner.run(self.serve(sockets=sockets))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
+        await super().startup(sockets=sockets)
+        if self._secondary is not None and not self.should_exit:
+            await self._secondary.start()
+        if self._on_hangup is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up, self._on_hangup)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Both fronts stop accepting at once; the router, which uvicorn's shutdown ends, outlives the companion.
+        self._router.begin_drain()
+        ends_s = time.monotonic() + self._drain_s
+        # Requests not answered by then are rejected, with time to send the rejections.
+        ending = asyncio.get_running_loop().call_later(self._drain_s, self._front.end)
+        for server in self.servers:
+            server.close()
+        if self._secondary is not None:
+            await self._secondary.stop(self._drain_s + REJECTION_GRACE_S)
+        left_s = max(0.0, ends_s - time.monotonic())
+        self.config.timeout_graceful_shutdown = left_s + REJECTION_GRACE_S  # type: ignore[assignment]
+        await super().shutdown(sockets=sockets)
+        ending.cancel()
+
+    def _leave(self) -> None:
+        self._front.is_leaving = True
+        for connection in self.server_state.connections:
+            if isinstance(connection, HttpProtocol):
+                connection.leave()
+
+    def _hang_up(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
+        # One that waits reads every file as it is later, so that a burst of signals is one.
+        if not self._hangup_waits:
+            self._hangup_waits = True
+            asyncio.get_running_loop().call_later(HANGUP_WAITS_S, self._begin_hangup, on_hangup)
+
+    def _begin_hangup(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
+        self._hangup_waits = False
+        # Kept here, since the loop holds tasks by weak references only.
+        task = asyncio.ensure_future(on_hangup())
+        self._hangups.add(task)
+        task.add_done_callback(self._hangups.discard)
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "socket" in context and isinstance(error, OSError) and error.errno in _OUT_OF_FILES:
+            # asyncio says so for each of a thousand attempts, with a traceback, and tries again in a second.
+            if loop.time() >= self._next_complaint_s:
+                self._next_complaint_s = loop.time() + WARNING_INTERVAL_S
+                logging.getLogger("uvicorn.error").error(
+                    "connections wait to be accepted: %s; raise the limit with ulimit -n", error.strerror
+                )
+        elif "handle" in context and isinstance(error, OSError) and error.errno == errno.ENOTCONN:
+            pass  # A client has reset its connection, and asyncio ends it after the last answer was written.
+        elif self.should_exit and isinstance(error, ValueError) and "Invalid file descriptor" in str(error):
+            pass  # asyncio's next attempt to accept connections, after the end of that.
+        else:
+            loop.default_exception_handler(context)
+
+    async def on_tick(self, counter: int) -> bool:
+        self.should_exit = self.should_exit or time.monotonic() >= self._ends_s
+        return await super().on_tick(counter)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGTERM and self._lame_duck_s and self.started and not self.ended_by:
+            self._ends_s = time.monotonic() + self._lame_duck_s
+            self._router.begin_drain()
+            # Between two callbacks: one that writes an answer says whether its connection goes on, and then ends it.
+            self.servers[0].get_loop().call_soon_threadsafe(self._leave)
+        else:
+            # A Ctrl-C while the server drains means: now.
+            self.force_exit = self.should_exit and sig == signal.SIGINT
+            self.should_exit = True
+        # uvicorn would raise the signal again after draining, which ends in another code.
+        self.ended_by = self.ended_by or sig
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """asyncio's loop, whose servers speak TLS where ``tls`` says how.
+
+    Clients have as long to agree on keys as for the head of a request; asyncio's own minute would let a few hold all
+    connections, and uvicorn cannot be told.
+    """
+
+    def __init__(self, selector: LoopSelector, tls: ssl.SSLContext | None):
+        super().__init__(selector)
+        self._tls = tls
+
+    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:
+        if self._tls is not None:
+            options |= {"ssl": self._tls, "ssl_handshake_timeout": HANDSHAKE_S}
+        return await super().create_server(*arguments, **options)
+
+
+def _refused(front: FrontEnd, rejection: Rejection) -> Response:
+    """As the fast path has it: counted for no model, and the connection closes."""
+    front.dropped("", rejection.cause)
+    return Reply.rejecting(rejection, {"connection": "close"}).response()
+
+
+class _Stderr(logging.Handler):
+    """Lines of uvicorn's format on the ``sys.stderr`` of the moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(DefaultFormatter("%(levelprefix)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+def _log_to_stderr() -> None:
+    """As uvicorn has it, and no other handler of this process is touched."""
+    logger = logging.getLogger("uvicorn")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(_Stderr())
+
+
+def _says_something(record: logging.LogRecord) -> bool:
+    """Not uvicorn's complaint that the drain was too short for 0 tasks: only idle or incomplete connections were left,
+    and these were rejected."""
+    return not record.getMessage().startswith("Cancel 0 running task(s)")
