@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slotool.elastic.activators.kernels import layout, single, stages
+from benchmarks.stage_times import STAGES, StageTimes, until
+from slotool.elastic.activators.kernels import layout, single
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.stage_times import StageTimes
 from slotool.errors import InputError
 from tests.elastic.tiny_slo_nns import dense_model, examples, sparse_model
 
@@ -24,19 +24,17 @@ def models() -> list[tuple[SloNN, bool]]:
 def test_the_last_stage_has_the_answer(which: int) -> None:
     model, sparse = models()[which]
     x = model.flat(examples(sparse, 20, 3))
-    last = stages.STAGES * len(model.mlp.layers) + 1
+    last = STAGES * len(model.mlp.layers) + 1
     for at, point in enumerate(model.points):
         wanted = model.top(x, point=point)[0][:, 0]
-        found = [
-            stages.until(last, *single.batch(x[row : row + 1]), at, 0.0, *model.compiled.state) for row in range(20)
-        ]
+        found = [until(last, *single.batch(x[row : row + 1]), at, 0.0, *model.compiled.state) for row in range(20)]
         np.testing.assert_array_equal(found, wanted)
     target = model.target(0.05)
     threshold = model.threshold(target)
     assert threshold is not None
     wanted = model.top(x, accuracy=target)[0][:, 0]
     by_input = [
-        stages.until(last, *single.batch(x[row : row + 1]), layout.BY_CONFIDENCE, threshold, *model.compiled.state)
+        until(last, *single.batch(x[row : row + 1]), layout.BY_CONFIDENCE, threshold, *model.compiled.state)
         for row in range(20)
     ]
     np.testing.assert_array_equal(by_input, wanted)
@@ -55,6 +53,6 @@ def test_rows_of_another_network_are_refused() -> None:
     wide = examples(True, 2, 1).copy()
     wide.indices[0] = 10_000
     with pytest.raises(ValueError, match="do not belong together"):
-        stages.until(1, *single.batch(wide), 0, 0.0, *model.compiled.state)
+        until(1, *single.batch(wide), 0, 0.0, *model.compiled.state)
     with pytest.raises(InputError, match="takes inputs"):
         StageTimes.of(model, np.zeros((1, 3), dtype=np.float32))

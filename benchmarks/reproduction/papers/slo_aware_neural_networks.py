@@ -126,8 +126,8 @@ def _sparsity(workspace: Workspace) -> Found:
 
 def _full(workspace: Workspace) -> Found:
     """All nodes, asked for by a confidence that no fewer have, so that keys are hashed and looked up as the paper's."""
+    from benchmarks.stage_times import StageTimes
     from slotool.elastic.activators.slo_nn import SloNN
-    from slotool.elastic.activators.stage_times import StageTimes
 
     rows, ratios, said = [], [], []
     for network in _networks(workspace):
