@@ -103,8 +103,7 @@ def _data(folder: Path, count: int) -> Any:
 def _rows(source: Any, data: Any, folder: Path, place: Path) -> list[dict[str, Any]]:
     from benchmarks.slo_nn import cached_tables
     from slotool.elastic.activators.build import TableSettings
-    from slotool.elastic.activators.choosing import choose
-    from slotool.elastic.activators.weight_dtype import with_weight_dtype
+    from slotool.elastic.activators.choosing import choose, with_weight_dtype
 
     began = time.perf_counter()
     settings = TableSettings(allowed_loss=ALLOWED_LOSS)

@@ -45,7 +45,7 @@ def main() -> None:
 def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
     from slotool.artifacts import open_artifact
     from slotool.elastic.activators.build import TableSettings, TableSubject, build
-    from slotool.elastic.activators.weight_dtype import with_weight_dtype
+    from slotool.elastic.activators.choosing import with_weight_dtype
     from slotool.elastic.family import Family
     from slotool.elastic.queries import dataset_of
     from slotool.workloads import co_location

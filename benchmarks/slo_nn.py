@@ -28,8 +28,8 @@ from numba import njit
 from benchmarks.slo_nn_baselines import add_hnsw, add_ivf, add_onnx, add_torch
 from benchmarks.slo_nn_rows import Bench, caches, print_rows
 from slotool.elastic.activators.kernels.int8 import FAST
+from slotool.elastic.activators.kernels.intrinsics import header_of, layer_of
 from slotool.elastic.activators.kernels.layer import confidence, find_buckets, hash_nodes, pick
-from slotool.elastic.activators.kernels.records import header_of, layer_of
 
 FASHION = "fashion-mnist"
 SETS = (FASHION, "tate-16k", "tibkat-35k", "tibkat-words-196k")
@@ -143,7 +143,7 @@ def cached_tables(name: str, ranker: str, make: Callable[[], Any]) -> Any:
 
 def add_model(bench: Bench, model: Any) -> None:
     """At the allowed loss, as promised: k per input, and the least k fixed beforehand; rows in float32 and int8."""
-    from slotool.elastic.activators.weight_dtype import with_weight_dtype
+    from slotool.elastic.activators.choosing import with_weight_dtype
 
     large = len(model.mlp.layers) - 1 in model.activators
     for rows in ("float32", "int8") if large else ("float32",):

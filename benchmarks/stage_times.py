@@ -16,6 +16,7 @@ import numpy as np
 from slotool.compilation import internal_njit, njit
 from slotool.elastic.activators.kernels import layout, single
 from slotool.elastic.activators.kernels.int8 import FAST, insert
+from slotool.elastic.activators.kernels.intrinsics import Layer, header_of, layer_of
 from slotool.elastic.activators.kernels.layer import (
     columns_of,
     compute_all,
@@ -28,7 +29,6 @@ from slotool.elastic.activators.kernels.layer import (
     rectify,
 )
 from slotool.elastic.activators.kernels.layout import MIN_RESCORED, NONE
-from slotool.elastic.activators.kernels.records import Layer, header_of, layer_of
 from slotool.elastic.activators.kernels.single import load_dense, load_sparse, require, score_again, unload_sparse
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.tables import OperatingPoint

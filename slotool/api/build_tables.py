@@ -100,8 +100,7 @@ def build_tables(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.elastic.activators.choosing import choose, plan, steps
-    from slotool.elastic.activators.weight_dtype import with_weight_dtype
+    from slotool.elastic.activators.choosing import choose, plan, steps, with_weight_dtype
 
     rankers, settings = _settings(
         ranker, tables, bits, k, weight_dtype, allowed_loss, confidence, prune, prune_loss, seed

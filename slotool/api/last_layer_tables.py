@@ -42,9 +42,8 @@ def build_last_layer(
     force: bool,
 ) -> LastLayerBuilt | LastLayerShare:
     """Writes nothing where choosing nodes of the last layer cannot pay, or does not."""
-    from slotool.elastic.activators.choosing import choose, steps
+    from slotool.elastic.activators.choosing import choose, steps, with_weight_dtype
     from slotool.elastic.activators.promises import Promise
-    from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
     # The model runs a file in it, so it lasts as long as the result.
     folder = TemporaryDirectory()
@@ -86,8 +85,7 @@ def _measured(
     reporter: Reporter, network: Path, data: str | DataSource, folder: str
 ) -> tuple[LastLayerSource, LastLayerShare]:
     """The network cut in two, its front in ``folder``, and what its last layer takes of a query's time."""
-    from slotool.elastic.activators.last_layer.build import LastLayerSource
-    from slotool.elastic.activators.last_layer.loading import cut
+    from slotool.elastic.activators.last_layer.build import LastLayerSource, cut
     from slotool.elastic.activators.trained_source import load_data
 
     dataset = load_data(data)

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from slotool.elastic.activators.input_errors import check_rows
-from slotool.elastic.activators.inputs import sparse_rows
+from slotool.elastic.activators.inputs import check_rows, sparse_rows
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError

@@ -20,7 +20,7 @@ from slotool.elastic.activators.confidence import (
     min_share,
     rates,
 )
-from slotool.elastic.activators.expectation import Expectation
+from slotool.elastic.activators.measure_selection import Expectation
 
 SHARES = (0.05, 0.1, 0.3, 0.6)
 ROWS, TABLES = 6, 2

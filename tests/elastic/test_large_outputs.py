@@ -16,8 +16,7 @@ from slotool.elastic import load_model
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.confidence import MEASURES, MIN_PROBABILITY, closeness
-from slotool.elastic.activators.full_outputs import FullOutputs
-from slotool.elastic.activators.grid_evaluation import evaluate_grid
+from slotool.elastic.activators.grid_evaluation import FullOutputs, evaluate_grid
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantization import Int8Weights

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from slotool.data.dataset import Dataset, Split
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.build import TableSettings, TableSubject, build
+from slotool.elastic.activators.choosing import with_weight_dtype
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantization import Int8Weights, QuantizedLayer
 from slotool.elastic.activators.rankers.random_order import RandomOrder
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.weight_dtype import with_weight_dtype
 from slotool.errors import InputError
 
 CLASSES, WIDTH = 300, 40

@@ -21,11 +21,16 @@ from slotool.elastic.activators.confidence import (
     GridResults,
     ThresholdCalibration,
 )
-from slotool.elastic.activators.expectation import Expectation
-from slotool.elastic.activators.full_outputs import SHARPNESSES, FullOutputs, chunks
-from slotool.elastic.activators.grid_evaluation import evaluate_grid, in_chunks, only_output
+from slotool.elastic.activators.grid_evaluation import (
+    SHARPNESSES,
+    FullOutputs,
+    chunks,
+    evaluate_grid,
+    in_chunks,
+    only_output,
+)
 from slotool.elastic.activators.importance import NodeLists, NodeScores
-from slotool.elastic.activators.measure_selection import select_measure
+from slotool.elastic.activators.measure_selection import Expectation, select_measure
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.rankers.ranker import MAX_LISTS, Ranker, bucket_entropy
 from slotool.elastic.activators.rankers.registry import ranker_class

@@ -14,15 +14,18 @@ import numpy as np
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.build import (
+    ALLOWED_LOSS,
     MIN_TRAINING_EXAMPLES,
     MIN_VALIDATION_EXAMPLES,
     TABLE_BYTES_SHARE,
+    AnyData,
     Learnt,
     TableSettings,
     TableSubject,
     build_steps,
     flat,
     learn,
+    right,
     with_confidence,
 )
 from slotool.elastic.activators.grid_evaluation import evaluate_grid
@@ -188,3 +191,31 @@ def _time(subject: TableSubject, rankers: Sequence[str], settings: TableSettings
     started = time.perf_counter()
     choose("timed", part, rankers, settings)
     return time.perf_counter() - started
+
+
+# What int8 weights may cost on top of ``ALLOWED_LOSS``.
+QUANTIZATION_LOSS = 0.0003
+
+
+def with_weight_dtype(
+    model: SloNN, data: AnyData, weight_dtype: str = "auto", allowed_loss: float = ALLOWED_LOSS
+) -> SloNN:
+    """``model`` with weights of ``weight_dtype``: float32, int8 or auto. Promises are counted with those weights.
+
+    auto takes int8 where the output layer has an activator, and validation accuracy, with k chosen per input at the
+    allowed loss, falls by at most ``QUANTIZATION_LOSS``. A model that was loaded and not just built promises no k in
+    int8. Raises ``InputError`` for int8 where the output layer has no activator.
+    """
+    if weight_dtype == "float32" or (weight_dtype == "auto" and len(model.mlp.layers) - 1 not in model.activators):
+        return model
+    quantized = model.at_int8(calibration=model.calibration)
+    split = data.validation
+    if weight_dtype == "auto":
+        target = float(model.calibration.by_point[-1]) - allowed_loss
+        own, its = (right(m.top(split.x, accuracy=target)[0], split.y).mean() for m in (model, quantized))
+        if its < own - QUANTIZATION_LOSS:
+            return model
+    if model.calibration.estimates is None:
+        return model.at_int8()
+    labels = [quantized.top(split.x, point=point)[0] for point in quantized.points]
+    return model.at_int8(calibration=model.calibration.counted(right(np.concatenate(labels, axis=1), split.y)))

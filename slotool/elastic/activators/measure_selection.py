@@ -1,9 +1,10 @@
-"""Select the measure of confidence that needs the fewest nodes at the allowed loss."""
+"""Selection of the measure of confidence that needs the fewest nodes at the allowed loss."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +13,44 @@ from slotool.elastic.activators.confidence import (
     MEASURES,
     CalibrationExamples,
     ConfidenceTables,
+    GridResults,
     ThresholdCalibration,
     mean_share,
     min_share,
 )
-from slotool.elastic.activators.expectation import Expectation
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Two isotonic regressions from the full network's softmax of a label to the probability that it is right:
+    ``first`` for the full network's best labels, ``others`` for labels that a smaller k gives in their place."""
+
+    first: Any
+    others: Any
+
+    @classmethod
+    def learn(cls, results: GridResults, correct: np.ndarray) -> Expectation:
+        """Fit to ``results`` and ``correct`` bool [n, shares + 1]. A label that several k give an input counts once."""
+        labels, probability = results.labels, results.probability
+        new = labels[:, :-1] != labels[:, -1:]
+        new[:, 1:] &= labels[:, 1:-1] != labels[:, :-2]
+        first = _isotonic(probability[:, -1], correct[:, -1])
+        return cls(first, _isotonic(probability[:, :-1][new], correct[:, :-1][new]) if new.any() else first)
+
+    def of(self, results: GridResults) -> np.ndarray:
+        """float64 [n, shares + 1]: probability that each label is right. Over the inputs of ``learn`` its mean for the
+        full network is the observed accuracy."""
+        expected = np.repeat(self.first.predict(results.probability[:, -1])[:, None], results.labels.shape[1], axis=1)
+        other = results.labels != results.labels[:, -1:]
+        if other.any():
+            expected[other] = self.others.predict(results.probability[other])
+        return expected
+
+
+def _isotonic(probability: np.ndarray, correct: np.ndarray) -> Any:
+    from sklearn.isotonic import IsotonicRegression
+
+    return IsotonicRegression(out_of_bounds="clip").fit(probability.astype(np.float64), correct.astype(np.float64))
 
 
 @dataclass(frozen=True)

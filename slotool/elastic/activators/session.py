@@ -4,19 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numba import types
 from numba.core.errors import NumbaError
 
-from slotool.elastic.activators.input_errors import row_values
+from slotool.elastic.activators.inputs import row_values
 from slotool.elastic.activators.kernels import full_batch, layout, single
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.tabulated import TabulatedNetwork
+    from slotool.elastic.activators.confidence import ConfidenceTables
+    from slotool.elastic.activators.kernels.compiled import Compiled
+    from slotool.elastic.activators.mlp import MLP
+
+
+class TabulatedNetwork(Protocol):
+    """The part of ``SloNN``, which imports this module, that sessions use; see there."""
+
+    name: str
+    classes: int
+    points: tuple[OperatingPoint, ...]
+    shares: tuple[float, ...]
+    mlp: MLP
+    confidence: ConfidenceTables
+    sparse: bool
+
+    @property
+    def full(self) -> OperatingPoint: ...
+
+    @property
+    def compiled(self) -> Compiled: ...
+
+    def require(self, point: OperatingPoint) -> None: ...
+
+    def flat(self, x: Any) -> Any: ...
+
+    def threshold(self, accuracy: float | None) -> float | None: ...
 
 
 def _contiguous(dtype: Any) -> types.Array:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotool.artifacts import Artifact, create_artifact
+from slotool.artifacts.bundle import ArtifactWriter
 from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
 from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCalibration, min_share
-from slotool.elastic.activators.input_errors import check_rows, dims, not_finite, number, row_values
-from slotool.elastic.activators.inputs import dense_rows, sparse_rows
+from slotool.elastic.activators.inputs import check_rows, dense_rows, dims, not_finite, number, row_values, sparse_rows
 from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantization import Int8Weights, QuantizedLayer
@@ -322,7 +322,16 @@ class SloNN(ElasticModel):
     ) -> None:
         """Write the artifact (kind ``slo-nn``): weights, tables, and the fingerprint of the weights they belong to."""
         with create_artifact(path, KIND, config=config, seed=seed, parents=parents, force=force) as bundle:
-            stored.write(bundle, self, self.calibration)
+            self.write_to(bundle)
+
+    def write_to(self, bundle: ArtifactWriter) -> None:
+        """Write the files of the model to an artifact that is being made."""
+        others = {"measure": self.measure, "mean_k": self.mean_k, "int8": self.int8, "sparse": self.sparse}
+        document = stored.description(self.mlp, self.ranker, self.shares, self.entropy, **others)
+        tables = stored.table_tensors(self.confidence, self.calibration, self.activators)
+        bundle.write_json(stored.DESCRIPTION_FILE, document)
+        bundle.write_tensors(stored.WEIGHTS_FILE, stored.weight_tensors(self.mlp))
+        bundle.write_tensors(stored.TABLES_FILE, tables)
 
     @classmethod
     def load(cls, artifact: Artifact) -> SloNN:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from slotool.artifacts import Artifact
-from slotool.artifacts.bundle import ArtifactWriter
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.confidence import MEASURES, ConfidenceTables, ThresholdCalibration
 from slotool.elastic.activators.importance import NodeLists
@@ -18,9 +17,6 @@ from slotool.elastic.activators.rankers.ranker import require_array
 from slotool.elastic.activators.rankers.registry import ranker_class
 from slotool.errors import ArtifactError, InputError
 
-if TYPE_CHECKING:
-    from slotool.elastic.activators.tabulated import TabulatedNetwork
-
 DESCRIPTION_FILE = "slo-nn.json"
 WEIGHTS_FILE = "weights.safetensors"
 TABLES_FILE = "tables.safetensors"
@@ -28,29 +24,20 @@ TABLES_FILE = "tables.safetensors"
 MAX_INPUT_AXES = 32
 
 
-def description(model: TabulatedNetwork) -> dict[str, Any]:
-    """What ``slo-nn.json`` holds: all that is no array."""
-    layers = model.mlp.layers
+def description(
+    mlp: MLP, ranker: str, shares: Sequence[float], entropy: Mapping[int, float], **others: Any
+) -> dict[str, Any]:
+    """Return the document ``slo-nn.json``: all that is no array."""
     return {
-        "input_shape": list(model.input_shape),
-        "layers": [layer.name for layer in layers],
-        **({"partial": True} if model.mlp.partial else {}),
-        "weights_sha256": model.mlp.fingerprint,
-        "ranker": model.ranker,
-        "shares": list(model.shares),
-        "entropy": {str(at): bits for at, bits in model.entropy.items()},
-        "measure": model.measure,
-        "mean_k": model.mean_k,
-        "int8": model.int8,
-        "sparse": model.sparse,
+        "input_shape": list(mlp.input_shape),
+        "layers": [layer.name for layer in mlp.layers],
+        **({"partial": True} if mlp.partial else {}),
+        "weights_sha256": mlp.fingerprint,
+        "ranker": ranker,
+        "shares": list(shares),
+        "entropy": {str(at): bits for at, bits in entropy.items()},
+        **others,
     }
-
-
-def write(bundle: ArtifactWriter, model: TabulatedNetwork, calibration: ThresholdCalibration) -> None:
-    """The three files of an SLO-NN."""
-    bundle.write_json(DESCRIPTION_FILE, description(model))
-    bundle.write_tensors(WEIGHTS_FILE, weight_tensors(model.mlp))
-    bundle.write_tensors(TABLES_FILE, table_tensors(model.confidence, calibration, model.activators))
 
 
 def read(artifact: Artifact) -> dict[str, Any]:

@@ -17,10 +17,9 @@ from slotool.elastic.activators.confidence import (
     GridResults,
     ThresholdCalibration,
 )
-from slotool.elastic.activators.expectation import Expectation
-from slotool.elastic.activators.full_outputs import FullOutputs
-from slotool.elastic.activators.grid_evaluation import evaluate_grid, in_chunks
+from slotool.elastic.activators.grid_evaluation import FullOutputs, evaluate_grid, in_chunks
 from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, NodeScores, sum_by_key
+from slotool.elastic.activators.measure_selection import Expectation
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.operator_node import Operator
 
 
 class Chain:
@@ -145,3 +148,33 @@ def _scaled(layer: DenseLayer, factor: np.ndarray, offset: np.ndarray) -> DenseL
 
 def _float32(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def from_graph(graph: OperatorGraph, parameters: Mapping[str, np.ndarray]) -> MLP:
+    """Return the network of an operator graph and its ``layers.<operator>.weight`` and ``.bias`` arrays.
+
+    Raises ``InputError`` naming the operator that breaks the chain ``Flatten? → Dense(relu)… → Dense``.
+    """
+    chain, current = Chain(tuple(graph.input_shape)), graph.operators[0]
+    for operator in graph.operators[1:]:
+        if operator.inputs != (current.name,):
+            raise chain.refuse(operator.name, "where the network branches")
+        _add(chain, operator, parameters)
+        current = operator
+    return chain.mlp()
+
+
+def _add(chain: Chain, operator: Operator, parameters: Mapping[str, np.ndarray]) -> None:
+    name, op, attributes = operator.name, operator.op, operator.attributes
+    if op == "Dense":
+        prefix = f"layers.{name.replace('.', '_')}"
+        chain.dense(name, parameters[f"{prefix}.weight"], parameters.get(f"{prefix}.bias"))
+    elif op == "Flatten":
+        chain.flatten(name)
+    elif op not in ("ReLU", "Activation"):
+        raise chain.refuse(name, op)
+    activation = "relu" if op == "ReLU" else attributes.get("activation")
+    if activation == "relu":
+        chain.relu(name)
+    elif activation is not None:
+        raise chain.refuse(name, f"of activation {activation}")

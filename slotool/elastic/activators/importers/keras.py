@@ -25,8 +25,11 @@ PASSED_ON = (
 )
 
 
-def mlp_of_model(model: keras.Model) -> MLP:
-    """As ``importers.from_keras``."""
+def from_keras(model: keras.Model) -> MLP:
+    """Return the network of a built Sequential or functional Keras model; its images have their channels first here.
+
+    Raises ``InputError`` naming the layer that breaks the chain.
+    """
     functional = getattr(model, "_functional", None) or model
     if not hasattr(functional, "_nodes_by_depth") or len(functional.inputs) != 1:
         raise InputError(f"{model.name} is no built Sequential or functional Keras model of one input")

@@ -17,8 +17,12 @@ RESHAPING = ("Flatten", "Reshape", "Squeeze")
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 
 
-def mlp_of_onnx(path: str | Path) -> MLP:
-    """As ``importers.from_onnx``."""
+def from_onnx(path: str | Path) -> MLP:
+    """Return the network of an ONNX file with one input; weights in separate files next to it are read too.
+
+    Raises ``InputError`` naming the node that breaks the chain, ``GraphError`` for a file that is no ONNX model and
+    ``RunError`` when the package onnx is not installed.
+    """
     reading = read_model(path)
     values = _weights(path)
     chain, current = Chain(reading.shapes[reading.input][1:]), reading.input

@@ -23,8 +23,12 @@ RESHAPING = ("flatten", "view", "reshape", "_unsafe_view")
 NORMALISING = ("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm")
 
 
-def mlp_of_module(module: nn.Module, input_shape: Sequence[int]) -> MLP:
-    """As ``importers.from_torch``."""
+def from_torch(module: nn.Module, input_shape: Sequence[int]) -> MLP:
+    """Return the network of a PyTorch module in inference mode; the module itself does not change.
+
+    ``input_shape``: shape of one example, without the batch. Raises ``InputError`` naming the call that breaks the
+    chain, or when torch.export cannot trace the module.
+    """
     import torch
 
     example, name = torch.zeros(BATCH, *input_shape), type(module).__name__

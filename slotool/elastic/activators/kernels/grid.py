@@ -9,9 +9,9 @@ import numpy as np
 
 from slotool.compilation import copy, internal_njit, njit
 from slotool.elastic.activators.kernels.int8 import FAST
+from slotool.elastic.activators.kernels.intrinsics import header_of, layer_of
 from slotool.elastic.activators.kernels.layer import confidence, find_buckets, gather, hash_nodes, pick
 from slotool.elastic.activators.kernels.layout import NONE
-from slotool.elastic.activators.kernels.records import header_of, layer_of
 from slotool.elastic.activators.kernels.single import require
 
 # The logarithm of ``confidence.MIN_PROBABILITY``.

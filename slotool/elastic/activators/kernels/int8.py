@@ -8,9 +8,8 @@ import numpy as np
 
 from slotool.compilation import internal_njit
 from slotool.elastic.activators.kernels.integer_dots import ROWS, row_dots
-from slotool.elastic.activators.kernels.intrinsics import prefetch
+from slotool.elastic.activators.kernels.intrinsics import Layer, header_of, prefetch
 from slotool.elastic.activators.kernels.layout import LINE_BYTES, SUMS
-from slotool.elastic.activators.kernels.records import Layer, header_of
 from slotool.elastic.activators.quantization import INPUT_STEPS, MIN_SPREAD
 
 # Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.

@@ -17,9 +17,8 @@ from slotool.elastic.activators.kernels.int8 import (
     nearest,
     quantize_query,
 )
-from slotool.elastic.activators.kernels.intrinsics import prefetch
+from slotool.elastic.activators.kernels.intrinsics import Layer, header_of, prefetch
 from slotool.elastic.activators.kernels.layout import CLUSTERS, LINE_BYTES, NONE, PROJECTED
-from slotool.elastic.activators.kernels.records import Layer, header_of
 
 _LARGEST = float(np.finfo(np.float32).max)
 # The head of a list is fetched while k is being chosen.

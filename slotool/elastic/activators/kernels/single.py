@@ -16,7 +16,15 @@ from numba import carray
 
 from slotool.compilation import internal_njit, njit
 from slotool.elastic.activators.kernels.int8 import FAST, FLOATS_PER_LINE
-from slotool.elastic.activators.kernels.intrinsics import owned, pointer, prefetch
+from slotool.elastic.activators.kernels.intrinsics import (
+    Layer,
+    handle_of,
+    header_of,
+    layer_of,
+    owned,
+    pointer,
+    prefetch,
+)
 from slotool.elastic.activators.kernels.layer import (
     compute_all,
     compute_some,
@@ -35,7 +43,6 @@ from slotool.elastic.activators.kernels.layout import (
     TOO_MANY,
     WRONG_LENGTH,
 )
-from slotool.elastic.activators.kernels.records import Layer, handle_of, header_of, layer_of
 
 # Columns of sparse inputs that are fetched while the query is being read.
 FETCHED_COLUMNS = 16

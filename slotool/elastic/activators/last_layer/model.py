@@ -11,7 +11,6 @@ import numpy as np
 
 from slotool import devices
 from slotool.artifacts import Artifact, create_artifact
-from slotool.elastic.activators import stored
 from slotool.elastic.activators.last_layer.cutting import Features
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.model import ElasticModel
@@ -94,7 +93,7 @@ class LastLayerSloNN(ElasticModel):
         with create_artifact(path, KIND, config=config, seed=seed, parents=parents, force=force) as bundle:
             bundle.copy_file(self.front.name, self.front)
             bundle.write_json(LAYERS_FILE, {"front": self.front.name, "input_shape": list(self.input_shape)})
-            stored.write(bundle, self.head, self.head.calibration)
+            self.head.write_to(bundle)
 
     @classmethod
     def load(cls, artifact: Artifact) -> LastLayerSloNN:
