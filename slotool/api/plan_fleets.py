@@ -114,11 +114,14 @@ class PlannedFleets:
         return [(name, own[0].tried if self._best is None else self._best.tried) for name, own in self._apart.items()]
 
     def draw(self, folder: Path) -> list[Path]:
-        from slotool.api.plan_plots import draw_apart, draw_shared
+        from slotool.api.plan_plots import draw
 
-        if self._best is None or self._is_of_one:
-            return draw_apart(self._planner, self._apart, folder, self._reporter)
-        return draw_shared(self._planner, self._best, self._apart, folder, self._reporter)
+        services = (
+            [(self._planner, self._best.tried)]
+            if self._best is not None
+            else [(self._planner.only(name), fleet) for name, fleet in self._of_models()]
+        )
+        return draw(services, self._apart, folder, self._reporter)
 
     def served(self, plan: Plan, out: Path, rules: Any, verify_s: float | None) -> Plan:
         """With its service files and, where it is asked for, what this machine makes of them."""

@@ -9,7 +9,7 @@ least that did well once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
@@ -304,13 +304,6 @@ def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
         return not each.holds, verdict.shortfall(promise), rank, each.tried.cost, -verdict.effective_accuracy
 
     return sorted(found, key=order)
-
-
-def around(search: FleetSearch, chosen: Fleet, policies: Sequence[str]) -> Iterator[Fleet]:
-    """Fleets of the type of the chosen one, from half its size to twice it, under each policy."""
-    for policy in policies:
-        for replicas in sizes_around(chosen.replicas):
-            yield search.at(chosen.pool.worker, policy, replicas)
 
 
 def sizes_around(replicas: int) -> list[int]:

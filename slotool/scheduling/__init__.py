@@ -7,8 +7,7 @@ from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.first_applicable import FirstApplicable, by_demand
 from slotool.scheduling.fixed import FixedPoint
 from slotool.scheduling.latency_constrained import LatencyConstrained
-from slotool.scheduling.latency_profile import LatencyProfile
-from slotool.scheduling.lcao import Lcao
+from slotool.scheduling.lcao import LatencyProfile, Lcao
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 
 class WeightedTurns:
     """Deals requests out by ``shares``, each above 0; they need not add up to 1.
@@ -25,14 +23,3 @@ class WeightedTurns:
         pool = due.index(min(due))
         self._given[pool] += 1
         return pool
-
-
-def dealt_out(shares: Sequence[float], requests: int) -> np.ndarray:
-    """What ``WeightedTurns`` says of so many requests in turn: int64 [requests]."""
-    whole = sum(shares)
-    counts = [min(requests, int(np.ceil(requests * share / whole)) + len(shares)) for share in shares]
-    strides = [1.0 / share for share in shares]
-    due = np.concatenate([(np.arange(count) + 0.5) * each for count, each in zip(counts, strides, strict=True)])
-    pools = np.repeat(np.arange(len(shares)), counts)
-    in_turn: np.ndarray = pools[np.argsort(due, kind="stable")][:requests]
-    return in_turn

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError
 from slotool.planning.server_process import RunningServer
-from slotool.scheduling.shares import WeightedTurns, dealt_out
+from slotool.scheduling.shares import WeightedTurns
 from slotool.serving.operations.pooled_sources import PooledSources
 from slotool.serving.operations.service_file import ServiceFile
 from slotool.serving.operations.sources import Sources
@@ -29,12 +29,9 @@ EXAMPLE = {"inputs": [{"name": "input", "shape": [1, 1, 8, 8], "datatype": "FP32
 
 
 @given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=4), st.integers(0, 300))
-def test_a_plan_deals_requests_out_as_the_server_does_and_each_pool_gets_its_share(
-    shares: list[float], requests: int
-) -> None:
+def test_each_pool_gets_its_share(shares: list[float], requests: int) -> None:
     turns = WeightedTurns(shares)
     dealt = [turns.next() for _ in range(requests)]
-    assert dealt == dealt_out(shares, requests).tolist()
     given_to = np.bincount(dealt, minlength=len(shares))
     assert (np.abs(given_to - requests * np.array(shares) / sum(shares)) <= len(shares)).all()
 

@@ -71,7 +71,6 @@ class ModelSwitching(BatchingPolicy):
     """
 
     name: ClassVar[str] = "switching"
-    plans_by_deadline: ClassVar[bool] = True
     choose = choose_by_rate
     switches: ClassVar[bool] = True
 

@@ -23,8 +23,7 @@ class BatchingPolicy(Policy):
     """A policy that chooses a cell of the control grid by a compiled function.
 
     ``choose``: the function (``kernel.chooser``), ``plan``: float64, what it prepared; a simulator may call the two
-    directly, and what does not belong together is rejected. ``switches``: as in ``Decision``. ``plans_by_deadline``:
-    whether ``plan`` depends on the deadline that queries usually have. ``Decision.batch_size``
+    directly, and what does not belong together is rejected. ``switches``: as in ``Decision``. ``Decision.batch_size``
     is the most examples to take together: fewer when fewer wait, or when the next in the queue asks for more accuracy
     than the point has. A minimum accuracy is held against the profiled mean. While long calls take longer than planned
     (``Slowness``), all slack counts as that much shorter, so that calls are chosen with room for it; what could only be
@@ -34,7 +33,6 @@ class BatchingPolicy(Policy):
     name: ClassVar[str]
     choose: ClassVar[Any]
     switches: ClassVar[bool] = False
-    plans_by_deadline: ClassVar[bool] = False
 
     def __init__(self, space: ControlSpace | ControlGrid):
         self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)

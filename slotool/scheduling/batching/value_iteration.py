@@ -173,7 +173,6 @@ class ValueIteration(BatchingPolicy):
     """
 
     name: ClassVar[str] = "value-iteration"
-    plans_by_deadline: ClassVar[bool] = True
     choose = choose_by_value
 
     def __init__(

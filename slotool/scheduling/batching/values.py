@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from slotool.compilation import njit
-from slotool.scheduling.batching.arrival_counts import arrival_counts
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.table_cache import remembered
 
@@ -22,6 +22,8 @@ _LEVELS, _EXACT_QUEUE, _LONG_QUEUES = 36, 25, 16
 _ROUNDS, _SWEEPS = 24, 10
 # Accuracies a call by which the average may still be wrong.
 _SETTLED = 2e-4
+# So many equally likely numbers stand for a distribution.
+QUANTILES = 16
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,31 @@ def _queues(most: float, largest: int) -> np.ndarray:
     long = np.geomspace(_EXACT_QUEUE, max(most, 2.0 * largest, 2.0 * _EXACT_QUEUE), _LONG_QUEUES)
     lengths: np.ndarray = np.r_[np.arange(float(_EXACT_QUEUE)), long]
     return lengths
+
+
+def arrival_counts(mean: np.ndarray, dispersion: float) -> np.ndarray:
+    """float64 [J, ``QUANTILES``] of ``mean``, float64 [J], and ``dispersion``, variance ÷ mean: in ascending order, and
+    scaled so that their own mean is that of the distribution. Below a dispersion of 1 they are those of 1.
+
+    As ``ppf`` of ``scipy.stats`` has them, which takes a server a second to load."""
+    share = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    of = mean[:, None]
+    drawn = _poisson(share, of) if dispersion <= 1.0 else _negative_binomial(share, of, dispersion)
+    found = drawn.mean(axis=1, keepdims=True)
+    return np.where(found > 0, drawn * of / np.maximum(found, 1e-12), of)
+
+
+def _poisson(share: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    above: np.ndarray = np.ceil(special.pdtrik(share, mean))
+    below = np.maximum(above - 1.0, 0.0)
+    return np.where(special.pdtr(below, mean) >= share, below, above)
+
+
+def _negative_binomial(share: np.ndarray, mean: np.ndarray, dispersion: float) -> np.ndarray:
+    size, chance = mean / (dispersion - 1.0), 1.0 / dispersion
+    above: np.ndarray = np.ceil(special.nbdtrik(share, size, chance))
+    below = np.maximum(above - 1.0, 0.0)
+    return np.where(special.betainc(size, below + 1.0, chance) >= share, below, above)
 
 
 @njit(cache=True)
