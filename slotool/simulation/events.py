@@ -75,10 +75,12 @@ def simulate_together(
     results = []
     for at, (policy, scenario) in enumerate(zip(policies, scenarios, strict=True)):
         own = slice(queries.starts[at], queries.starts[at + 1])
-        of_queries = (values[own] for values in found[:5])
         results.append(
-            SimulationResult(policy.grid, scenario, *of_queries, float(found.busy_us[at]), int(found.calls[at]))
-        )
+            SimulationResult(
+                policy.grid, scenario, found.status[own], found.started_us[own], found.done_us[own], found.row[own],
+                found.batch[own], float(found.busy_us[at]), int(found.calls[at]),
+            )
+        )  # fmt: skip
     return results
 
 
@@ -135,8 +137,18 @@ def _models(policies: Sequence[BatchingPolicy], times: Sequence[ServiceTimes]) -
         )
         for policy, each in zip(policies, times, strict=True)
     ]  # fmt: skip
+    latency_us, accuracy, sizes, quickest_us, plan, values, cells, idle = map(
+        np.concatenate, zip(*of_models, strict=True)
+    )
     return _Models(
-        *(np.concatenate(arrays) for arrays in zip(*of_models, strict=True)),
+        latency_us,
+        accuracy,
+        sizes,
+        quickest_us,
+        plan,
+        values,
+        cells,
+        idle,
         np.array([np.cumsum([0, *map(len, arrays)]) for arrays in zip(*of_models, strict=True)]),
         np.array([each.seed for each in times], dtype=np.int64),
         np.array([each.per_machine for each in times], dtype=np.int64),
