@@ -88,6 +88,8 @@ def choose_points(
     from slotool.tables import LatencyTable
 
     check_points(points)
+    if (latency is None) == (predictor is None):
+        raise ArgumentError("latency", "give either a latency table or a predictor")
     written = None if out is None else Path(out)
     if written is not None:
         refuse_existing(written, force)
@@ -123,13 +125,12 @@ def _timing(table: LatencyTable, subject: str) -> str | None:
 def _costs(
     model: Supernet, latency: FilePath | LatencyTable | None, predictor: FilePath | None, device: str | None
 ) -> SubnetRegression:
-    if predictor is None and latency is not None:
+    if latency is not None:
         return _profiled(model, latency, device)
-    if latency is None and predictor is not None:
-        if device is not None:
-            raise ArgumentError("device", "it picks rows of a latency table; a predictor is of one device")
-        return _predicted(model, predictor)
-    raise ArgumentError("latency", "give either a latency table or a predictor")
+    if device is not None:
+        raise ArgumentError("device", "it picks rows of a latency table; a predictor is of one device")
+    assert predictor is not None
+    return _predicted(model, predictor)
 
 
 def _profiled(model: Supernet, latency: FilePath | LatencyTable, device: str | None) -> SubnetRegression:

@@ -85,7 +85,7 @@ def test_a_text_classifier_is_calibrated_on_other_examples_than_are_measured(her
         ("the calibration is learnt from validation; measure on test or train", "--split all"),
         ("'platt' is none of none, temperature, isotonic", "--calibration platt"),
         ("no version is called 'huge'; there are small, large", "--cost huge=1"),
-        ("'x' is no price", "--cost small=x"),
+        ("NAME=NUMBER is expected", "--cost small=x"),
         ("large has none: prices and seconds cannot be compared, so price all versions or none", "--cost small=1"),
     ):
         wrong = slotool(*command.split(), "--force", *options.split())

@@ -214,7 +214,7 @@ def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, mon
     assert "latencies of 2 points of supernet at batch 1; at least 3 are needed" in " ".join(few.stderr.split())
     neither = slotool(*command, "--force")
     assert neither.exit_code == 2
-    assert "give either --latency or --predictor" in " ".join(neither.stderr.split())
+    assert "give either a latency table or a predictor" in " ".join(neither.stderr.split())
 
 
 @pytest.mark.parametrize(

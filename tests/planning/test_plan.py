@@ -248,7 +248,7 @@ def test_latencies_of_batches_only_are_said_to_be_such() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("--price", "1 thread=1", "--price", "1 thread=2"), "--price: two prices are given for '1 thread'"),
+        (("--price", "1 thread=1", "--price", "1 thread=2"), "--price: '1 thread' is given twice"),
         (("--price", "gpu=1"), "--price: there is no worker type 'gpu'; there are 1 thread"),
     ],
 )
