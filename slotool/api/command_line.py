@@ -11,21 +11,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Ineffective:
-    """Parameters without effect where ``other`` has the value ``when``, any value but ``unless``, or any where
-    ``given``; by default where it is not given."""
+    """Parameters without effect where ``other`` has the value ``when``, or any value but ``unless``; by default where
+    it is not given."""
 
     parameters: tuple[str, ...]
     other: str
     when: Any = None
     unless: Any = None
-    given: bool = False
 
     def applies(self, value: Any) -> bool:
         """True if ``other`` has such a value."""
         if self.unless is not None:
             return bool(value != self.unless)
-        if self.given:
-            return bool(value)
         return not value if self.when is None else bool(value == self.when)
 
 
@@ -42,6 +39,8 @@ class CommandLine:
         values: By parameter, a function that reads its text, in place of the one for its type.
         repeatable: Parameters among ``values`` that take several texts, whose function gets the list.
         made_by: By parameter, a function that makes its value; the parameters of that are options.
+        modes: By option, a function that is called in place of this one where that option is given. Its parameters
+            are options too; those of the same name are shared.
         metavars: Placeholder of the value, by parameter.
         panels: Parameters by title of their panel in the help.
         hidden: Parameters that the help leaves out.
@@ -59,6 +58,7 @@ class CommandLine:
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     repeatable: tuple[str, ...] = ()
     made_by: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    modes: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     metavars: Mapping[str, str] = field(default_factory=dict)
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()

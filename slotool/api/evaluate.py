@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from slotool.api.command_line import Ineffective, command_line
+from slotool.api.command_line import command_line
 from slotool.api.display import Part, duration, table
-from slotool.api.evaluate_endpoints import EndpointEvaluation, LiveServices, evaluate_endpoints, services_in
+from slotool.api.evaluate_colocated import evaluate_colocated
+from slotool.api.evaluate_endpoints import evaluate_endpoints
 from slotool.api.evaluate_sweeps import SweepOptions, SweepReport, sweeps
 from slotool.api.inputs import FilePath, cores_given, paths_of, torch_threads
 from slotool.api.outputs import writes
@@ -30,21 +31,8 @@ ALLOWED_LOSS = 0.002
 @command_line(
     arguments=("artifact",),
     required=("out",),
-    made_by={"services": services_in},
-    panels={
-        "For a model that chooses per input": ("targets",),
-        "For an SLO-NN": ("compare", "plots", "allowed_loss", "confidence"),
-    },
-    ineffective=(
-        Ineffective(
-            (
-                *("artifact", "repeats", "metric", "threads", "device", "targets", "compare", "plots", "allowed_loss"),
-                "confidence",
-            ),
-            "endpoint",
-            given=True,
-        ),
-    ),
+    modes={"co_runners": evaluate_colocated, "endpoints": evaluate_endpoints},
+    panels={"For an SLO-NN": ("targets", "compare", "plots", "allowed_loss", "confidence")},
 )
 @writes("out", folders=("plots",))
 def evaluate(
@@ -63,32 +51,28 @@ def evaluate(
     plots: FilePath | None = None,
     allowed_loss: Annotated[float, between(0, 1)] | None = None,
     confidence: float | None = None,
-    services: LiveServices | None = None,
     force: bool = False,
     progress: Reporting = "auto",
-) -> Evaluation | EndpointEvaluation:
+) -> Evaluation:
     """Write the outcome table: held-out examples × points.
 
-    Example: slotool evaluate slo-nn -o outcomes.parquet --compare slo-nn-clusters --plots plots
-
-    Example: slotool evaluate --endpoint a=http://b/v2/models/m --data d.npz --budget 5 --prices p.toml -o o.parquet
+    Example: slotool evaluate slo-nn -o outcomes.parquet
 
     Args:
-        artifact: A network, family, SLO-NN or supernet; none with ``endpoint``.
+        artifact: A network, family, SLO-NN or supernet; none with ``endpoints``.
         out: File for the outcome table.
         data: Data set; None: what it was trained on.
-        split: test or validation; of services also train, all; None: test; all.
+        split: test or validation; of services also all; None: test; all.
         repeats: Timed calls per example and point.
         limit: Only the first so many examples.
-        metric: 1 minus the error: p@1, or for several labels p@5.
+        metric: 1 minus the error: p@1 or p@5. The latter is of several labels.
         threads: Compute threads.
         device: cpu, cuda or cuda:N.
-        targets: Accuracy targets to sweep, with p@1; None: 0.8,0.9,0.95,0.97,0.99.
+        targets: Accuracy targets; None: 0.8,0.9,0.95,0.97,0.99.
         compare: Another SLO-NN of the same data; repeatable.
         plots: Folder for plots (PNG).
         allowed_loss: Show the k that loses no more accuracy; None: 0.002.
         confidence: Confidence of that promise; None: as given to ``build_tables``.
-        services: Live services to evaluate in place of an artifact.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
 
@@ -101,13 +85,6 @@ def evaluate(
         DataError: The data set cannot be read, or does not fit the model.
         AlreadyExistsError: ``out`` exists.
     """
-    if services is not None:
-        if data is None or out is None:
-            raise ArgumentError("data", "live services need labelled examples to answer")
-        return evaluate_endpoints(
-            services.endpoints, data, out, **services.options, split=split or "all", limit=limit, force=force,
-            progress=progress,
-        )  # fmt: skip
     if artifact is None:
         raise ArgumentError("artifact", "name an artifact, or live services with --endpoint")
     split = split or "test"

@@ -93,7 +93,14 @@ class ColocatedEvaluation(Result):
         return [row for row in self._rows if abs(row["deadline_us"] / self.measured.deadline_us - 1) < 1e-9]
 
 
-@command_line(required=("out",))
+@command_line(
+    required=("out",),
+    panels={
+        "Beside busy copies on a core": (
+            *("co_runners", "latency", "deadlines_us", "quantile", "duration_s", "estimate"),
+        ),
+    },
+)
 @writes("out")
 def evaluate_colocated(
     artifact: FilePath,
@@ -120,20 +127,18 @@ def evaluate_colocated(
 
     Source: SLO-Aware Neural Networks, figures 4 to 6.
 
-    Example: slotool evaluate-colocated slo-nn -o colocated.parquet --co-runners 0,1
-
     Args:
         artifact: A network, family, SLO-NN or supernet.
         out: File for the interference table.
-        co_runners: Numbers of busy copies on the same core: 1 or 0,1,2; 0 is always run.
+        co_runners: Numbers of busy copies: 1 or 0,1,2. Number 0 is always run.
         data: Data set; None: what it was trained on.
         latency: Table of T(k, β); None: measured first.
         device: Device that the copies share: cpu, cuda or cuda:N; ACLO runs on the CPU only.
         deadlines_us: Deadlines, µs; None: up to the full network's p95 and beyond.
         targets: Accuracy targets of an SLO-NN; None: 0.1, 0.03, 0.01 and 0.003 below the full network.
         quantile: LCAO plans with this quantile of T(k, β).
-        duration_s: Duration of each strategy at each number of co-runners.
-        estimate: LCAO estimates β from recent latencies; else β is given.
+        duration_s: Duration of each strategy and number of copies.
+        estimate: LCAO estimates β from recent latencies.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
         progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
-from slotool.api.values import named_texts
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -26,56 +25,18 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 
-@dataclass(frozen=True)
-class LiveServices:
-    """Services to evaluate, ``endpoints`` by name, and the ``options`` of ``evaluate_endpoints`` for them."""
-
-    endpoints: Mapping[str, str]
-    options: Mapping[str, Any]
-
-
-@command_line(panels={"For live services": (
-    *("endpoint", "output", "scores", "prices", "budget", "max_requests", "rate", "concurrency"),
-)}, metavars={"endpoint": "NAME=URL"})  # fmt: skip
-def services_in(
-    *,
-    endpoint: Sequence[str] = (),
-    output: str | None = None,
-    scores: str | None = None,
-    prices: FilePath | None = None,
-    budget: float | None = None,
-    max_requests: int | None = None,
-    rate: float | None = None,
-    concurrency: int = 1,
-) -> LiveServices | None:
-    """Return the services that are named, None for none.
-
-    Args:
-        endpoint: Service, as of ``family``; repeatable.
-        output: Output tensor with the answers.
-        scores: Content of it: logits, probabilities or labels.
-        prices: Price list, as of ``import_outcomes``.
-        budget: Maximum cost of all calls, with ``prices``.
-        max_requests: Maximum number of calls.
-        rate: Calls of one service per second.
-        concurrency: Calls at the same time.
-
-    Raises:
-        ArgumentError: An option is given without services.
-    """
-    options = {"output": output, "scores": scores, "prices": prices, "budget": budget, "max_requests": max_requests,
-               "rate": rate}  # fmt: skip
-    if endpoint:
-        try:
-            return LiveServices(named_texts(endpoint), {**options, "concurrency": concurrency})
-        except ValueError as error:
-            raise ArgumentError("endpoint", f"{error}, such as small=http://host:8000/v2/models/small") from None
-    for argument, value in {**options, "concurrency": None if concurrency == 1 else concurrency}.items():
-        if value is not None:
-            raise ArgumentError(argument, "it has no effect without --endpoint; leave it out")
-    return None
-
-
+@command_line(
+    arguments=(),
+    required=("out",),
+    names={"endpoints": "--endpoint"},
+    metavars={"endpoints": "NAME=URL"},
+    python_only=("task", "confidence", "inputs", "images"),
+    panels={
+        "For live services": (
+            *("endpoints", "output", "scores", "prices", "budget", "max_requests", "rate", "concurrency"),
+        ),
+    },
+)
 @writes("out")
 def evaluate_endpoints(
     endpoints: Mapping[str, str],
@@ -105,19 +66,20 @@ def evaluate_endpoints(
     less sure than any other.
 
     Args:
-        endpoints: By name, each version's URL: ``http://host/v2/models/NAME`` or ``grpc://host/NAME``.
+        endpoints: Service, as of ``family``; repeatable. In Python the URL of each version by its name:
+            ``http://host/v2/models/NAME`` or ``grpc://host/NAME``.
         data: Labelled examples.
         out: File for the outcome table (Parquet).
-        prices: Price of a call by version, or a price list as of ``import_outcomes``.
-        budget: What all calls may cost, those of earlier runs included; needs ``prices``.
-        max_requests: How many calls may be made, those of earlier runs included.
-        rate: Calls of one service per second; None: as fast as answers come.
-        concurrency: Calls at the same time, of all services.
+        prices: Price list, as of ``import_outcomes``. In Python also prices of a call by version.
+        budget: Maximum cost of all calls, with ``prices``. Those of earlier runs are included.
+        max_requests: Maximum number of calls. Those of earlier runs are included.
+        rate: Calls of one service per second. Without it, they are as fast as answers come.
+        concurrency: Calls at the same time. That is of all services.
         split: ``"all"``, ``"train"``, ``"validation"`` or ``"test"``.
         limit: Only the first so many examples.
         task: As of ``family``.
-        output: As of ``family``.
-        scores: As of ``family``.
+        output: Output tensor with the answers.
+        scores: Content of it: logits, probabilities or labels.
         confidence: As of ``family``.
         inputs: Tensor by column of the data set, where names differ.
         images: How images become tensors.
@@ -133,6 +95,8 @@ def evaluate_endpoints(
         RunError: A service gave no answer many times in a row; what was answered is kept.
         AlreadyExistsError: ``out`` exists and no journal beside it, or one of another evaluation.
     """
+    if data is None:
+        raise ArgumentError("data", "live services need labelled examples to answer")
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic.evaluation import identities
     from slotool.profiling.journal import Journal

@@ -46,7 +46,7 @@ THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
         *("train mlp", "train cnn", "train family", "train supernet", "train xmc"),
         *("build-tables", "update-tables", "choose-points"),
         "evaluate",
-        *("evaluate-colocated", "predict-points"),
+        "predict-points",
     ),
     "Rules, plans and serving": (
         *("family", "import-outcomes", "gen-rules", "gen-switching-plan"),
@@ -61,7 +61,10 @@ THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
 FUNCTIONS = dict.fromkeys(("generate mlp", "generate cnn", "generate architectures"), "generate_networks")
 FUNCTIONS |= {"profile solo": "profile"}
 # Commands that left, with what to type instead.
-SUCCESSORS = {"train-colocation-predictor": "train-predictor"}
+SUCCESSORS = {
+    "evaluate-colocated": "evaluate --co-runners",
+    "train-colocation-predictor": "train-predictor",
+}
 # What a command does with options before its function takes them, as module:function.
 PREPARED = {"plan": "slotool.cli.plan_models:prepare"}
 # Words before the name of a command, and their help.

@@ -12,6 +12,7 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -105,6 +106,7 @@ class _Builder:
         }
         self._scope = _Scope(vars(sys.modules[inspect.unwrap(function).__module__]))
         self._makers = {name: _Builder(maker, commands_of(maker)[0]) for name, maker in declared.made_by.items()}
+        self._modes = {option: _Builder(mode, commands_of(mode)[0]) for option, mode in declared.modes.items()}
         readings = {name: self._reading(name) for name in self._parameters if name not in self._makers}
         self._readings = {name: reading for name, reading in readings.items() if reading is not None}
         self._text: Docstring = read_docstring(function, self._shown)
@@ -130,6 +132,14 @@ class _Builder:
                 yield from self._makers[name]._options()
             elif name in self._readings:
                 yield from self._options_of(name, self._readings[name])
+        for trigger, mode in self._modes.items():
+            for name in mode._own(self):
+                for one in mode._options_of(name, mode._readings[name]):
+                    yield _left_out(one) if name == trigger else one
+
+    def _own(self, other: _Builder) -> list[str]:
+        """Names of the parameters that ``other`` does not have."""
+        return [name for name in self._readings if name not in other._readings]
 
     def _help(self) -> str:
         """Text of the docstring, of its examples those of this command."""
@@ -149,14 +159,18 @@ class _Builder:
                 refuse_without_effect(rule.parameters, _stated_with(self._option(rule.other), value))
         if self._prepare is not None:
             self._prepare(given)
-        call = {**self._declared.fixed, **self._converted(given)}
-        if "progress" in self._parameters:
+        builder = self
+        for trigger, mode in self._modes.items():
+            if given[trigger]:
+                refuse_without_effect(self._own(mode), f"with {mode._option(trigger)}")
+                builder = mode
+            else:
+                refuse_without_effect(mode._own(self), f"without {mode._option(trigger)}")
+        call = {**builder._declared.fixed, **builder._converted(given)}
+        if "progress" in builder._parameters:
             call["progress"] = output
-        if self._declared.resumes:
-            with interrupts.explaining(output.note):
-                result = self._function(**call)
-        else:
-            result = self._function(**call)
+        with interrupts.explaining(output.note) if builder._declared.resumes else nullcontext():
+            result = builder._function(**call)
         output.show(result)
         result.judge()
         if result.exit_code:
@@ -191,9 +205,9 @@ class _Builder:
 
     def _option(self, name: str) -> str:
         """How the command line calls a parameter."""
-        for maker in self._makers.values():
-            if name in maker._parameters:
-                return maker._option(name)
+        for other in (*self._makers.values(), *self._modes.values()):
+            if name in other._parameters and name not in self._parameters:
+                return other._option(name)
         if name in self._arguments():
             return name.upper()
         stated = self._declared.names.get(name)
@@ -216,7 +230,8 @@ class _Builder:
     def _shown(self, code: str) -> str:
         """What the help shows for text in double backticks: an option for a parameter, a command for a function."""
         name, equals, value = code.partition("=")
-        if name in self._parameters or any(name in maker._parameters for maker in self._makers.values()):
+        others = (*self._makers.values(), *self._modes.values())
+        if any(name in one._parameters for one in (self, *others)):
             option = self._option(name)
             if value == "False":
                 return f"--no-{option.removeprefix('--')}"
@@ -353,6 +368,13 @@ def _parameter(name: str, kind: Any, required: bool, default: Any, info: Any) ->
         default=inspect.Parameter.empty if required else default,
         annotation=Annotated[kind, info],
     )
+
+
+def _left_out(parameter: inspect.Parameter) -> inspect.Parameter:
+    """``parameter``, None where it is not given."""
+    kind, info = get_args(parameter.annotation)
+    info.show_default = False
+    return parameter.replace(annotation=Annotated[kind, info], default=None)
 
 
 def _option(name: str, kind: Any, default: Any, *spellings: str, **settings: Any) -> inspect.Parameter:

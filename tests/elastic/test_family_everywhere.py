@@ -82,7 +82,7 @@ def test_latencies_of_its_points_by_examples_of_a_data_set(slotool: Slotool) -> 
 
 
 def test_deadlines_met_co_located(slotool: Slotool) -> None:
-    found = done(slotool, "evaluate-colocated", "texts", "-o", "colocated.parquet", "--co-runners", "0",
+    found = done(slotool, "evaluate", "texts", "-o", "colocated.parquet", "--co-runners", "0",
                  "--duration", "50ms", "--data", "texts.parquet", *READ, "--deadlines-us", "500")  # fmt: skip
     assert {row["co_runners"] for row in found["deadlines"]} == {0}
 

@@ -1,4 +1,4 @@
-"""``slotool evaluate-colocated`` between real processes on one core, and what ``report`` draws of it."""
+"""``slotool evaluate --co-runners`` between real processes on one core, and what ``report`` draws of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_evaluate_colocated_with_a_busy_copy_end_to_end(slotool: Callable[..., A
         tmp_path / "net", config={"data": "digits"}, seed=0
     )
     out = tmp_path / "colocated.parquet"
-    command = ["evaluate-colocated", tmp_path / "net", "-o", out, "--co-runners", "1", "--duration", "100ms", "--json"]
+    command = ["evaluate", tmp_path / "net", "-o", out, "--co-runners", "1", "--duration", "100ms", "--json"]
     try:
         done = slotool(*command)
         assert done.exit_code == 0, done.stderr
@@ -37,11 +37,11 @@ def test_evaluate_colocated_with_a_busy_copy_end_to_end(slotool: Callable[..., A
         again = slotool(*command)
         assert (again.exit_code, "exists already" in again.stderr) == (2, True)
         for option, value, sentence in (
-            ("--co-runners", "-1", "numbers of copies"),
+            ("--co-runners", "-1", "no number of copies"),
             ("--targets", "0.9", "net does not choose k per input"),
             ("--duration", "soon", "no duration such as"),
         ):
-            wrong = slotool("evaluate-colocated", tmp_path / "net", "-o", tmp_path / "o", option, value)
+            wrong = slotool("evaluate", tmp_path / "net", "-o", tmp_path / "o", "--co-runners", "1", option, value)
             assert (wrong.exit_code, sentence in " ".join(wrong.stderr.replace("│", " ").split())) == (2, True)
         drawn = slotool("report", out, "-o", tmp_path / "report.html", "--json")
         assert drawn.exit_code == 0, drawn.stderr

@@ -278,7 +278,7 @@ def _lcao(workspace: Workspace) -> Found:
     for network in _networks(workspace):
         _built(workspace, network)
         document = workspace.slotool(
-            f"evaluate-colocated {network.name}-auto -o {network.name}-colocated.parquet --data {network.data} "
+            f"evaluate {network.name}-auto -o {network.name}-colocated.parquet --data {network.data} "
             f"--co-runners 0,1 --duration {workspace.pick('500ms', '5s')} --seed {workspace.seed}"
         )
         at = [row for row in document["deadlines"] if row["deadline_us"] == document["deadline_us"]]

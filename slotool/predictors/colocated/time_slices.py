@@ -146,7 +146,7 @@ def fill(
     if not (rows["copies"] > 0).any():
         raise InputError(
             f"the latency table has no row of {subject} co-located with copies of itself: measure some with "
-            "evaluate-colocated --co-runners 1 or profile points --co-runners 0,1"
+            "evaluate --co-runners 1 or profile points --co-runners 0,1"
         )
     _require_alone(subject, points, rows)
     settings = [_Setting(part, seed) for _, part in rows.groupby(SETTING, sort=False) if (part["copies"] > 0).any()]
