@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +18,9 @@ def whole_file(path: str | Path, *, replace: bool = True) -> Iterator[Path]:
     """A name beside ``path`` to write to. It takes the place of ``path`` once the block has ended well, by one rename;
     otherwise it is removed and ``path`` is as it was.
 
-    Raises ``AlreadyExistsError`` without ``replace`` where ``path`` exists by then: another process was faster."""
-    path = Path(path)
+    Raises ``AlreadyExistsError`` without ``replace`` where ``path`` exists by then: another process was faster; else as
+    ``replaceable``."""
+    path = replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     try:
@@ -34,8 +36,8 @@ def whole_file(path: str | Path, *, replace: bool = True) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
     """An empty folder beside ``path`` to fill. It takes the place of ``path`` once the block has ended well; otherwise
-    it is removed and ``path`` is as it was."""
-    path = Path(path)
+    it is removed and ``path`` is as it was. Raises as ``replaceable``."""
+    path = replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     shutil.rmtree(partial, ignore_errors=True)
@@ -45,6 +47,20 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
         _swap_in(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def replaceable(path: str | Path) -> Path:
+    """Return the file or folder that a rename may replace: ``path``, or where it leads to as a link, which stays.
+
+    Raises ``InputError`` for a pipe, socket or device, also behind a link, and for links that lead in a circle.
+    """
+    place = Path(os.path.realpath(path))
+    mode = place.lstat().st_mode if os.path.lexists(place) else stat.S_IFREG
+    if stat.S_ISLNK(mode):
+        raise InputError(f"{path} is a loop of links; choose another name")
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"{path} is a pipe, socket or device, which is never replaced; choose another name")
+    return place if os.path.islink(path) else Path(path)
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from slotool.atomic import whole_file, whole_folder
-from slotool.errors import AlreadyExistsError
+from slotool.errors import AlreadyExistsError, InputError
 
 
 def fail_at(path: Path) -> None:
@@ -65,3 +66,17 @@ def test_a_folder_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         fail_at(partial / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["plots"]
     assert [path.name for path in out.iterdir()] == ["old"]
+
+
+def test_a_folder_behind_a_link_is_replaced_and_a_pipe_there_is_not(tmp_path: Path) -> None:
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to("plots")
+    for name in ("first", "second"):
+        with whole_folder(link) as partial:
+            (partial / name).touch()
+    assert link.is_symlink()
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["second"]
+    os.mkfifo(pipe)
+    with pytest.raises(InputError), whole_folder(pipe):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "plots"]

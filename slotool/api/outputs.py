@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool.api.arguments import Parameters, Returned, by_name, naming_arguments
+from slotool.atomic import replaceable
 from slotool.errors import ArgumentError
 from slotool.extras import require
 
@@ -113,7 +114,9 @@ def _is_path(value: Any) -> bool:
 
 
 def _require_writable(name: str, path: Path, *, is_folder: bool) -> None:
-    """Raises ``ArgumentError`` where nothing can be written at ``path``; what stands there is left to the function."""
+    """Raises ``ArgumentError`` where nothing can be written at ``path``; what stands there is left to the function, unless
+    nothing may replace it."""
+    replaceable(path)
     if name in ("plot", "plots"):
         require("matplotlib", needed_by="drawing plots")
     if is_folder and path.is_file():

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from slotool import __version__, strict_json
-from slotool.atomic import whole_folder
+from slotool.atomic import replaceable, whole_folder
 from slotool.errors import AlreadyExistsError, ArtifactError, InputError
 from slotool.machine import machine_facts
 from slotool.regular_files import open_regular
@@ -212,7 +212,8 @@ def is_artifact(path: Path) -> bool:
 
 def refuse_existing(path: Path, force: bool) -> None:
     """Raises ``AlreadyExistsError`` unless ``path`` is free or ``force`` allows replacing it, ``InputError`` for a
-    folder that is never replaced."""
+    folder that is never replaced, and as ``replaceable``."""
+    replaceable(path)
     if path.is_dir() and any(path.iterdir()) and not is_artifact(path):
         raise InputError(f"{path} is a folder that slotool did not write; choose another name")
     if path.exists() and not force:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,34 @@ def test_what_is_saved_is_loaded(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(AlreadyExistsError):
         slotool.save(value, tmp_path / name)
     slotool.save(value, tmp_path / name, force=True)
+
+
+@pytest.mark.parametrize(("name", "value"), VALUES, ids=[name for name, _ in VALUES])
+def test_a_pipe_or_socket_is_never_replaced_and_a_link_stays(
+    tmp_path: Path, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's name is short
+    pipe, bound, link, loop = Path(f"pipe-{name}"), Path(f"bound-{name}"), Path(f"link-{name}"), Path(f"loop-{name}")
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    loop.symlink_to(loop)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(bound))
+        before = {path: path.lstat() for path in Path().iterdir()}
+        for path in before:
+            with pytest.raises(InputError):
+                slotool.save(value, path, force=True)
+        after = {path: path.lstat() for path in Path().iterdir()}
+    assert {path: (s.st_ino, s.st_mode) for path, s in after.items()} == {
+        path: (s.st_ino, s.st_mode) for path, s in before.items()
+    }
+    link.unlink()
+    link.symlink_to(Path("elsewhere", name))
+    slotool.save(value, link)
+    slotool.save(value, link, force=True)
+    assert link.is_symlink()
+    assert not Path("elsewhere", name).is_symlink()
+    slotool.load(Path("elsewhere", name))
 
 
 def test_artifacts_are_opened_as_what_they_are() -> None:
