@@ -114,8 +114,8 @@ def _is_path(value: Any) -> bool:
 
 
 def _require_writable(name: str, path: Path, *, is_folder: bool) -> None:
-    """Raises ``ArgumentError`` where nothing can be written at ``path``; what stands there is left to the function, unless
-    nothing may replace it."""
+    """Raises ``ArgumentError`` where nothing can be written at ``path``; what stands there is left to the function
+    unless nothing may replace it."""
     replaceable(path)
     if name in ("plot", "plots"):
         require("matplotlib", needed_by="drawing plots")

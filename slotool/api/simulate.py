@@ -139,8 +139,6 @@ def simulate(
         if not value > 0:
             raise ArgumentError(argument, f"{value:g} is not above 0")
     if log is not None:
-        if Path(log).suffix != ".parquet":
-            raise ArgumentError("log", f"{log} is written as Parquet: name it {Path(log).with_suffix('.parquet').name}")
         refuse_existing(Path(log), force)
     latencies = loaded(LatencyTable, profile)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)

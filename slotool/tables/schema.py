@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,18 +111,33 @@ class Schema:
         return self._load_parquet(path)
 
     def save(self, frame: pd.DataFrame, path: Path, provenance: Mapping[str, Any] | None = None) -> None:
-        """Write Parquet so that ``path`` is at every moment either the old file, the new one, or absent."""
+        """Write Parquet or, under a name that ends in ``.csv``, CSV, which has no place for ``provenance``.
+
+        ``path`` is at every moment either the old file, the new one, or absent.
+        """
         frame = self.validate(frame, str(path))
+        with whole_file(path) as partial:
+            if path.suffix == ".csv":
+                lists = {
+                    c.name: frame[c.name].map(_list_text)
+                    for c in self.columns
+                    if c.kind == "numbers" and c.name in frame
+                }
+                # Quotes keep spaces around text.
+                frame.assign(**lists).to_csv(partial, index=False, quoting=csv.QUOTE_NONNUMERIC)
+            else:
+                self._write_parquet(frame, partial, provenance or {})
+
+    def _write_parquet(self, frame: pd.DataFrame, path: Path, provenance: Mapping[str, Any]) -> None:
         kinds = {column.name: column.kind for column in self.columns}
         fields = [
             pa.field(name, _ARROW[kinds[name]] if name in kinds else pa.array(frame[name]).type)
             for name in frame.columns
         ]
-        header = {"schema": self.name, "schema_version": self.version, "provenance": dict(provenance or {})}
+        header = {"schema": self.name, "schema_version": self.version, "provenance": dict(provenance)}
         schema = pa.schema(fields, metadata={METADATA_KEY: json.dumps(header).encode()})
         arrays = [pa.array(frame[field.name].tolist(), type=field.type, from_pandas=True) for field in fields]
-        with whole_file(path) as partial:
-            pq.write_table(pa.Table.from_arrays(arrays, schema=schema), partial, compression="zstd")
+        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd")
 
     def validate(self, frame: pd.DataFrame, source: str, first_row: int = 1) -> pd.DataFrame:
         """The rows with every declared column present, typed and checked, declared columns first.
@@ -368,6 +384,10 @@ def _as_numbers(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
     bad = np.array([value is None for value in read], dtype=bool)
     lists = pd.Series([np.empty(0) if value is None else value for value in read], dtype=object)
     return lists, bad
+
+
+def _list_text(numbers: np.ndarray) -> str:
+    return LIST_SEPARATOR.join(map(repr, numbers.tolist()))
 
 
 def _list_of(value: Any) -> np.ndarray | None:

@@ -50,7 +50,7 @@ class Table:
         return cls(rows, {str(path): table.provenance for path, table in zip(paths, tables, strict=True)})
 
     def save(self, path: str | Path) -> None:
-        """Write Parquet, atomically."""
+        """Write Parquet or, under a name that ends in ``.csv``, CSV without provenance; atomically."""
         self.schema.save(self.rows, Path(path), self.provenance)
 
     def __len__(self) -> int:

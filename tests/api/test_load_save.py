@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import slotool
@@ -31,8 +32,11 @@ OUTCOMES = OutcomeTable.of(
 )
 VALUES: list[tuple[str, Any]] = [
     ("latency.parquet", LATENCY),
+    ("latency.csv", LATENCY),
     ("outcomes.parquet", OUTCOMES),
+    ("outcomes.csv", OUTCOMES),
     ("arrivals.parquet", ArrivalTable.of([{"arrival_s": 0.5}])),
+    ("arrivals.csv", ArrivalTable.of([{"arrival_s": 0.5}])),
     ("rules.json", slotool.gen_rules(OUTCOMES, method="naive", tolerances=[0.1], policies="osfa").rules),
     ("nets.parquet", random_networks(2, seed=0)),
     ("nets.jsonl", random_networks(2, seed=0)),
@@ -47,7 +51,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path, name: str, value: Any) -> None:
     if isinstance(value, RuleSet | list):
         assert found == value
     else:
-        assert found.rows.equals(value.rows)
+        pd.testing.assert_frame_equal(found.rows, value.rows, check_dtype=False, check_exact=True)
     with pytest.raises(AlreadyExistsError):
         slotool.save(value, tmp_path / name)
     slotool.save(value, tmp_path / name, force=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError, TableError
 from slotool.tables import FULL, LatencyTable, OutcomeTable, schema_name
+from slotool.tables.schema import Column, Schema
 from slotool.tables.statistics import median_interval, tail_quantile
 
 ROWS = [
@@ -43,6 +46,36 @@ def test_latency_csv_says_the_same_as_parquet(tmp_path: Path) -> None:
     assert table.rows["samples_s"][0].tolist() == [0.001, 0.002, 0.003]
     assert table.rows["threads"][0] == 2
     assert table.rows["point"][0] == "full"
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"))
+ANY_KIND = Schema(
+    "any-kind",
+    1,
+    (
+        Column("a", "text", ""),
+        Column("b", "number", "", optional=True),
+        Column("c", "integer", ""),
+        Column("d", "flag", ""),
+        Column("e", "numbers", ""),
+    ),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(TEXT, st.floats(), st.integers(-(2**53), 2**53), st.booleans(), st.lists(st.floats(allow_nan=False))),
+        min_size=1,
+    )
+)
+def test_every_table_reads_the_same_from_csv_as_it_was_written(rows: list[tuple[Any, ...]]) -> None:
+    written = ANY_KIND.frame_of(dict(zip("abcde", row, strict=True)) for row in rows)
+    with TemporaryDirectory() as folder:
+        ANY_KIND.save(written, Path(folder) / "t.csv")
+        read, _ = ANY_KIND.load(Path(folder) / "t.csv")
+    for name in "abcd":
+        assert read[name].equals(written[name]), name
+    assert [row.tolist() for row in read["e"]] == [row.tolist() for row in written["e"]]
 
 
 @pytest.mark.parametrize(
