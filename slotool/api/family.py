@@ -129,7 +129,7 @@ def family(
         task: classification, multi-label, regression, text or module:Class. The error of text is the word error rate;
             a class is a subclass of ``slotool.models.Task``.
         output: Output tensor with the answers; None: the only one.
-        scores: Content of it: logits, probabilities or labels; None: by name.
+        scores: Content of it: logits, probabilities or labels; None: by its values.
         confidence: Output tensor with the confidence.
         calibration: Learn it on the validation split: temperature or isotonic. A calibration that increases the
             held-out error is not applied.
@@ -194,7 +194,9 @@ def family(
         made.require_counted_examples()
         about = {"data": dataset.name, "split": examples_name(split, calibration), "threads": threads}
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
-        measuring = Measuring(made, examples, learning, calibration, repeats, cost or {}, provenance, keep_calibration)
+        measuring = Measuring(
+            made, examples, learning, calibration, repeats, cost or {}, provenance, keep_calibration, scores is not None
+        )
         made, table, rows = measuring.run(reporter)
         latencies = None
         if latency is not None:

@@ -14,6 +14,7 @@ from slotool.data.sequences import RaggedColumns
 from slotool.elastic.evaluation import identities, summary, version_name
 from slotool.elastic.family_evaluation import Responses, ask_versions, outcome_table, true_answers
 from slotool.elastic.model_family import ModelFamily
+from slotool.errors import InputError
 from slotool.models.calibration import (
     NONE,
     Calibration,
@@ -22,6 +23,7 @@ from slotool.models.calibration import (
     learn,
     rightness,
 )
+from slotool.models.tasks import reads_scores, scores_held, with_scores
 from slotool.printable import counted
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.timing.turns import Turns
@@ -56,7 +58,7 @@ class _Learnt:
 class Measuring:
     """What is measured: ``examples``; ``learning``: those that the ``calibration`` is learnt from, which measure
     nothing. ``keep``: also a calibration that makes the error of examples held back larger. ``prices``: of one answer
-    by version."""
+    by version. ``is_stated``: the task holds what the scores are, which their values say otherwise."""
 
     family: ModelFamily
     examples: Split
@@ -66,6 +68,7 @@ class Measuring:
     prices: Mapping[str, float]
     provenance: Mapping[str, Any]
     keep: bool = False
+    is_stated: bool = False
 
     def run(self, reporter: Reporter) -> tuple[ModelFamily, OutcomeTable, list[dict[str, Any]]]:
         """The family with its versions in order and their calibrations, its outcome table, and what each version is
@@ -73,24 +76,44 @@ class Measuring:
         family, learnt = self.family, dict[str, _Learnt]()
         if self.learning is not None:
             with reporter.progress(f"learning a calibration on {len(self.learning):,} examples") as steps:
-                learnt = self._learnt(self.learning, steps)
+                answers = Responses({point: _answered(family, self.learning.x, point) for point in family.points})
+                family = self._reading(answers)
+                learnt = self._learnt(family, answers, true_answers(family, self.learning.y), steps)
             kept = {name: found.calibration for name, found in learnt.items() if self.keep or found.helps}
             family = family.with_calibrations(kept)
         versions, examples = counted(len(family.points), "version"), counted(len(self.examples), "example")
         title = f"evaluating {versions} on {examples}"
         with reporter.progress(title, total=len(self.examples)) as steps:
             taken = ask_versions(family, self.examples, family.points, self.repeats, steps.advance)
+        if self.learning is None:
+            family = self._reading(taken)
         provenance = {**self.provenance, "models": identities(family)}
         table = outcome_table(family, taken, self.examples.y, self.prices, provenance)
         rows = by_cost(self._rows(family, taken, table, learnt), taken.turns)
         return family.in_order([row["version"] for row in rows]), table, rows
 
-    def _learnt(self, learning: Split, steps: Steps) -> dict[str, _Learnt]:
+    def _reading(self, answers: Responses) -> ModelFamily:
+        """The family whose task takes scores for what their values are.
+
+        Raises ``InputError`` naming two versions whose values differ in that."""
+        family, task = self.family, self.family.task
+        joined = {point: answers.joined(point, [task.output]) for point in family.points if reads_scores(task)}
+        held = {point: scores_held(task, outputs) for point, outputs in joined.items()}
+        for version, (point, scores) in zip(family.versions, held.items(), strict=False):
+            if scores != held[family.points[0]]:
+                name = {ours: own for own, ours in version.outputs.items()}.get(task.output, task.output)
+                raise InputError(
+                    f"{point}: its output {name!r} holds {scores} by its values, that of {family.points[0]} "
+                    f"{held[family.points[0]]}; save all versions with or all without a softmax at their end"
+                )
+        return family.with_task(with_scores(task, held[family.points[0]])) if held and not self.is_stated else family
+
+    def _learnt(self, family: ModelFamily, answers: Responses, truth: np.ndarray, steps: Steps) -> dict[str, _Learnt]:
         """A calibration of each version."""
-        family, truth, made = self.family, true_answers(self.family, learning.y), {}
+        made = {}
         names = [name for name in (family.task.output, family.task.confidence_output) if name is not None]
         for point in family.points:
-            outputs = family.numbered(_answered(family, learning.x, point).joined(point, names))
+            outputs = family.numbered(answers.joined(point, names))
             calibration = learn(self.calibration, family.task, outputs, truth)
             held_back = held_back_errors(self.calibration, family.task, outputs, truth)
             made[version_name(point)] = _Learnt(calibration, *held_back)
@@ -141,11 +164,11 @@ def by_cost(rows: list[dict[str, Any]], turns: Turns | None) -> list[dict[str, A
     return rows
 
 
-def _answered(family: ModelFamily, x: Any, point: OperatingPoint) -> Responses:
+def _answered(family: ModelFamily, x: Any, point: OperatingPoint) -> list[Mapping[str, np.ndarray]]:
     """What a version answers to all of ``x``, untimed; in batches where their lengths agree."""
-    outputs = []
+    outputs: list[Mapping[str, np.ndarray]] = []
     for start in range(0, len(x), BATCH):
         part = x[start : start + BATCH]
         size = 1 if isinstance(part, RaggedColumns) else BATCH
         outputs += [family.respond(part[at : at + size], point) for at in range(0, len(part), size)]
-    return Responses({point: outputs})
+    return outputs

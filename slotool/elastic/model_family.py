@@ -234,6 +234,12 @@ class ModelFamily(ElasticModel):
         """The same models with these calibrations, by version."""
         return self._with(list(self._models.items()), calibrations)
 
+    def with_task(self, task: Task) -> ModelFamily:
+        """The same models, whose outputs are read by ``task``."""
+        read = self._with(list(self._models.items()), self.calibrations)
+        read.task = task
+        return read
+
     def in_order(self, names: Sequence[str]) -> ModelFamily:
         """The same models in the order of ``names``."""
         points = [OperatingPoint.of(version=name) for name in names]

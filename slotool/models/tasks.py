@@ -248,6 +248,11 @@ def task_of_document(document: Mapping[str, Any]) -> Task:
     return _made(str(name), TASKS[name], options)
 
 
+_THRESHOLDS = {"logits": 0.0, "probabilities": 0.5}
+# Sums of probabilities in half precision differ from 1 by less.
+SUM_TOLERANCE = 5e-3
+
+
 def make_task(
     signature: Signature,
     name: str = Classification.name,
@@ -259,7 +264,8 @@ def make_task(
     """The task called ``name`` (one of ``TASKS``, or ``module:Class``, a subclass of ``Task``) of a model.
 
     ``output``: by default the one that can hold its answers. ``scores``: what that holds, logits or probabilities (by
-    default as its name says), or labels. Raises ``InputError`` when the output is not clear, or an option does not fit.
+    default as its name says; ``scores_held`` reads its values), or labels. Raises ``InputError`` when the output is not
+    clear, or an option does not fit.
     """
     options: dict[str, Any] = {"confidence_output": confidence_output}
     if factories.is_factory(name):
@@ -273,19 +279,43 @@ def make_task(
     if output is None:
         output = _only(_answering(signature, name, scores), signature)
     spec = signature.output(output)
+    named = "probabilities" if _says_prob(output) else "logits"
     if name == Classification.name:
         labels = len(spec.shape) == 1 or not spec.datatype.startswith(("FP", "BF"))
-        options["scores"] = scores or ("labels" if labels else scores_of(output))
+        options["scores"] = scores or ("labels" if labels else named)
     elif name == MultiLabel.name:
         if scores == "labels":
             raise InputError("multi-label answers are read from logits or probabilities, not from labels")
-        options["threshold"] = 0.0 if (scores or scores_of(output)) == "logits" else 0.5
+        options["threshold"] = _THRESHOLDS[scores or named]
     return _made(name, TASKS[name], {**options, "output": output})
 
 
-def scores_of(output: str) -> str:
-    """What an output of that name is taken to hold: probabilities where it has ``prob`` in it, else logits."""
-    return "probabilities" if "prob" in output.lower() else "logits"
+def reads_scores(task: Task) -> bool:
+    """True if the output holds logits or probabilities, which its values tell apart."""
+    return type(task) is MultiLabel or (type(task) is Classification and task.scores != "labels")
+
+
+def scores_held(task: Task, outputs: Mapping[str, np.ndarray]) -> str:
+    """Return what the values of several examples are, "logits" or "probabilities".
+
+    Probabilities lie within [0, 1]; those of a classification also sum to 1, unless the output's name says "prob".
+    """
+    values = outputs[task.output].astype(np.float64)
+    is_share = bool(((values >= 0) & (values <= 1 + SUM_TOLERANCE)).all())
+    sums_to_one = bool((np.abs(values.sum(axis=-1) - 1) <= SUM_TOLERANCE).all())
+    any_sum = isinstance(task, MultiLabel) or _says_prob(task.output)
+    return "probabilities" if is_share and (sums_to_one or any_sum) else "logits"
+
+
+def with_scores(task: Task, scores: str) -> Task:
+    """Return ``task`` with an output that holds ``scores``, "logits" or "probabilities"."""
+    if isinstance(task, MultiLabel):
+        return MultiLabel(task.output, threshold=_THRESHOLDS[scores], confidence_output=task.confidence_output)
+    return Classification(task.output, scores=scores, confidence_output=task.confidence_output)
+
+
+def _says_prob(output: str) -> bool:
+    return "prob" in output.lower()
 
 
 def _made(name: str, kind: type[Task], options: Mapping[str, Any]) -> Task:

@@ -11,7 +11,6 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
-from slotool.models.tasks import scores_of
 from slotool.tables import FULL, OperatingPoint
 
 _Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
@@ -163,15 +162,8 @@ def batched(model: Model) -> Model:
 
 def matching(service: Signature, own: Signature) -> Renames:
     """The service's name for the only input, and the only output, of a version that has another name there, where
-    datatype and shape agree. Scores that one name calls probabilities and the other does not are left apart."""
-    return Renames(
-        _only_other(service.inputs, own.inputs),
-        {
-            theirs: ours
-            for theirs, ours in _only_other(service.outputs, own.outputs).items()
-            if scores_of(theirs) == scores_of(ours)
-        },
-    )
+    datatype and shape agree."""
+    return Renames(_only_other(service.inputs, own.inputs), _only_other(service.outputs, own.outputs))
 
 
 def _only_other(service: tuple[TensorSpec, ...], own: tuple[TensorSpec, ...]) -> dict[str, str]:

@@ -25,12 +25,15 @@ X = RNG.normal(size=(40, 4)).astype(np.float32)
 Y = (X @ WEIGHTS).argmax(axis=1)
 
 
-def write(path: Path, given: str, made: str, batch: int | str = "n") -> None:
-    """The same network under other names of its tensors."""
+def write(path: Path, given: str, made: str, batch: int | str = "n", *, softmax: bool = False) -> None:
+    """The same network under other names of its tensors, with a softmax at its end or without."""
     sides = ((given, [batch, 4]), (made, [batch, 3]))
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sides)
     weights = [numpy_helper.from_array(WEIGHTS, "w")]
-    graph = helper.make_graph([helper.make_node("MatMul", [given, "w"], [made])], "net", [x], [y], weights)
+    product = "product" if softmax else made
+    nodes = [helper.make_node("MatMul", [given, "w"], [product])]
+    nodes += [helper.make_node("Softmax", [product], [made])] * softmax
+    graph = helper.make_graph(nodes, "net", [x], [y], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
@@ -61,12 +64,6 @@ def test_the_only_tensor_of_another_name_is_matched_and_said(here: Path, slotool
 
 def test_what_may_be_another_tensor_is_renamed_where_that_is_asked(here: Path, slotool: Slotool) -> None:
     command = "family a=a.onnx c=c.onnx --data data.npz -o f --repeats 1 --json --scores logits"
-    wrong = slotool(*command.split())
-    assert wrong.exit_code == 2
-    assert (
-        "its output 'scores' (FP32[-1, 3]) is missing; there are probabilities; where two are the same tensor, rename "
-        "one, such as c:probabilities=scores"
-    ) in wrong.stderr
     renamed = slotool(*command.split(), "--rename", "c:probabilities=scores")
     assert renamed.exit_code == 0, renamed.stderr
     assert renamed.document["renamed"]["c"]["outputs"] == {"probabilities": "scores"}
@@ -80,6 +77,26 @@ def test_what_may_be_another_tensor_is_renamed_where_that_is_asked(here: Path, s
         said = slotool(*command.split(), "--force", "--rename", text)
         assert sentence in " ".join(said.stderr.replace("│", " ").split())
         assert said.exit_code == 2
+
+
+@pytest.mark.parametrize(("softmax", "name"), [(True, "dense_1"), (True, "logits"), (False, "prob"), (False, "scores")])
+def test_what_an_output_holds_is_read_from_its_values(here: Path, softmax: bool, name: str) -> None:
+    write(here / "k.onnx", "input", name, softmax=softmax)
+    made = api.family({"k": "k.onnx"}, "data.npz", repeats=1)
+    scores = np.exp(X @ WEIGHTS)
+    confidences = np.sort(scores.max(axis=1) / scores.sum(axis=1))
+    np.testing.assert_allclose(np.sort(made.outcomes.matrix("confidence")[:, 0]), confidences, rtol=1e-5)
+    assert made.outcomes.matrix("error").mean() == 0.0
+
+
+def test_probabilities_and_logits_are_no_versions_of_one_service(here: Path, slotool: Slotool) -> None:
+    write(here / "k.onnx", "input", "dense_1", softmax=True)
+    for more in ((), ("--scores", "logits"), ("--rename", "k:dense_1=scores")):
+        refused = slotool("family", "a=a.onnx", "k=k.onnx", "--data", "data.npz", "-o", "f", *more)
+        assert refused.exit_code == 2
+        assert "dense_1" in refused.stderr
+        assert "probabilities" in refused.stderr
+    assert not (here / "f").exists()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
