@@ -24,6 +24,7 @@ from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 from slotool.tables import FULL, OperatingPoint
+from tests.elastic import numpy_slo_nn
 
 FEATURES, HIDDEN, LABELS, TOPICS = 900, 32, 1_500, 12
 
@@ -95,7 +96,7 @@ def test_best_labels_equal_those_of_all_logits(ranker: str, int8: bool) -> None:
     for point in (*built.points[::4], FULL):
         for p in (1, 5):
             labels, scores = built.top(x, p, point=point)
-            expected, expected_scores = built.top_numpy(x, p, point=point)
+            expected, expected_scores = numpy_slo_nn.top(built, x, p, point=point)
             np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
             clear = np.abs(np.diff(expected_scores, axis=1, append=-np.inf)) > 1e-3
             np.testing.assert_array_equal(labels[clear], expected[clear])
@@ -107,7 +108,7 @@ def test_k_is_chosen_per_query_as_numpy_chooses_it(ranker: str) -> None:
     best = float(built.calibration.by_point[-1])
     for accuracy in (0.2, best - 0.05, best - 0.01, best):
         labels, scores = built.top(x, 2, accuracy=accuracy)
-        _, expected_scores = built.top_numpy(x, 2, accuracy=accuracy)
+        _, expected_scores = numpy_slo_nn.top(built, x, 2, accuracy=accuracy)
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
         session, chosen = built.compiled_session(2, accuracy=accuracy), built.cheapest(x, accuracy)
         for row, (indices, values) in enumerate(pairs(x)):
@@ -133,7 +134,7 @@ def test_sparse_and_dense_inputs_get_the_same_answers() -> None:
 def test_logits_agree_between_compiled_and_numpy(int8: bool) -> None:
     built, x = model().at_int8(int8), data().test.x[:20]
     for point in (built.points[0], built.points[5], FULL):
-        np.testing.assert_allclose(built.forward(x, point), built.forward_numpy(x, point), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(built.forward(x, point), numpy_slo_nn.forward(built, x, point), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("ranker", KINDS)
@@ -149,7 +150,7 @@ def test_more_queries_than_there_are_stamps_choose_the_nodes_that_numpy_chooses(
     last = built.points[-2]
     computed = np.isfinite(built.forward(x, last))
     assert (computed.sum(axis=1) == computed[0].sum()).all()
-    np.testing.assert_array_equal(computed, np.isfinite(built.forward_numpy(x, last)))
+    np.testing.assert_array_equal(computed, np.isfinite(numpy_slo_nn.forward(built, x, last)))
 
 
 def test_the_full_point_is_exactly_the_network_even_with_int8_rows() -> None:
@@ -180,7 +181,7 @@ def test_one_climb_tries_every_k() -> None:
         full = network().logits(x)
         assert (results.labels[:, -1] == full.argmax(axis=1)).all()
         for at, point in enumerate(built.points[:-1]):
-            logits = built.forward_numpy(x, point)
+            logits = numpy_slo_nn.forward(built, x, point)
             assert (results.labels[:, at] == logits.argmax(axis=1)).mean() > 0.98
             # Labels below the least probability count as that much in one and as they are in the other.
             np.testing.assert_allclose(results.closeness[:, at], closeness(full, logits), atol=500 * MIN_PROBABILITY)

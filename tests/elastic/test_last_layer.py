@@ -19,6 +19,7 @@ from slotool.elastic.activators.last_layer.model import LastLayerSloNN
 from slotool.elastic.activators.last_layer.torch import cut_module
 from slotool.errors import InputError
 from tests.elastic import last_layer_subjects as subjects
+from tests.elastic import numpy_slo_nn
 
 Slotool = Callable[..., Any]
 
@@ -68,7 +69,9 @@ def test_all_nodes_give_what_the_network_gives(
     np.testing.assert_allclose(model.forward(x, model.full), wanted, rtol=1e-4, atol=1e-4)
     few = model.forward(x, model.points[0])
     computed = np.isfinite(few)
-    np.testing.assert_array_equal(computed, np.isfinite(model.head.forward_numpy(model.features(x), model.points[0])))
+    np.testing.assert_array_equal(
+        computed, np.isfinite(numpy_slo_nn.forward(model.head, model.features(x), model.points[0]))
+    )
     assert 0 < computed.sum() < computed.size / 2
     np.testing.assert_allclose(few[computed], wanted[computed], rtol=1e-3, atol=1e-3)
     labels, _ = model.top(x, 3, point=model.full)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -15,10 +15,11 @@ from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.choosing import with_weight_dtype
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.quantization import Int8Weights, QuantizedLayer
+from slotool.elastic.activators.quantization import Int8Weights
 from slotool.elastic.activators.rankers.random_order import RandomOrder
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
+from tests.elastic import numpy_slo_nn
 
 CLASSES, WIDTH = 300, 40
 
@@ -53,14 +54,18 @@ def test_compiled_and_numpy_give_the_same_answers_close_to_float32(ranker: str) 
     x = data().test.x[:60]
     assert x.min() < 0
     for point in quantized.points:
-        logits, plain, float32 = quantized.forward(x, point), quantized.forward_numpy(x, point), exact.forward(x, point)
+        logits, plain, float32 = (
+            quantized.forward(x, point),
+            numpy_slo_nn.forward(quantized, x, point),
+            exact.forward(x, point),
+        )
         np.testing.assert_allclose(logits, plain, rtol=1e-5, atol=1e-4)
         np.testing.assert_array_equal(np.isfinite(logits), np.isfinite(float32))
         computed = np.isfinite(float32)
         np.testing.assert_allclose(logits[computed], float32[computed], atol=0.02 * np.abs(float32[computed]).max())
         assert (logits[computed] != float32[computed]).any() == (point != quantized.full)
         labels, scores = quantized.top(x, 3, point=point)
-        plain_labels, plain_scores = quantized.top_numpy(x, 3, point=point)
+        plain_labels, plain_scores = numpy_slo_nn.top(quantized, x, 3, point=point)
         np.testing.assert_array_equal(labels, plain_labels)
         np.testing.assert_allclose(scores, plain_scores, rtol=1e-5, atol=1e-4)
     assert (quantized.top(x)[0] == exact.top(x)[0]).all()
@@ -71,7 +76,7 @@ def test_what_is_no_number_is_refused(bad: float) -> None:
     _, model = built("clusters")
     x = data().test.x[:3].copy()
     x[1, 7] = bad
-    for way in (model.top, model.forward, model.top_numpy):
+    for way in (model.top, model.forward, partial(numpy_slo_nn.top, model)):
         with pytest.raises(InputError, match="NaN or infinite"):
             way(x, point=model.points[0])
     np.testing.assert_array_equal(model.top(x[[0, 2]])[0], model.top(data().test.x[[0, 2]])[0])
@@ -99,7 +104,9 @@ def test_inputs_of_any_range(seed: int, width: int, low: float, high: float) -> 
         {},
         int8=True,
     )
-    plain = QuantizedLayer(layer.name, layer.weights, layer.bias, Int8Weights.of(layer), np.empty(0, np.int64))
+    plain = numpy_slo_nn.QuantizedLayer(
+        layer.name, layer.weights, layer.bias, Int8Weights.of(layer), np.empty(0, np.int64)
+    )
     wanted = plain.pre_activations(x)
     close = {"rtol": 1e-5, "atol": 1e-5 * float(np.abs(wanted).max())}
     np.testing.assert_allclose(model.forward(x, model.points[0])[:, :20], wanted[:, :20], **close)

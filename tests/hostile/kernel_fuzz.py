@@ -1,10 +1,10 @@
 """Random networks, tables and queries against the compiled kernels, each answer held to plain NumPy.
 
-``python kernel_fuzz.py SECONDS [TRIES [SEED [KIND...]]]`` prints what it tried as JSON, each minute on standard error
-how far it is, and ends with 1 at the first difference. With ``NUMBA_BOUNDSCHECK=1`` in the environment every index is
-checked, those of intrinsics too; and between the parts of the flat arrays lie guards, which no index check could tell
-from the parts themselves: nothing may be read from them (a poisoned value shows in the answer) or written to them, and
-weights and tables must stay as they are.
+``python -m tests.hostile.kernel_fuzz SECONDS [TRIES [SEED [KIND...]]]`` prints what it tried as JSON, each minute on
+standard error how far it is, and ends with 1 at the first difference. With ``NUMBA_BOUNDSCHECK=1`` in the environment
+every index is checked, those of intrinsics too; and between the parts of the flat arrays lie guards, which no index
+check could tell from the parts themselves: nothing may be read from them (a poisoned value shows in the answer) or
+written to them, and weights and tables must stay as they are.
 
 All numbers are small whole ones or eighths, so that sums are exact in whatever order they are added up.
 """
@@ -35,6 +35,7 @@ from slotool.elastic.activators.rankers.random_order import RandomOrder
 from slotool.elastic.activators.rankers.ranker import Ranker
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
+from tests.elastic import numpy_slo_nn
 
 QUERIES_PER_MODEL = 24
 SECONDS_BETWEEN_REPORTS = 60.0
@@ -197,10 +198,10 @@ def ask(rng: Rng, model: SloNN, sparse: bool) -> int:
     point = None if target else model.points[rng.integers(len(model.points))]
     accuracy = float(model._promised[rng.integers(len(model._promised))]) if target else None
     if rng.random() < 0.3 and point is not None:
-        close(model.forward(shaped, point), model.forward_numpy(shaped, point), "logits", 0.03 * model.int8)
+        close(model.forward(shaped, point), numpy_slo_nn.forward(model, shaped, point), "logits", 0.03 * model.int8)
         return n
     labels, scores = answers(rng, model, x, shaped, p, point, accuracy)
-    own_labels, own_scores = model.top_numpy(shaped, p + 1, point=point, accuracy=accuracy)
+    own_labels, own_scores = numpy_slo_nn.top(model, shaped, p + 1, point=point, accuracy=accuracy)
     # Of equal scores either label may come first.
     apart = -np.diff(np.where(np.isfinite(own_scores), own_scores, -1e9), axis=1) > 1e-2
     own_labels, own_scores = own_labels[:, :p], own_scores[:, :p]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.hostile import kernel_fuzz
 
-FUZZ = Path(kernel_fuzz.__file__)
+ROOT = Path(__file__).parents[2]
 
 
 def test_kernels_answer_as_numpy_does_and_keep_to_their_parts(hostile_seconds: float) -> None:
@@ -32,7 +32,7 @@ def test_any_network_is_answered_as_numpy_does(seed: int, kind: str) -> None:
 def test_kernels_with_every_index_checked_answer_as_numpy_does(hostile_seconds: float, tmp_path: Path) -> None:
     """Numba's build with bounds checks; it cannot be kept in a cache, and is compiled anew each time."""
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, str(FUZZ), str(hostile_seconds), "10000000", "1"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tests.hostile.kernel_fuzz", str(hostile_seconds), "10000000", "1"]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-3_000:]
     assert json.loads(ended.stdout)["boundscheck"]

@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.sparse import csr_matrix
 from slotool.elastic.activators.session import CompiledSession
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
+from tests.elastic import numpy_slo_nn
 from tests.hostile import kernel_fuzz
 
 
@@ -101,14 +103,16 @@ def test_a_feature_named_twice_has_the_sum_of_its_values(sparse: SloNN) -> None:
     for point in sparse.points:
         session = sparse.compiled_session(2, point=point)
         session.sparse(features, values)
-        np.testing.assert_allclose(session.scores, sparse.top_numpy(csr_matrix(x), 2, point=point)[1][0], rtol=1e-5)
+        np.testing.assert_allclose(
+            session.scores, numpy_slo_nn.top(sparse, csr_matrix(x), 2, point=point)[1][0], rtol=1e-5
+        )
 
 
 def beside_compiled_calls(model: SloNN) -> list[Callable[[Any, Any], Any]]:
     """What SciPy and NumPy compute, who check neither pointers nor features."""
     return [
-        model.forward_numpy,
-        lambda x, point: model.top_numpy(x, point=point),
+        partial(numpy_slo_nn.forward, model),
+        lambda x, point: numpy_slo_nn.top(model, x, point=point),
         lambda x, point: model.cheapest(x, 0.5),
         lambda x, point: model.expected_accuracies(x),
         lambda x, point: model.confidences(x),

@@ -50,21 +50,3 @@ def quantized_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     per_step = np.divide(INPUT_STEPS, spread, out=np.zeros_like(spread), where=enough)
     steps = np.floor((x - least) * per_step + np.float32(0.5))
     return steps, np.where(enough, spread / INPUT_STEPS, np.float32(0)), least
-
-
-@dataclass(frozen=True)
-class QuantizedLayer(DenseLayer):
-    """A layer of which all nodes but ``exact`` int64 [h] are computed from ``rows`` and quantized inputs."""
-
-    rows: Int8Weights
-    exact: np.ndarray
-
-    def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
-        """As of a ``DenseLayer``; of ``nodes``, where they are given, exactly."""
-        if nodes is not None:
-            return super().pre_activations(inputs, nodes)
-        steps, step, least = quantized_inputs(inputs)
-        rows = self.rows.rows.astype(np.float32)
-        values: np.ndarray = (steps @ rows.T * step + least * self.rows.sums) * self.rows.scale + self.bias
-        values[:, self.exact] = super().pre_activations(inputs, self.exact)
-        return values

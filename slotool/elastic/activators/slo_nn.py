@@ -13,12 +13,12 @@ import numpy as np
 from slotool.artifacts import Artifact, create_artifact
 from slotool.artifacts.bundle import ArtifactWriter
 from slotool.elastic.activators import stored
-from slotool.elastic.activators.activator import Activator, layer_input, logits
+from slotool.elastic.activators.activator import Activator, layer_input
 from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCalibration, min_share
 from slotool.elastic.activators.inputs import check_rows, dense_rows, dims, not_finite, number, row_values, sparse_rows
-from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
+from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.quantization import Int8Weights, QuantizedLayer
+from slotool.elastic.activators.quantization import Int8Weights
 from slotool.elastic.model import ElasticModel, InferenceSession
 from slotool.errors import ArtifactError, InputError
 from slotool.tables import FULL, OperatingPoint
@@ -180,44 +180,6 @@ class SloNN(ElasticModel):
         stated = replace(self.calibration, stated=confidence)
         stated.bounds()
         return self.at_int8(self.int8, stated)
-
-    def forward_numpy(self, x: Any, point: OperatingPoint) -> np.ndarray:
-        """``forward`` in plain NumPy, layer by layer: the reference for the compiled calls."""
-        self.require(point)
-        flat = self._checked(x)
-        if point == FULL:
-            return logits(self.mlp, {}, flat, 1.0)
-        mlp = self.mlp
-        if self.int8:
-            last, exact = mlp.layers[-1], self.activators[len(mlp.layers) - 1].ranker.computed_nodes
-            quantized = QuantizedLayer(last.name, last.weights, last.bias, self._int8_weights, exact)
-            mlp = replace(mlp, layers=(*mlp.layers[:-1], quantized))
-        return logits(mlp, self.activators, flat, self.shares[self._at[point]])
-
-    def top_numpy(
-        self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """``top`` in plain NumPy, from all logits: the reference for the compiled calls."""
-        flat = self._checked(x)
-        threshold = self.threshold(accuracy)
-        labels = np.full((flat.shape[0], p), -1, dtype=np.int32)
-        scores = np.full((flat.shape[0], p), -np.inf, dtype=np.float32)
-        for row in range(len(labels)):
-            one = (x if isinstance(x, np.ndarray) else flat)[row : row + 1]
-            chosen = point or self.full
-            if threshold is not None:
-                chosen = self.points[min_share(self.estimates(one), threshold)[0]]
-            values = self.forward_numpy(one, chosen)[0]
-            best = np.argsort(-values, kind="stable")[: max(p, MIN_RESCORED)]
-            if self.int8 and chosen != self.full:
-                share, last = self.shares[self._at[chosen]], len(self.mlp.layers) - 1
-                hidden = layer_input(self.mlp, self.activators, flat[row : row + 1], share, last)
-                exact = self.mlp.layers[-1].pre_activations(hidden)[0]
-                values = np.where(np.isfinite(values), exact, values)
-                best = best[np.argsort(-values[best], kind="stable")]
-            best = best[np.isfinite(values[best])][:p]
-            labels[row, : len(best)], scores[row, : len(best)] = best, values[best]
-        return labels, scores
 
     def confidences(self, x: np.ndarray) -> np.ndarray:
         """ĉ(k, x) of Eq. 4: float64 [shares], for ``x``: float32 [1, *input_shape]."""
