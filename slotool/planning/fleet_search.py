@@ -62,8 +62,8 @@ class FleetSearch:
         seed: int = 0,
         name: str = "",
     ):
-        self.name, self.outcomes, self._judge = name, outcomes, Judge(promise, outcomes)
-        self._judge.require_enough(len(arrival_s))
+        self.name, self.outcomes, self.judge = name, outcomes, Judge(promise, outcomes)
+        self.judge.require_enough(len(arrival_s))
         if not promise.deadline_us > reserve_us:
             raise InputError(
                 f"a deadline of {promise.deadline_us / 1e3:g} ms leaves nothing for computing: {reserve_us / 1e3:g} ms "
@@ -74,49 +74,33 @@ class FleetSearch:
         # Where workers share machines, and what they do to each other there; None: each is as if alone.
         self.placement: Placement | None = None
         self._made: dict[tuple[str, str], Service] = {}
-        self._deadline_us = promise.deadline_us - reserve_us
+        # What is left of a deadline for waiting and computing.
+        self.computing_us = promise.deadline_us - reserve_us
 
     @property
     def requests(self) -> int:
-        """That arrive."""
+        """Number of requests that arrive."""
         return len(self._arrival_s)
 
-    @property
+    @cached_property
     def whole(self) -> Traffic:
         """All of the traffic, be it long."""
         return Traffic.whole(self._arrival_s)
 
-    @cached_property
+    @property
     def rate_per_s(self) -> float:
-        """At which they arrive on average."""
-        return Traffic.whole(self._arrival_s).rate_per_s
+        """Mean rate of the requests."""
+        return self.whole.rate_per_s
 
-    @property
-    def confirming(self) -> Traffic:
-        """What a fleet is confirmed on."""
-        return self._confirming
-
-    @property
+    @cached_property
     def searched(self) -> Traffic:
-        """What a fleet is looked for on."""
-        return self._searched
-
-    @property
-    def judge(self) -> Judge:
-        return self._judge
-
-    @property
-    def computing_us(self) -> float:
-        """What is left of a deadline for waiting and computing."""
-        return self._deadline_us
+        """Traffic that a fleet is looked for on."""
+        return Traffic.sampled(self._arrival_s, MAX_SEARCHED, self.computing_us / 1e6)
 
     @cached_property
-    def _searched(self) -> Traffic:
-        return Traffic.sampled(self._arrival_s, MAX_SEARCHED, self._deadline_us / 1e6)
-
-    @cached_property
-    def _confirming(self) -> Traffic:
-        return Traffic.sampled(self._arrival_s, MAX_CONFIRMED, self._deadline_us / 1e6)
+    def confirming(self) -> Traffic:
+        """Traffic that a fleet is confirmed on."""
+        return Traffic.sampled(self._arrival_s, MAX_CONFIRMED, self.computing_us / 1e6)
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -133,13 +117,13 @@ class FleetSearch:
 
     def fits(self, pool: Pool) -> bool:
         """Whether a call may begin that is over within a deadline."""
-        return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self._deadline_us
+        return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self.computing_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         """``names``, of which ``fixed`` stands for each point that is accurate enough; none where no call of the worker
         fits into the deadline."""
         grid = worker.profile.grid
-        if grid.fastest_us > self._deadline_us:
+        if grid.fastest_us > self.computing_us:
             return []
         enough = [
             f"{FixedBatching.name}@{point.key}"
@@ -169,22 +153,22 @@ class FleetSearch:
     def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
         """Why ``policies`` names none for any of ``workers``."""
         fastest_us = min(worker.profile.grid.fastest_us for worker in workers)
-        if fastest_us > self._deadline_us:
+        if fastest_us > self.computing_us:
             # As with milliseconds that are read as seconds.
-            is_far = fastest_us > FAR_TOO_LONG_US and fastest_us > 5 * self._deadline_us
+            is_far = fastest_us > FAR_TOO_LONG_US and fastest_us > 5 * self.computing_us
             unit = "; latency tables hold seconds" if is_far else ""
             return (
-                f"of {self._deadline_us / 1e3:.4g} ms left for computing the fastest call takes "
+                f"of {self.computing_us / 1e3:.4g} ms left for computing the fastest call takes "
                 f"{fastest_us / 1e3:.4g} ms{unit}"
             )
-        most = max((self._judge.most_accurate(worker.profile.grid) for worker in workers), key=lambda each: each.shown)
+        most = max((self.judge.most_accurate(worker.profile.grid) for worker in workers), key=lambda each: each.shown)
         return most.short_of(self.promise)
 
     def cheapest(self, worker: WorkerType, policy: str) -> Found:
         """The least workers of this type, under this policy, that hold the promise on a sample of the traffic."""
-        run = partial(self._alike, worker, policy, 0, self._searched)
+        run = partial(self._alike, worker, policy, 0, self.searched)
         first = run(self._least(worker))
-        most = self._judge.most_accurate(self._service(worker, policy).points)
+        most = self.judge.most_accurate(self._service(worker, policy).points)
         if most.shown < self.promise.accuracy:  # more workers do not make points more accurate
             return Found(first, holds=False, most=most, limited=True)
         missed = first.verdict.attainment > 0 and "accuracy" in first.verdict.misses(self.promise)
@@ -196,7 +180,7 @@ class FleetSearch:
         """The same on more of the traffic, with latencies drawn anew; also of what does not hold, whose figures then
         are those of that size whatever else was tried."""
         pool = found.tried.pool
-        run = partial(self._alike, pool.worker, pool.policy, 1, self._confirming)
+        run = partial(self._alike, pool.worker, pool.policy, 1, self.confirming)
         again = run(pool.replicas)
         if not found.holds and (found.most is not None or not self._holds(again)):
             return replace(found, tried=again, confirmed=True)
@@ -216,7 +200,7 @@ class FleetSearch:
 
     def at(self, worker: WorkerType, policy: str, replicas: int, arrival_s: np.ndarray | None = None) -> Fleet:
         """A fleet of this size, under what confirms, or under other arrivals."""
-        traffic = self._confirming if arrival_s is None else Traffic.whole(arrival_s)
+        traffic = self.confirming if arrival_s is None else Traffic.whole(arrival_s)
         return self._alike(worker, policy, 1, traffic, replicas)
 
     def served(self, pool: Pool, draw: int, traffic: Traffic) -> Fleet:
@@ -225,12 +209,12 @@ class FleetSearch:
 
     def judged(self, result: SimulationResult, traffic: Traffic) -> Verdict:
         """Return what the simulation of ``traffic`` shows of the promise."""
-        return self._judge(result, traffic.counted)
+        return self.judge(result, traffic.counted)
 
     def run(self, pool: Pool, draw: int, traffic: Traffic, overhead: Overhead | None = None) -> SimulationResult:
         """Simulate ``pool``. ``overhead``: in place of what the plan keeps of each deadline."""
         if overhead is None:
-            kept_us = self.promise.deadline_us - self._deadline_us
+            kept_us = self.promise.deadline_us - self.computing_us
             overhead = Overhead(kept_us, all_busy=self.longer(pool, traffic.rate_per_s))
         service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
         deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
@@ -255,7 +239,7 @@ class FleetSearch:
     def _make(self, worker: WorkerType, policy: str) -> Service:
         grid = worker.profile.grid
         # Next to others a call may not fit any more; what is simulated of it then holds nothing (``_holds``).
-        deadline_us = max(self._deadline_us, grid.fastest_us) if worker.beside else self._deadline_us
+        deadline_us = max(self.computing_us, grid.fastest_us) if worker.beside else self.computing_us
         grid.require_deadline(deadline_us)
         return BatchingService(make_policy(policy, grid, deadline_us), worker.profile, worker.beside)
 
@@ -268,7 +252,7 @@ class FleetSearch:
 
     def _least(self, worker: WorkerType) -> int:
         """Workers below which not even the mean rate is served at the fastest point."""
-        rate_per_s = self.promise.attainment * self._searched.rate_per_s
+        rate_per_s = self.promise.attainment * self.searched.rate_per_s
         least: int = math.floor(rate_per_s / float(worker.profile.grid.best_rate_per_s.max()))
         return min(self.max_workers, max(1, least))
 

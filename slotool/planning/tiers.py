@@ -212,10 +212,10 @@ class TierFleetSearch(FleetSearch):
 
     def fits(self, pool: Pool) -> bool:
         worker = self.placed(pool.worker, pool.replicas)
-        return self._service(worker, pool.policy).fastest_us <= self._deadline_us
+        return self._service(worker, pool.policy).fastest_us <= self.computing_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
-        return [name for name in self.mixes if self._service(worker, name).fastest_us <= self._deadline_us]
+        return [name for name in self.mixes if self._service(worker, name).fastest_us <= self.computing_us]
 
     def terms(self, pool: Pool) -> dict[str, Any]:
         mix = self.mixes[pool.policy]
@@ -228,7 +228,7 @@ class TierFleetSearch(FleetSearch):
     def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
         fastest_us = min(self._service(worker, name).fastest_us for worker in workers for name in self.mixes)
         return (
-            f"of {self._deadline_us / 1e3:.4g} ms left for computing no request could begin: its ensemble may take "
+            f"of {self.computing_us / 1e3:.4g} ms left for computing no request could begin: its ensemble may take "
             f"{fastest_us / 1e3:.4g} ms"
         )
 
