@@ -16,7 +16,7 @@ TABLES = (
      "`profile`, `predict` and `predict-points` write it."),
     (OUTCOME_SCHEMA, "What each version answered for each example. `evaluate` writes it; `gen-rules` reads it."),
     (PREDICTIONS_SCHEMA, "Predicted beside measured latencies of networks."),
-    (STUDY_SCHEMA, "Scores of all predictors under several ways of holding out. `compare-predictors` writes it."),
+    (STUDY_SCHEMA, "Scores of all predictors under several ways of holding out. `evaluate-predictor` writes it."),
     (ARRIVALS_SCHEMA, "When requests arrive. `generate arrivals` writes it; `simulate` and `loadtest` read it."),
     (REQUESTS_SCHEMA, "One row per request of a load test. `loadtest` writes it."),
     (QUERIES_SCHEMA, "One row per policy and query of a simulation. `simulate --log` writes it."),

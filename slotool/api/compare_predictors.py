@@ -94,7 +94,13 @@ def curve_in(text: Any) -> list[int | None]:
     return [*points, None] if len(counts) < len(parts) else points
 
 
-@command_line(names={"graphs": "--graphs -g"}, values={"curve": curve_in}, resumes=True)
+@command_line(
+    arguments=(),
+    names={"graphs": "--graphs -g"},
+    values={"curve": curve_in},
+    panels={"Every predictor on held-out networks": ("protocols", "models", "curve", "seeds", "depths", "seed")},
+    resumes=True,
+)
 @writes(folders=("out",))
 def compare_predictors(
     latency: Paths,
@@ -115,10 +121,6 @@ def compare_predictors(
 
     Each is trained anew under every protocol. Interrupted, the same command goes on where it was. Reports draw the
     result.
-
-    Example: slotool compare-predictors latency.parquet --graphs mlps.parquet --graphs cnns.parquet -o study
-
-    Example: slotool compare-predictors latency.csv -g cells.jsonl -o study --protocols random,depth --curve 500,all
 
     Args:
         latency: Latency tables (Parquet or CSV) of measured networks.

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.api.command_line import Ineffective, command_line
+from slotool.api.compare_predictors import compare_predictors
 from slotool.api.display import Part, duration, table
+from slotool.api.inputs import FilePath
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
 from slotool.api.predictor_scores import (
@@ -23,6 +25,7 @@ from slotool.api.predictor_scores import (
 )
 from slotool.api.result import Result
 from slotool.api.values import at_least
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,10 +98,15 @@ class PredictorEvaluation(Result):
         ]
 
 
-@command_line(names={"graphs": "--graphs -g"}, ineffective=(Ineffective(("force",), "out"),))
+@command_line(
+    arguments=("predictor",),
+    names={"graphs": "--graphs -g"},
+    modes={"protocols": compare_predictors},
+    ineffective=(Ineffective(("force",), "out"),),
+)
 @writes("out")
 def evaluate_predictor(
-    predictor: str | Path,
+    predictor: FilePath | None = None,
     *,
     latency: Paths,
     graphs: Paths,
@@ -113,9 +121,12 @@ def evaluate_predictor(
     """Score a predictor of solo latency on measured networks.
 
     Finds errors, rank correlation, and how many labels its intervals cover. Of tables that mix settings it takes the
-    rows of the predictor's own.
+    rows of the predictor's own. With ``protocols`` every predictor is trained anew instead, and scored on the same
+    held-out networks. Interrupted, the same command goes on where it was.
 
     Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs networks.parquet
+
+    Example: slotool evaluate-predictor --latency latency.csv -g cells.jsonl -o study --protocols random,depth
 
     Args:
         predictor: Predictor artifact, from ``train_predictor`` or ``adapt_predictor``.
@@ -127,7 +138,7 @@ def evaluate_predictor(
         precision: Precision to score, such as ``"amp"``.
         threads: Number of compute threads to score.
         batch_size: Batch size to score.
-        out: Table of measured and predicted latencies to write.
+        out: Table of measured and predicted latencies to write, or the artifact of a study.
         force: Replace ``out`` if it exists.
 
     Returns:
@@ -147,6 +158,8 @@ def evaluate_predictor(
     from slotool.predictors.trained.artifact import TrainedPredictor
     from slotool.predictors.training.evaluation import differences, evaluate_on, rows_to_pick
 
+    if predictor is None:
+        raise ArgumentError("predictor", "name a predictor, or protocols by which every one is scored")
     written = None if out is None else Path(out)
     if written is not None:
         refuse_existing(written, force)

@@ -39,7 +39,7 @@ THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
         "capture",
         *("profile solo", "profile colocated", "profile points"),
         *("train-predictor", "adapt-predictor", "evaluate-predictor"),
-        *("compare-predictors", "calibrate"),
+        "calibrate",
         "predict",
     ),
     "SLO-NN and supernets": (
@@ -62,6 +62,7 @@ FUNCTIONS = dict.fromkeys(("generate mlp", "generate cnn", "generate architectur
 FUNCTIONS |= {"profile solo": "profile"}
 # Commands that left, with what to type instead.
 SUCCESSORS = {
+    "compare-predictors": "evaluate-predictor --protocols",
     "evaluate-colocated": "evaluate --co-runners",
     "train-colocation-predictor": "train-predictor",
 }

@@ -127,19 +127,24 @@ class _Builder:
         return run
 
     def _options(self) -> Iterator[inspect.Parameter]:
+        own = list(self._own_options())
+        yield from own
+        names = {one.name for one in own}
+        for trigger, mode in self._modes.items():
+            for one in mode._own_options():
+                if one.name not in names:
+                    names.add(one.name)
+                    yield _left_out(one) if one.name == trigger else one
+
+    def _own_options(self) -> Iterator[inspect.Parameter]:
         for name in self._parameters:
             if name in self._makers:
                 yield from self._makers[name]._options()
             elif name in self._readings:
                 yield from self._options_of(name, self._readings[name])
-        for trigger, mode in self._modes.items():
-            for name in mode._own(self):
-                for one in mode._options_of(name, mode._readings[name]):
-                    yield _left_out(one) if name == trigger else one
 
-    def _own(self, other: _Builder) -> list[str]:
-        """Names of the parameters that ``other`` does not have."""
-        return [name for name in self._readings if name not in other._readings]
+    def _option_names(self) -> set[str]:
+        return {one.name for one in self._own_options()}
 
     def _help(self) -> str:
         """Text of the docstring, of its examples those of this command."""
@@ -162,10 +167,12 @@ class _Builder:
         builder = self
         for trigger, mode in self._modes.items():
             if given[trigger]:
-                refuse_without_effect(self._own(mode), f"with {mode._option(trigger)}")
+                without = self._option_names() - mode._option_names()
                 builder = mode
+                mode._require(given, f"with {mode._option(trigger)}")
             else:
-                refuse_without_effect(mode._own(self), f"without {mode._option(trigger)}")
+                without = mode._option_names() - self._option_names()
+            refuse_without_effect([*without], f"{'with' if given[trigger] else 'without'} {mode._option(trigger)}")
         call = {**builder._declared.fixed, **builder._converted(given)}
         if "progress" in builder._parameters:
             call["progress"] = output
@@ -175,6 +182,15 @@ class _Builder:
         result.judge()
         if result.exit_code:
             raise typer.Exit(result.exit_code)
+
+    def _require(self, given: Mapping[str, Any], why: str) -> None:
+        """Raise a usage error for a parameter without default that is not given."""
+        for name in self._readings:
+            if self._is_required(name) and given[name] is None:
+                raise typer.BadParameter(f"it is needed {why}", param_hint=self._option(name))
+
+    def _is_required(self, name: str) -> bool:
+        return self._parameters[name].default is inspect.Parameter.empty or name in self._declared.required
 
     def _converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of the function, by parameter."""
@@ -247,7 +263,7 @@ class _Builder:
             return
         entry = self._text.entries[name]
         default = self._parameters[name].default
-        required = default is inspect.Parameter.empty or name in self._declared.required
+        required = self._is_required(name)
         settings: dict[str, Any] = {
             "help": entry.help,
             "metavar": self._declared.metavars.get(name, reading.metavar),

@@ -12,7 +12,7 @@ PARAMETERS = {
         *("build-tables.data", "choose-points.data", "update-tables.data", "evaluate.data"),
         *("profile points.data", "loadtest.data", "gen-switching-plan.data", "plan.data"),
     ],
-    "predictors": ["train-predictor.model", "compare-predictors.models"],
+    "predictors": ["train-predictor.model", "evaluate-predictor.models"],
     "policies": ["simulate.policies", "serve.policy"],
     "rankers": ["build-tables.ranker"],
     "rule_generators": ["gen-rules.method"],

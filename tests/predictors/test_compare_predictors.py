@@ -25,6 +25,7 @@ MLPS, CNNS = random_networks(240, seed=0), random_networks(140, seed=0, kind="cn
 GRAPHS = MLPS + CNNS
 MAKERS = {"linear": LinearPredictor, "additive": AdditivePredictor}
 SIMPLE = ("--models", "linear,additive")
+RANDOM = ("--protocols", "random")
 
 
 def latency_table(graphs: list[OperatorGraph], **columns: object) -> LatencyTable:
@@ -58,9 +59,19 @@ def predictor(tmp_path_factory, labelled: LabelledSet[OperatorGraph]) -> Path:
 
 
 def test_a_study_scores_every_predictor_under_every_protocol(slotool, folder: Path, tmp_path: Path) -> None:
-    inputs = (folder / "latency.parquet", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s", *SIMPLE, "--seeds", 2)
+    inputs = (
+        folder / "latency.parquet",
+        "-g",
+        folder / "graphs.jsonl",
+        "-o",
+        tmp_path / "s",
+        *SIMPLE,
+        "--seeds",
+        2,
+        *RANDOM,
+    )
     asked = ("--protocols", "random,depth,width,family", "--curve", "60,120,all", "--json")
-    finished = slotool("compare-predictors", *inputs, *asked)
+    finished = slotool("evaluate-predictor", "--latency", *inputs, *asked)
     assert finished.exit_code == 0, finished.stderr
     document = finished.document
     whole = whole_scores(document["scores"])
@@ -77,14 +88,14 @@ def test_a_study_scores_every_predictor_under_every_protocol(slotool, folder: Pa
     table = StudyTable.load(open_artifact(tmp_path / "s", "predictor-study").file("predictions.parquet"))
     assert table.scores() == document["scores"]
     assert list(tmp_path.iterdir()) == [tmp_path / "s"], "the journal has gone"
-    again = slotool("compare-predictors", *inputs)
+    again = slotool("evaluate-predictor", "--latency", *inputs)
     assert again.exit_code == 2
     assert "exists already" in again.stderr
 
 
 def test_a_person_reads_the_papers_table_the_relative_one_and_the_floor(slotool, folder: Path, tmp_path: Path) -> None:
-    inputs = (folder / "latency.parquet", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s", *SIMPLE)
-    finished = slotool("compare-predictors", *inputs, "--protocols", "random,depth", "--curve", "60,all")
+    inputs = (folder / "latency.parquet", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s", *SIMPLE, *RANDOM)
+    finished = slotool("evaluate-predictor", "--latency", *inputs, "--protocols", "random,depth", "--curve", "60,all")
     assert finished.exit_code == 0, finished.stderr
     for text in ("label deviation s", "floor s", "MAE/mean", "Spearman", "noise floor", "Learning curve", "±10 %"):
         assert text in finished.stdout
@@ -128,8 +139,13 @@ def test_a_predictor_is_scored_alike_alone_and_in_a_study(labelled: LabelledSet[
 
 
 def test_a_study_is_drawn(slotool, folder: Path, tmp_path: Path) -> None:
-    inputs = (folder / "latency.parquet", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s", *SIMPLE)
-    assert slotool("compare-predictors", *inputs, "--protocols", "random,depth", "--curve", "60,all").exit_code == 0
+    inputs = (folder / "latency.parquet", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s", *SIMPLE, *RANDOM)
+    assert (
+        slotool(
+            "evaluate-predictor", "--latency", *inputs, "--protocols", "random,depth", "--curve", "60,all"
+        ).exit_code
+        == 0
+    )
     finished = slotool("report", tmp_path / "s", "-o", tmp_path / "r.html", "--json")
     assert finished.exit_code == 0, finished.stderr
     assert [plot["id"] for plot in finished.document["plots"]] == [
@@ -156,8 +172,8 @@ def test_a_study_is_drawn(slotool, folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_studies_that_cannot_be(slotool, folder: Path, tmp_path: Path, options: list[str], sentence: str) -> None:
-    inputs = (folder / "latency.parquet", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s")
-    finished = slotool("compare-predictors", *inputs, *options)
+    inputs = (folder / "latency.parquet", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s", *RANDOM)
+    finished = slotool("evaluate-predictor", "--latency", *inputs, *options)
     assert finished.exit_code == 2
     assert sentence in " ".join(finished.stderr.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []
@@ -180,8 +196,8 @@ def test_studies_that_cannot_be(slotool, folder: Path, tmp_path: Path, options: 
 )
 def test_tables_that_cannot_be_studied(slotool, folder: Path, tmp_path: Path, text, options, sentence) -> None:
     (tmp_path / "t.csv").write_text(text)
-    inputs = (tmp_path / "t.csv", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s")
-    finished = slotool("compare-predictors", *inputs, *options)
+    inputs = (tmp_path / "t.csv", "-g", folder / "graphs.jsonl", "-o", tmp_path / "s", *RANDOM)
+    finished = slotool("evaluate-predictor", "--latency", *inputs, *options)
     assert finished.exit_code == 2
     assert sentence in finished.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "t.csv"]

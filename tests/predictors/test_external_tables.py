@@ -50,11 +50,20 @@ def test_trained_on_predicted_and_scored(slotool, cells: tuple[Path, Path], tmp_
 def test_compared(slotool, cells: tuple[Path, Path], tmp_path: Path) -> None:
     graphs, latency = cells
     options = ("--models", "linear,additive", "--protocols", "random,width,depth", "--curve", "60,all")
-    finished = slotool("compare-predictors", latency, "-g", graphs, "-o", tmp_path / "s", *options)
+    finished = slotool("evaluate-predictor", "--latency", latency, "-g", graphs, "-o", tmp_path / "s", *options)
     assert finished.exit_code == 2
     assert "width" in finished.stderr, "all cells are equally wide"
     finished = slotool(
-        "compare-predictors", latency, "-g", graphs, "-o", tmp_path / "s", *options[:2], *options[4:], "--json"
+        "evaluate-predictor",
+        "--latency",
+        latency,
+        "-g",
+        graphs,
+        "-o",
+        tmp_path / "s",
+        *options[:2],
+        *options[4:],
+        "--json",
     )
     assert finished.exit_code == 0, finished.stderr
     found = {(score["labels"], score["predictor"]): score["mape"] for score in finished.document["scores"]}
