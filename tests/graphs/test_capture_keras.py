@@ -101,13 +101,13 @@ def test_unknown_layers_are_kept_by_name(keras: Any) -> None:
     assert graph.weights == model.count_params()
 
 
-def test_a_layer_along_another_axis_is_what_its_call_is_made_of(keras: Any) -> None:
+def test_a_layer_along_another_axis_of_an_image_works_along_it(keras: Any) -> None:
     x = keras.Input((4, 5, 6))
     model = keras.Model(x, keras.layers.Softmax(axis=1)(keras.layers.BatchNormalization(axis=2)(x)))
     graph = capture_keras(model)
     found = [(o.op, dict(o.attributes)) for o in graph.operators if o.op in ("BatchNormalization", "Softmax")]
-    # As Keras has them, channels last: the first of three axes is what softmax works on by default.
-    assert found == [("BatchNormalization", {"axis": 1}), ("Softmax", {})]
+    # Channels are first here: rows are axis 1, columns axis 2.
+    assert found == [("BatchNormalization", {"axis": 2}), ("Softmax", {"axis": 1})]
     assert graph.weights == model.count_params() == 4 * 5
 
 

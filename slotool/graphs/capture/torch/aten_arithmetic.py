@@ -6,12 +6,31 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from slotool.graphs.capture.torch.aten import ACTIVATIONS
-from slotool.graphs.capture.torch.values import Call, Value
+from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
+from slotool.graphs.operators import per_channel, stretches_as
 
 Names = list[str]
 Translator = Callable[[Call], Names]
 
+ACTIVATIONS = {
+    name + suffix: activation
+    for suffix in ("", "_")
+    for name, activation in {
+        "relu": "relu",
+        "relu6": "relu6",
+        "leaky_relu": "leaky_relu",
+        "elu": "elu",
+        "selu": "selu",
+        "gelu": "gelu",
+        "silu": "silu",
+        "mish": "mish",
+        "softplus": "softplus",
+        "sigmoid": "sigmoid",
+        "tanh": "tanh",
+        "hardsigmoid": "hard_sigmoid",
+        "hardswish": "hard_silu",
+    }.items()
+}
 # One operand a number or a constant of one value: a rescaling by it.
 _RESCALING = ("add", "sub", "mul", "div", "rsub", "true_divide", "subtract", "multiply")
 _FUNCTIONS = {
@@ -50,8 +69,9 @@ def activation(call: Call) -> Names:
 
 def elementwise(call: Call) -> Names:
     """Of one tensor, of one and a number, or of several."""
-    tensors = [value for value in call.arguments.values() if isinstance(value, Value)]
-    tensors = [value for value in tensors if value.is_data or math.prod(value.whole) != 1]
+    if call.name == "mul" and _is_layer_scale(call):
+        return [call.emit.add("LayerScale", [call.source(value) for value in call.tensors if value.is_data])]
+    tensors = [value for value in call.tensors if value.is_data or math.prod(value.whole) != 1]
     names = [call.stretched(value) for value in tensors]
     if len(names) == 1 and call.name in _RESCALING:
         if tensors[0].dtype != call.out.dtype:
@@ -61,6 +81,17 @@ def elementwise(call: Call) -> Names:
     if call.name in ("add", "mul", "multiply"):
         return [_to_size(call, call.emit.add("Add" if call.name == "add" else "Multiply", names))]
     return [_to_size(call, call.emit.add("Elementwise", names, function=_FUNCTIONS[call.name]))]
+
+
+def _is_layer_scale(call: Call) -> bool:
+    """True if one tensor with the batch first is multiplied by a constant of one number per channel."""
+    data, factors = [each for each in call.tensors if each.is_data], [each for each in call.tensors if not each.is_data]
+    if len(data) != 1 or len(factors) != 1 or factors[0].is_computed or data[0].folded_axis != 0:
+        return False
+    factor = factors[0].whole
+    if call.turned:
+        factor = (factor[-1], 1, 1) if factor and math.prod(factor[:-1]) == 1 else ()
+    return call.out.shape == data[0].shape and stretches_as(factor, per_channel(call.out.shape))
 
 
 def _to_size(call: Call, name: str) -> str:
@@ -101,6 +132,8 @@ def where(call: Call) -> Names:
 def softmax(call: Call) -> Names:
     value = call.data()
     source, axis = call.source(value), value.at(call["dim"])
+    if call.turned and axis != 0:
+        raise Untranslatable("along a side of an image with its channels last")
     name = call.emit.add("Softmax", source, axis=axis)
     if "log" in call.name:
         name = call.emit.add("Elementwise", name, function="log")
@@ -113,8 +146,13 @@ def reduction(call: Call) -> Names:
     axes = [dims] if isinstance(dims, int) else list(dims or range(len(value.whole)))
     keepdims = bool(call["keepdim"])
     op = _REDUCTIONS[call.name]
-    source = call.source(value)
-    name = call.emit.add(op, source, axes=[value.at(axis) for axis in axes], keepdims=keepdims)
+    source, inner = call.source(value), [value.at(axis) for axis in axes]
+    pooling = {"mean": "GlobalAveragePooling2D", "amax": "GlobalMaxPooling2D"}.get(call.name)
+    if pooling and value.is_image and sorted(inner) == [1, 2] and not (call.turned and keepdims):
+        return [call.emit.add(pooling, source, keepdims=keepdims)]
+    if call.turned:
+        raise Untranslatable("reduces an image with its channels last")
+    name = call.emit.add(op, source, axes=inner, keepdims=keepdims)
     others = [name] * (len(call.outs) - 1)
     if call.name.startswith("std"):
         name = call.emit.add("Elementwise", name, function="sqrt")

@@ -8,6 +8,7 @@ from typing import Any
 
 from slotool.graphs.capture.torch.aten_recurrent import RECURRENT
 from slotool.graphs.capture.torch.values import Call, Untranslatable, Value
+from slotool.graphs.operators import infer
 from slotool.graphs.operators.forms import MAX_WINDOW_AXES
 
 Names = list[str]
@@ -16,6 +17,10 @@ Translator = Callable[[Call], Names]
 
 def linear(call: Call) -> Names:
     weight = call.value("weight")
+    if call.turned and not weight.is_data and not weight.is_computed:
+        # On the channels of an image it is a convolution of one pixel.
+        filters, bias = weight.whole[0], call["bias"] is not None
+        return [call.emit.add("Conv2D", call.source(call.data("input")), filters=filters, kernel=1, bias=bias)]
     if weight.is_data or weight.is_computed:
         if call["bias"] is not None:
             raise Untranslatable("a bias beside a matrix that is no weight")
@@ -212,6 +217,8 @@ def batch_norm(call: Call) -> Names:
 def layer_norm(call: Call) -> Names:
     value = call.data("input")
     axes = [value.at(-1 - i) for i in range(len(call["normalized_shape"]))]
+    if call.turned and axes != [0]:
+        raise Untranslatable("normalises more than the channels of an image")
     given = {"scale": call["weight"] is not None}
     if "rms" not in call.name:
         name = call.emit.add(
@@ -259,6 +266,10 @@ def pooling(op: str, axes: int) -> Translator:
             attributes["count_padding"] = call["count_include_pad"] is not False
         else:
             attributes["dilation"] = sized(call["dilation"], axes, 1)
+        unhung = {**attributes, "ceil": False}
+        shape = [call.emit.shape(source)]
+        if infer(f"{op}{axes}D", unhung, shape) == infer(f"{op}{axes}D", attributes, shape):
+            attributes = unhung
         name = call.emit.reshape(call.emit.add(f"{op}{axes}D", source, **attributes), call.out.shape)
         return [name] + [name] * (len(call.outs) - 1)
 
@@ -275,6 +286,12 @@ def adaptive_pooling(function: str) -> Translator:
         source = call.source(value)
         if tuple(size) == value.shape[-places:]:
             return [source] * len(call.outs)
+        if value.is_image and places == 2 and len(call.outs) == 1 and not call.name.startswith("_"):
+            kind, (height, width) = "Average" if function == "mean" else "Max", value.shape[1:]
+            if set(size) == {1}:
+                return [call.emit.add(f"Global{kind}Pooling2D", source, keepdims=True)]
+            if height % size[0] == 0 == width % size[1]:
+                return [call.emit.add(f"{kind}Pooling2D", source, kernel=[height // size[0], width // size[1]])]
         if set(size) == {1}:
             axes = range(len(value.shape) - places, len(value.shape))
             name = call.emit.add("Mean" if function == "mean" else "Max", source, axes=list(axes), keepdims=True)

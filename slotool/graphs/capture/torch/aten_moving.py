@@ -17,17 +17,17 @@ def view(call: Call) -> Names:
     """A view where torch can make one, else a copy seen in another shape."""
     value = call.data()
     source = call.source(value)
-    if not is_view(value.stride, value.whole, call.out.whole):
+    if call.copies and not is_view(value.stride, value.whole, call.out.whole):
         source = call.emit.add("Copy", source)
     return [call.emit.reshape(source, call.out.shape)]
 
 
 def same(call: Call) -> Names:
-    return [call.source(call.data())]
+    return [call.source(call.data(next(iter(call.arguments))))]
 
 
 def copy(call: Call) -> Names:
-    return [call.emit.add("Copy", call.source(call.data()))]
+    return same(call) if not call.copies else [call.emit.add("Copy", call.source(call.data()))]
 
 
 def written(call: Call) -> Names:
@@ -53,7 +53,11 @@ def contiguous(call: Call) -> Names:
 
 def cast(call: Call) -> Names:
     value, dtype = call.data(), call.out.dtype
-    return same(call) if value.dtype == dtype else [call.emit.add("Cast", call.source(value), dtype=dtype)]
+    return (
+        same(call)
+        if value.dtype == dtype or not call.copies
+        else [call.emit.add("Cast", call.source(value), dtype=dtype)]
+    )
 
 
 def permute(call: Call) -> Names:
@@ -147,6 +151,8 @@ def concatenate(call: Call) -> Names:
     if call.out.found is not None and (call["dim"] or 0) % len(call.out.whole) == call.out.found[0]:
         return [_batches_joined(call, tensors, call.out.found[0])]
     axis = call.out.at(call["dim"] or 0)
+    if call.turned and (axis != 0 or not all(value.is_data for value in tensors)):
+        raise Untranslatable("joins images with their channels last at a side")
     sources = [call.source(value) for value in tensors]
     return [sources[0] if len(sources) == 1 else call.emit.add("Concatenate", sources, axis=axis)]
 
@@ -215,6 +221,9 @@ def pad(call: Call) -> Names:
             before[at], after[at] = left, right
     if not any(before + after):
         return same(call)
+    if value.is_image and mode == "constant" and not call["value"] and len(pads) <= 4 and min(before + after) >= 0:
+        around = [before[1], after[1], before[2], after[2]]
+        return [call.emit.add("ZeroPadding2D", call.source(value), padding=around)]
     if max(before + after) <= 0:
         source = call.source(value)
         for at, (left, right) in enumerate(zip(before, after, strict=True)):
@@ -345,7 +354,8 @@ def _list(value: Any) -> list[Any]:
 _CALLS: tuple[tuple[Callable[[Call], Names], str], ...] = (
     (view, "view reshape _unsafe_view flatten unflatten squeeze unsqueeze view_as reshape_as ravel"),
     (permute, "permute transpose movedim swapaxes swapdims moveaxis t numpy_T mT adjoint"),
-    (same, "detach alias lift_fresh lift_fresh_copy dropout feature_dropout alpha_dropout native_dropout"),
+    (same, "detach alias lift_fresh lift_fresh_copy"),
+    (same, "dropout feature_dropout alpha_dropout feature_alpha_dropout native_dropout"),
     (same, "conj resolve_conj resolve_neg positive requires_grad"),
     (cast, "to _to_copy type_as float half bfloat16 int long bool double"),
     (expand, "expand expand_as broadcast_to"),

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from slotool.errors import GraphError, InputError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.torch.aten import ACTIVATIONS
+from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS
 from slotool.graphs.capture.torch.capture import inference, quiet
 from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.forms import Forms, uncompiled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,7 @@ from torch import fx
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import Share, share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
-from slotool.graphs.capture.torch.aten import ACTIVATIONS, LAST_CALLS, AtenCall, Layout, translate
-from slotool.graphs.capture.torch.aten_arithmetic import ARITHMETIC
+from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS, ARITHMETIC
 from slotool.graphs.capture.torch.aten_layers import LAYERS
 from slotool.graphs.capture.torch.aten_moving import MOVING, order_of
 from slotool.graphs.capture.torch.aten_recurrent import steps_over_examples
@@ -38,8 +37,33 @@ from slotool.graphs.capture.torch.values import Call, Emitter, Untranslatable, V
 from slotool.graphs.operators import DTYPES, Shape
 
 CALLS = {**MOVING, **ARITHMETIC, **LAYERS}
-# What the layers' own translation would take for nothing, and torch may copy for.
+# What leaves an image with its channels last as it is, unless it must copy.
 MAY_COPY = ("contiguous", "clone", "reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "to", "_to_copy")
+# What images with their channels last may stay that way for.
+LAST_CALLS = {
+    *ACTIVATIONS,
+    *(
+        "linear",
+        "layer_norm",
+        "add",
+        "mul",
+        "sub",
+        "div",
+        "mean",
+        "amax",
+        "cat",
+        "softmax",
+        "dropout",
+        "detach",
+        "alias",
+    ),
+}
+# Operators that are layers, of which one may stand for a call with ``layers_alone``.
+LAYER_OPERATORS = {
+    *("Dense", "Conv2D", "DepthwiseConv2D", "BatchNormalization", "LayerNormalization", "LayerScale", "Rescaling"),
+    *("MaxPooling2D", "AveragePooling2D", "GlobalMaxPooling2D", "GlobalAveragePooling2D", "ZeroPadding2D"),
+    *("Flatten", "Reshape", "Add", "Multiply", "Concatenate", "Softmax", "ReLU", "Activation"),
+}
 
 
 TURNS = ("permute", "transpose", "movedim", "swapaxes", "moveaxis", "t")
@@ -127,7 +151,7 @@ class NetworkWalk:
         ):
             return
         self._stood_in.clear()
-        if self._as_layer(node, name, data) or (not self._layers_alone and self._as_operators(node, name)):
+        if (name in MAY_COPY and self._keeps_last(node, data)) or self._as_operators(node, name, data):
             self._claim(node)
         elif self._layers_alone or not self._taken_apart(node):
             self._keep_by_name(node, name, data)
@@ -183,72 +207,7 @@ class NetworkWalk:
             shared += before + own - self._claimed[key]
         return shared
 
-    # Layers, as on images with their channels first or last.
-
-    def _as_layer(self, node: fx.Node, name: str, data: list[Any]) -> bool:
-        """Whether a call is a layer on tensors with the batch first, and append it."""
-        if name in MAY_COPY:
-            if self._keeps_last(node, data):
-                return True
-            if not self._layers_alone:
-                return False
-        found = self._layer(node, name, data) if self._has_layer_inputs(node, name, data) else None
-        if found is None:
-            return False
-        (op, attributes), shape, turned = found
-        sources = [self.names[value] for value in data]
-        emit = Emitter(self._drafts, self._prefix + node.name)
-        try:
-            if op == "":
-                self.names[node] = sources[0]
-            elif op == "Activation":
-                self.names[node] = emit.activation(sources[0], attributes["activation"])
-            else:
-                made = emit.add(op, sources, **attributes)
-                if self._drafts.shape(made) != shape or not self._flops_agree(node, emit):
-                    raise GraphError("not what torch makes of it")
-                self.names[node] = made
-        except GraphError:
-            emit.undo()
-            return False
-        self._note_forms(node, name, is_product=bool(emit.product_flops))
-        if turned:
-            self._last.add(node)
-        return True
-
-    def _has_layer_inputs(self, node: fx.Node, name: str, data: list[Any]) -> bool:
-        """Whether a call has one output and takes tensors as layers do, images all with their channels at one end."""
-        if any(value not in self.names for value in data) or isinstance(node.meta.get("val"), tuple | list):
-            return False
-        if any(self._fixed_flops.get(value) for value in node.all_input_nodes):
-            return False
-        if name == "batch_norm" and len(self._drafts.shape(self.names[data[0]])) not in (1, 3):
-            # Of steps the channels come first here, last in a layer's view.
-            return False
-        shares = [share_of(shape_of(value) or (), self._batch) for value in [node, *data]]
-        last = [value in self._last for value in data]
-        if any(share is None or not share.leading for share in shares):
-            return self._layers_alone and None not in shares and not any(last)
-        return not any(last) or (all(last) and (name in LAST_CALLS or name in ACTIVATIONS))
-
-    def _layer(
-        self, node: fx.Node, name: str, data: list[Any]
-    ) -> tuple[tuple[str, Mapping[str, Any]], Shape, bool] | None:
-        """The layer that a call is, the shape it leaves, and whether that is an image whose channels are last."""
-        whole = shape_of(node) or ()
-        shares = [share_of(shape_of(value) or (), self._batch) for value in [node, *data]]
-        is_last = any(value in self._last for value in data)
-        turned, shape = is_last and len(whole) == 4, shares[0].shape if shares[0] is not None else whole
-        shape = (shape[2], shape[0], shape[1]) if turned else shape
-        inputs = tuple(self._drafts.shape(self.names[value]) for value in data)
-        layout = Layout.CHANNELS_LAST if is_last else Layout.CHANNELS_FIRST
-        if not all(share is not None and share.leading for share in shares):
-            layout = Layout.ELSEWHERE
-        try:
-            translated = translate(name, AtenCall(arguments_of(node), inputs, shape, layout))
-        except (TypeError, ValueError, IndexError, KeyError):
-            return None
-        return None if translated is None else (translated, shape, turned)
+    # Images with their channels last.
 
     def _keeps_last(self, node: fx.Node, data: list[Any]) -> bool:
         """Whether a call leaves an image with its channels last as it is."""
@@ -289,29 +248,41 @@ class NetworkWalk:
 
     # Everything else.
 
-    def _as_operators(self, node: fx.Node, name: str) -> bool:
-        """Whether tables know a call, and append its operators."""
-        known = CALLS.get(name)
-        if known is None:
+    def _as_operators(self, node: fx.Node, name: str, data: list[Any]) -> bool:
+        """Append the operators of a call that tables know, and return True if they do."""
+        if name not in CALLS:
             return False
+        last = name in LAST_CALLS and all(value in self._last for value in data)
+        return (last and self._translated(node, name, turned=True)) or self._translated(node, name, turned=False)
+
+    def _translated(self, node: fx.Node, name: str, *, turned: bool) -> bool:
+        """As ``_as_operators``, with images that have their channels last seen with their channels first if
+        ``turned``."""
         emit = Emitter(self._drafts, self._prefix + node.name)
         try:
-            outs = tuple(self._value(node, val) for val in values_of(node))
-            call = Call(name, self._arguments(node), outs, emit, self._name_of)
-            made = known(call)
+            outs = tuple(self._value(node, val, turned=turned) for val in values_of(node))
+            arguments = self._arguments(node, turned=turned)
+            made = CALLS[name](Call(name, arguments, outs, emit, self._name_of, turned, not self._layers_alone))
             right = len(made) >= len(outs) and all(
                 not part or self._drafts.shape(part) == out.shape for part, out in zip(made, outs, strict=False)
             )
         except (Untranslatable, GraphError, KeyError, TypeError, ValueError, IndexError, AttributeError):
             right = False
-        if not right or not self._flops_agree(node, emit):
+        if not right or not self._flops_agree(node, emit) or (self._layers_alone and not self._is_layer(emit)):
             emit.undo()
             return False
         self._note_forms(node, name, is_product=bool(emit.product_flops))
         self.names[node] = made[0]
         if isinstance(node.meta.get("val"), tuple | list):
             self._parts[node] = made
+        if turned and outs[0].turned:
+            self._last.add(node)
         return True
+
+    def _is_layer(self, emit: Emitter) -> bool:
+        """True if what was appended is at most one operator, a layer, beside which no constant stands."""
+        operators = [self._drafts.layers[name].op for name in emit.added]
+        return len(operators) <= 1 and LAYER_OPERATORS.issuperset(operators) and not self._stood_in
 
     def _flops_agree(self, node: fx.Node, emit: Emitter) -> bool:
         counted = self._call_flops.of(node) / self._batch
@@ -350,7 +321,7 @@ class NetworkWalk:
         """The operator behind a value: of a constant one that stands for it, in a shape without the batch."""
         if value.is_data:
             name = self.names[value.node]
-            if value.node not in self._last:
+            if value.turned or value.node not in self._last:
                 return name
             if (value.node, "first") not in self._stand_ins:
                 shape = self._drafts.shape(name)
@@ -372,30 +343,33 @@ class NetworkWalk:
             )
         return self._stand_ins[value.node, shape]
 
-    def _arguments(self, node: fx.Node) -> dict[str, Any]:
+    def _arguments(self, node: fx.Node, *, turned: bool) -> dict[str, Any]:
         """By schema name, tensors as ``Value``s."""
         schema = node.target._schema  # type: ignore[union-attr]
         names = [argument.name for argument in schema.arguments]
         given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
         defaults = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
-        return {name: self._argument(value) for name, value in (defaults | given).items()}
+        return {name: self._argument(value, turned) for name, value in (defaults | given).items()}
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: Any, turned: bool) -> Any:
         if isinstance(value, fx.Node):
             inner = value.meta.get("val")
-            return self._value(value, inner) if isinstance(inner, torch.Tensor) else inner
+            return self._value(value, inner, turned=turned) if isinstance(inner, torch.Tensor) else inner
         if isinstance(value, list | tuple):
-            return [self._argument(each) for each in value]
+            return [self._argument(each, turned) for each in value]
         return value
 
-    def _value(self, node: fx.Node, tensor: Any) -> Value:
+    def _value(self, node: fx.Node, tensor: Any, *, turned: bool = False) -> Value:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES:
             raise Untranslatable(f"values of {dtype}")
-        is_plain = tensor.layout is torch.strided
+        is_plain, whole = tensor.layout is torch.strided, tuple(map(int, tensor.shape))
+        is_turned = turned and len(whole) == 4 and node not in self.constants
+        if is_turned:
+            whole = (whole[0], whole[3], whole[1], whole[2])
         return Value(
-            node, tuple(map(int, tensor.shape)), self._batch, node in self.names,
-            tuple(map(int, tensor.stride())) if is_plain else (), dtype, bool(self._fixed_flops.get(node)),
+            node, whole, self._batch, node in self.names,
+            tuple(map(int, tensor.stride())) if is_plain else (), dtype, bool(self._fixed_flops.get(node)), is_turned,
         )  # fmt: skip
 
     def _keep_by_name(self, node: fx.Node, name: str, data: Sequence[Any]) -> None:

@@ -22,7 +22,8 @@ class Value:
     """A tensor: its ``node``, its shape with the batch, and whether it depends on the network's input (``is_data``).
 
     ``stride`` and ``dtype`` are torch's; ``batch`` is the size of the batch. ``is_computed``: a constant that is a
-    product of others, which somebody must pay for.
+    product of others, which somebody must pay for. ``turned``: an image whose channels are last in the program, and
+    second in ``whole``.
     """
 
     node: Any
@@ -32,6 +33,7 @@ class Value:
     stride: tuple[int, ...] = ()
     dtype: str = "float32"
     is_computed: bool = False
+    turned: bool = False
 
     @cached_property
     def found(self) -> tuple[int, int] | None:
@@ -56,9 +58,16 @@ class Value:
     def at(self, axis: int) -> int:
         """An axis of the whole as one of one example's. Raises ``Untranslatable`` for that of the batch."""
         axis %= max(1, len(self.whole))
+        if self.turned:
+            axis = (0, 2, 3, 1)[axis]
         if self.found is not None and axis == self.found[0]:
             raise Untranslatable("works along the batch")
         return axis - (self.folded_axis is not None and axis > self.folded_axis)
+
+    @property
+    def is_image(self) -> bool:
+        """True if it is an image of each example, with the batch first."""
+        return self.folded_axis == 0 and len(self.whole) == 4
 
     def kept(self) -> list[int]:
         """The axes of the whole that are one example's, in order."""
@@ -117,13 +126,17 @@ class Emitter:
 @dataclass(frozen=True)
 class Call:
     """A call: its ``name`` without overload, ``arguments`` by schema name, tensors as ``Value``s, what comes ``out``
-    (several values of a call with several outputs), and the walk that knows the names of its inputs."""
+    (several values of a call with several outputs), and the walk that knows the names of its inputs.
+
+    ``turned``: its images have their channels last in the program; ``copies``: copies and casts are operators."""
 
     name: str
     arguments: Mapping[str, Any]
     outs: tuple[Value, ...]
     emit: Emitter
     namer: Any
+    turned: bool = False
+    copies: bool = True
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -156,8 +169,14 @@ class Call:
         name: str = self.namer(value, shape)
         return name
 
+    @property
+    def tensors(self) -> list[Value]:
+        return [value for value in self.arguments.values() if isinstance(value, Value)]
+
     def stretched(self, value: Value, like: Value | None = None) -> str:
         """As ``source``, of a shape that stretches to that of ``like``, by default the output's."""
+        if self.turned and not value.is_data:
+            raise Untranslatable("a constant meets an image with its channels last")
         like = like or self.out
         whole, pad = value.whole, len(like.whole) - len(value.whole)
         if like.found is None or pad < 0:
