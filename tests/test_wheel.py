@@ -80,7 +80,8 @@ def test_the_data_of_the_demo_and_of_reproduced_figures_come_with_it(installed: 
 
 
 def test_the_live_page_comes_with_it(installed: Path, tmp_path: Path) -> None:
-    code = "from importlib import resources; print((resources.files('slotool.serving') / 'live.html').read_text()[:15])"
+    page = "(resources.files('slotool.serving.front') / 'live.html').read_text()"
+    code = f"from importlib import resources; print({page}[:15])"
     ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert ran.stdout.strip() == "<!doctype html>", ran.stderr
 

@@ -120,7 +120,7 @@ def test_compose_mounts_what_there_is_and_asks_the_ports_that_are_served() -> No
 
 
 def options_of_serve() -> set[str]:
-    commands: dict[str, Any] = command_line().commands  # type: ignore[attr-defined]  # it is a group
+    commands: dict[str, Any] = command_line().commands
     return {option for parameter in commands["serve"].params for option in parameter.opts}
 
 

@@ -86,7 +86,7 @@ def test_a_turn_reads_a_bounded_number_of_sockets_and_the_others_next() -> None:
             assert len(events) == selector.ready == expected
             for key, _ in events:
                 read.append(key.fileobj)
-                key.fileobj.recv(1)  # type: ignore[union-attr]
+                key.fileobj.recv(1)
         assert {id(each) for each in read} == {id(pair[0]) for pair in pairs}
 
 

@@ -184,7 +184,8 @@ def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
         or len(shape) != len(expected)
         or shape[0] < 1
         or (
-            tuple(shape[1:]) != expected[1:]
+            # The usual case first. −1 stands for a free size in the model, and for none in a request.
+            (tuple(shape[1:]) != expected[1:] or min(shape) < 0)
             and any(size not in (FREE, got) or got < 0 for size, got in zip(expected[1:], shape[1:], strict=True))
         )
     ):
