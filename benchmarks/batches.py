@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from benchmarks.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, cached_tables, load_set
-from slotool.elastic.activators.activator import layer_input
-from slotool.elastic.activators.assessment import TorchDense
-from slotool.elastic.activators.build import TableSettings, TableSubject, build, flat
-from slotool.elastic.activators.choosing import with_weight_dtype
+from slotool.elastic.slo_nn.activator import layer_input
+from slotool.elastic.slo_nn.assessment import TorchDense
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, flat
+from slotool.elastic.slo_nn.choosing import with_weight_dtype
 
 SETS = (FASHION, "tate-16k", "tibkat-35k")
 BATCHES = (1, 16, 64, 256)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from slotool.elastic.activators.kernels import single
-from slotool.elastic.activators.kernels.int8 import FAST
-from slotool.elastic.activators.session import DENSE, SPARSE, only
+from slotool.elastic.slo_nn.kernels import single
+from slotool.elastic.slo_nn.kernels.int8 import FAST
+from slotool.elastic.slo_nn.session import DENSE, SPARSE, only
 
 ROUNDS, CALLS = 400, 200
 

@@ -39,8 +39,8 @@ IVF_LISTS, IVF_PROBES = 512, (8, 32)
 def main() -> None:
     import torch
 
-    from slotool.elastic.activators.last_layer.build import LastLayerSource
-    from slotool.elastic.activators.last_layer.onnx import cut_onnx
+    from slotool.elastic.slo_nn.last_layer.build import LastLayerSource
+    from slotool.elastic.slo_nn.last_layer.onnx import cut_onnx
 
     count = int(os.environ.get("SLOTOOL_BENCH_WORDS", WORDS))
     with tempfile.TemporaryDirectory() as place:
@@ -102,8 +102,8 @@ def _data(folder: Path, count: int) -> Any:
 
 def _rows(source: Any, data: Any, folder: Path, place: Path) -> list[dict[str, Any]]:
     from benchmarks.slo_nn import cached_tables
-    from slotool.elastic.activators.build import TableSettings
-    from slotool.elastic.activators.choosing import choose, with_weight_dtype
+    from slotool.elastic.slo_nn.build import TableSettings
+    from slotool.elastic.slo_nn.choosing import choose, with_weight_dtype
 
     began = time.perf_counter()
     settings = TableSettings(allowed_loss=ALLOWED_LOSS)
@@ -135,7 +135,7 @@ def _top(model: Any, before: Any, **how: Any) -> Callable[[np.ndarray], int]:
 
 def _fixed_lists(head: Any, data: Any, features: Any, small: Any) -> dict[str, Callable[[np.ndarray], int]]:
     """The same words for every input by the compiled call: the most popular ones, and all of them as int8."""
-    from slotool.elastic.activators.alternatives import FixedList, shortest_popularity_list
+    from slotool.elastic.slo_nn.alternatives import FixedList, shortest_popularity_list
 
     popular = np.argsort(-np.bincount(data.train.y, minlength=data.classes), kind="stable")
     counts, promised = [POPULAR], shortest_popularity_list(head, data.validation, ALLOWED_LOSS)
@@ -183,7 +183,7 @@ def _int8_features(source: Any, place: Path) -> Any:
     """The network up to its output embedding, quantised dynamically by ONNX Runtime."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    from slotool.elastic.activators.last_layer.cutting import Features
+    from slotool.elastic.slo_nn.last_layer.cutting import Features
     from slotool.models.loading import load
 
     path = place / "int8-front.onnx"

@@ -322,8 +322,8 @@ def _labelled() -> tuple[Any, Any]:
     from scipy.sparse import csr_matrix, random_array
 
     from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
-    from slotool.elastic.activators.build import TableSettings, TableSubject, build
-    from slotool.elastic.activators.mlp import MLP, DenseLayer
+    from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
+    from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 
     rng = np.random.default_rng(0)
     layers = tuple(

@@ -27,9 +27,9 @@ from numba import njit
 
 from benchmarks.slo_nn_baselines import add_hnsw, add_ivf, add_onnx, add_torch
 from benchmarks.slo_nn_rows import Bench, caches, print_rows
-from slotool.elastic.activators.kernels.int8 import FAST
-from slotool.elastic.activators.kernels.intrinsics import header_of, layer_of
-from slotool.elastic.activators.kernels.layer import confidence, find_buckets, hash_nodes, pick
+from slotool.elastic.slo_nn.kernels.int8 import FAST
+from slotool.elastic.slo_nn.kernels.intrinsics import header_of, layer_of
+from slotool.elastic.slo_nn.kernels.layer import confidence, find_buckets, hash_nodes, pick
 
 FASHION = "fashion-mnist"
 SETS = (FASHION, "tate-16k", "tibkat-35k", "tibkat-words-196k")
@@ -97,7 +97,7 @@ def load_set(name: str) -> tuple[Any, Any] | None:
 
 
 def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
-    from slotool.elastic.activators.build import TableSettings, TableSubject, build
+    from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
 
     began = time.perf_counter()
     subject, settings = TableSubject(source.mlp, data), TableSettings(FASHION_SHARES if name == FASHION else None)
@@ -127,7 +127,7 @@ def cached_tables(name: str, ranker: str, make: Callable[[], Any]) -> Any:
     if place is None:
         return make()
     from slotool.artifacts import open_artifact
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.slo_nn.model import SloNN
 
     folder = Path(place) / f"{name}-{ranker}"
     if folder.is_dir():
@@ -143,7 +143,7 @@ def cached_tables(name: str, ranker: str, make: Callable[[], Any]) -> Any:
 
 def add_model(bench: Bench, model: Any) -> None:
     """At the allowed loss, as promised: k per input, and the least k fixed beforehand; rows in float32 and int8."""
-    from slotool.elastic.activators.choosing import with_weight_dtype
+    from slotool.elastic.slo_nn.choosing import with_weight_dtype
 
     large = len(model.mlp.layers) - 1 in model.activators
     for rows in ("float32", "int8") if large else ("float32",):
@@ -166,7 +166,7 @@ def add_model(bench: Bench, model: Any) -> None:
 def add_popular(bench: Bench, model: Any) -> None:
     """The most popular labels for every input, without tables or look-ups, by the same kernels in float32 and int8:
     ``POPULAR`` of them, and the fewest of the grid that promise the allowed loss."""
-    from slotool.elastic.activators.alternatives import FixedList, shortest_popularity_list
+    from slotool.elastic.slo_nn.alternatives import FixedList, shortest_popularity_list
 
     last = len(model.mlp.layers) - 1
     if last not in model.activators:
@@ -192,7 +192,7 @@ def _per_input(model: Any, data: Any) -> list[dict[str, Any]]:
 
     Between two k of the grid accuracy is taken for a straight line.
     """
-    from slotool.elastic.activators.assessment import PointPredictions, aclo_sweep, ideal_k
+    from slotool.elastic.slo_nn.assessment import PointPredictions, aclo_sweep, ideal_k
 
     answers = PointPredictions.of(model, data.test)
     by_point, shares = np.maximum.accumulate(answers.correct.mean(axis=0)), np.array([*model.shares, 1.0])
@@ -213,8 +213,8 @@ def _choosing(model: Any, data: Any) -> list[dict[str, Any]]:
 
     The dot products of a hash are counted too, though they are reused as outputs.
     """
-    from slotool.elastic.activators.activator import layer_input
-    from slotool.elastic.activators.build import flat
+    from slotool.elastic.slo_nn.activator import layer_input
+    from slotool.elastic.slo_nn.build import flat
 
     found = []
     for layer in model.activators:

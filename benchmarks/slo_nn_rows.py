@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.kernels import single
+from slotool.elastic.slo_nn.kernels import single
 from slotool.process import collector_off
 
 # In every round each row answers a block of so many queries, after a few that are not timed: they bring its weights
@@ -42,10 +42,10 @@ class Bench:
     """Rows of one set, with the labels each answers on the test split and the bytes it reads."""
 
     def __init__(self, source: Any, data: Any):
-        from slotool.elastic.activators.build import flat, right
-        from slotool.elastic.activators.kernels.compiled import Compiled
-        from slotool.elastic.activators.mlp import MLP
         from slotool.elastic.precision import top_labels
+        from slotool.elastic.slo_nn.build import flat, right
+        from slotool.elastic.slo_nn.kernels.compiled import Compiled
+        from slotool.elastic.slo_nn.mlp import MLP
 
         self.source, self.data, self.mlp = source, data, source.mlp
         self.x, self.y, self.right = flat(data.test.x), data.test.y, right
@@ -90,7 +90,7 @@ class Bench:
 
     def add_plain(self, what: str) -> None:
         """The network in one compiled call with no activator laid out: what k = 100 % is held against."""
-        from slotool.elastic.activators.kernels.compiled import Compiled
+        from slotool.elastic.slo_nn.kernels.compiled import Compiled
 
         compiled = Compiled(self.mlp, {}, ())
         labels, scores = np.empty(1, np.int32), np.empty(1, np.float32)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from slotool.compilation import internal_njit, njit
-from slotool.elastic.activators.kernels import layout, single
-from slotool.elastic.activators.kernels.int8 import FAST, insert
-from slotool.elastic.activators.kernels.intrinsics import Layer, header_of, layer_of
-from slotool.elastic.activators.kernels.layer import (
+from slotool.elastic.slo_nn.kernels import layout, single
+from slotool.elastic.slo_nn.kernels.int8 import FAST, insert
+from slotool.elastic.slo_nn.kernels.intrinsics import Layer, header_of, layer_of
+from slotool.elastic.slo_nn.kernels.layer import (
     columns_of,
     compute_all,
     confidence,
@@ -28,9 +28,9 @@ from slotool.elastic.activators.kernels.layer import (
     reads_columns,
     rectify,
 )
-from slotool.elastic.activators.kernels.layout import MIN_RESCORED, NONE
-from slotool.elastic.activators.kernels.single import load_dense, load_sparse, require, score_again, unload_sparse
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.kernels.layout import MIN_RESCORED, NONE
+from slotool.elastic.slo_nn.kernels.single import load_dense, load_sparse, require, score_again, unload_sparse
+from slotool.elastic.slo_nn.model import SloNN
 from slotool.tables import OperatingPoint
 from slotool.timing.turns import in_turns
 

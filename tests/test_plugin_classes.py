@@ -26,7 +26,7 @@ slotool.data.dataset.Split
 slotool.models.Model
 slotool.models.Signature
 slotool.models.TensorSpec
-slotool.elastic.activators.rankers.ranker.Ranker
+slotool.elastic.slo_nn.rankers.ranker.Ranker
 slotool.rules.RuleGenerator
 slotool.rules.Problem
 slotool.rules.Assessment

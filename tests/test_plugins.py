@@ -18,7 +18,7 @@ from slotool.cli.output import Output
 from slotool.cli.plugin_names import PARAMETERS
 from slotool.cli.serve_workers import engine_of as serving_engine
 from slotool.data import load_dataset, load_multilabel
-from slotool.elastic.activators.rankers.registry import ranker_class
+from slotool.elastic.slo_nn.rankers.registry import ranker_class
 from slotool.errors import ArgumentError, InputError
 from slotool.models.loading import load
 from slotool.plugins import Registry

@@ -70,7 +70,7 @@ def test_paths_are_run_too_where_they_are_given(run) -> None:
     [
         ("mine:Missing", "--slotool-ranker: module mine has no Missing"),
         ("no_such:Mine", "--slotool-ranker: no module no_such in the current directory or installed"),
-        ("mine:late", "--slotool-ranker: mine:late is no subclass of slotool.elastic.activators.rankers.ranker.Ranker"),
+        ("mine:late", "--slotool-ranker: mine:late is no subclass of slotool.elastic.slo_nn.rankers.ranker.Ranker"),
     ],
 )
 def test_what_cannot_be_tested_is_one_sentence(run, place: str, sentence: str) -> None:

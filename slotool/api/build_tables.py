@@ -17,11 +17,11 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
-    from slotool.elastic.activators.build import TableSettings, TableSubject
-    from slotool.elastic.activators.payoff import Payoff
-    from slotool.elastic.activators.pruning import Pruned
-    from slotool.elastic.activators.slo_nn import SloNN
-    from slotool.elastic.activators.trained_source import TrainedSource
+    from slotool.elastic.slo_nn.build import TableSettings, TableSubject
+    from slotool.elastic.slo_nn.model import SloNN
+    from slotool.elastic.slo_nn.payoff import Payoff
+    from slotool.elastic.slo_nn.pruning import Pruned
+    from slotool.elastic.slo_nn.trained_source import TrainedSource
 
 PRUNE_LOSS = 0.003
 WEIGHT_DTYPES = ("auto", "float32", "int8")
@@ -100,7 +100,7 @@ def build_tables(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.elastic.activators.choosing import choose, plan, steps, with_weight_dtype
+    from slotool.elastic.slo_nn.choosing import choose, plan, steps, with_weight_dtype
 
     rankers, settings = _settings(
         ranker, tables, bits, k, weight_dtype, allowed_loss, confidence, prune, prune_loss, seed
@@ -148,8 +148,8 @@ def _settings(
     seed: int,
 ) -> tuple[tuple[str, ...], TableSettings]:
     """The rankers that are tried, and how tables are built. Raises ``ArgumentError``."""
-    from slotool.elastic.activators.build import TableSettings
-    from slotool.elastic.activators.rankers.registry import CANDIDATES, registry
+    from slotool.elastic.slo_nn.build import TableSettings
+    from slotool.elastic.slo_nn.rankers.registry import CANDIDATES, registry
 
     if ranker != "auto" and ranker not in registry:
         raise ArgumentError("ranker", registry.unknown(ranker, "auto"))
@@ -174,7 +174,7 @@ def _whole_chain(
     reporter: Reporter, network: Path, version: str | None, data: str | DataSource | None, last_layer: bool
 ) -> TrainedSource | None:
     """The network as layers that slotool computes itself; None where only its last layer is to be one."""
-    from slotool.elastic.activators.trained_source import NotAChain, TrainedSource, is_foreign
+    from slotool.elastic.slo_nn.trained_source import NotAChain, TrainedSource, is_foreign
 
     if last_layer:
         if not is_foreign(network) or data is None or version is not None:
@@ -193,7 +193,7 @@ def _check_last_layer(prune: bool) -> None:
 
 
 def _pruned(reporter: Reporter, source: TrainedSource, prune: bool, loss: float | None) -> Pruned | None:
-    from slotool.elastic.activators import pruning
+    from slotool.elastic.slo_nn import pruning
 
     if not prune:
         return None
@@ -204,14 +204,14 @@ def _pruned(reporter: Reporter, source: TrainedSource, prune: bool, loss: float 
 
 def _payoff(source: TrainedSource, subject: TableSubject, rankers: Sequence[str], settings: TableSettings) -> Payoff:
     """What choosing nodes can save here, by tables of few examples."""
-    from slotool.elastic.activators.choosing import trial
-    from slotool.elastic.activators.payoff import Payoff
+    from slotool.elastic.slo_nn.choosing import trial
+    from slotool.elastic.slo_nn.payoff import Payoff
 
     return Payoff.of(trial(subject, rankers[0], settings), source.version, source.data.test.x)
 
 
 def _subject(source: TrainedSource, pruned: Pruned | None) -> TableSubject:
-    from slotool.elastic.activators.build import TableSubject
+    from slotool.elastic.slo_nn.build import TableSubject
 
     return TableSubject(pruned.mlp if pruned else source.version.mlp, source.data)
 

@@ -133,7 +133,7 @@ _ROOMS = {
     "datasets": ["slotool.data.registry"],
     "predictors": ["slotool.predictors.registry"],
     "policies": ["slotool.scheduling.batching.registry"],
-    "rankers": ["slotool.elastic.activators.rankers.registry"],
+    "rankers": ["slotool.elastic.slo_nn.rankers.registry"],
     "rule_generators": ["slotool.rules.generate.generator"],
     "backends": ["slotool.profiling.backends"],
     "engines": ["slotool.profiling.engines", "slotool.serving.engines"],

@@ -91,8 +91,8 @@ def evaluate(
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic import load_model
-    from slotool.elastic.activators.last_layer.model import seen_by_tables, tabled
     from slotool.elastic.evaluation import identities
+    from slotool.elastic.slo_nn.last_layer.model import seen_by_tables, tabled
     from slotool.machine import machine_id
 
     if confidence is not None and not 0 < confidence < 1:
@@ -158,8 +158,8 @@ def measured(
 
 def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> None:
     """Refuses what this model or metric would ignore."""
-    from slotool.elastic.activators.last_layer.model import tabled
     from slotool.elastic.evaluation import METRICS
+    from slotool.elastic.slo_nn.last_layer.model import tabled
 
     if tabled(model) is not None and metric == METRICS[0]:
         return

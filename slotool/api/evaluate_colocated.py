@@ -220,7 +220,7 @@ def _targets(model: ElasticModel, given: Sequence[float] | None) -> list[float]:
 
     Refuses targets that the model cannot meet or would ignore.
     """
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.slo_nn.model import SloNN
 
     if not isinstance(model, SloNN) or not model.confidence.means.shape[1]:
         if given is not None:

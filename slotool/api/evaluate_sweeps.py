@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.elastic import ElasticModel
-    from slotool.elastic.activators.assessment import Sweep
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.slo_nn.assessment import Sweep
+    from slotool.elastic.slo_nn.model import SloNN
     from slotool.reports.figure import Figure
     from slotool.tables import OutcomeTable
 
@@ -32,7 +32,7 @@ class SweepOptions:
     def load(self, model: ElasticModel) -> list[ElasticModel]:
         """The models to compare with. Raises ``InputError`` when they or ``model`` do not suit."""
         from slotool.elastic import load_model
-        from slotool.elastic.activators.slo_nn import SloNN
+        from slotool.elastic.slo_nn.model import SloNN
         from slotool.errors import InputError
 
         if (self.compare or self.plots) and not isinstance(model, SloNN):
@@ -60,10 +60,10 @@ def sweeps(
     options: SweepOptions,
 ) -> SweepReport:
     """The accuracy targets, for any model that tells inputs apart; for an SLO-NN also sweeps of allowed losses."""
-    from slotool.elastic.activators.assessment import Sweep
-    from slotool.elastic.activators.promises import Promise
-    from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.evaluation import METRICS, accuracy_by_target
+    from slotool.elastic.slo_nn.assessment import Sweep
+    from slotool.elastic.slo_nn.model import SloNN
+    from slotool.elastic.slo_nn.promises import Promise
 
     # Targets are calibrated by the first label: they promise nothing of any other metric.
     by_target = accuracy_by_target(model, examples, options.targets, outcomes) if options.metric == METRICS[0] else []

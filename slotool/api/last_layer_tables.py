@@ -16,10 +16,10 @@ from slotool.timing.interference import sentence as timing_sentence
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
-    from slotool.elastic.activators.build import TableSettings
-    from slotool.elastic.activators.last_layer.build import LastLayerSource, LayerShare
-    from slotool.elastic.activators.last_layer.model import LastLayerSloNN
-    from slotool.elastic.activators.promises import Promise
+    from slotool.elastic.slo_nn.build import TableSettings
+    from slotool.elastic.slo_nn.last_layer.build import LastLayerSource, LayerShare
+    from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
+    from slotool.elastic.slo_nn.promises import Promise
 
 
 def last_layer_share(reporter: Reporter, network: Path, data: str | DataSource) -> LastLayerShare:
@@ -42,8 +42,8 @@ def build_last_layer(
     force: bool,
 ) -> LastLayerBuilt | LastLayerShare:
     """Writes nothing where choosing nodes of the last layer cannot pay, or does not."""
-    from slotool.elastic.activators.choosing import choose, steps, with_weight_dtype
-    from slotool.elastic.activators.promises import Promise
+    from slotool.elastic.slo_nn.choosing import choose, steps, with_weight_dtype
+    from slotool.elastic.slo_nn.promises import Promise
 
     # The model runs a file in it, so it lasts as long as the result.
     folder = TemporaryDirectory()
@@ -85,8 +85,8 @@ def _measured(
     reporter: Reporter, network: Path, data: str | DataSource, folder: str
 ) -> tuple[LastLayerSource, LastLayerShare]:
     """The network cut in two, its front in ``folder``, and what its last layer takes of a query's time."""
-    from slotool.elastic.activators.last_layer.build import LastLayerSource, cut
-    from slotool.elastic.activators.trained_source import load_data
+    from slotool.elastic.slo_nn.last_layer.build import LastLayerSource, cut
+    from slotool.elastic.slo_nn.trained_source import load_data
 
     dataset = load_data(data)
     with reporter.progress("measuring the last layer"):

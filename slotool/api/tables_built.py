@@ -13,12 +13,12 @@ from slotool.api.result import Verdict
 from slotool.timing.interference import sentence as timing_sentence
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.choosing import BuildPlan, RankerCandidate
-    from slotool.elastic.activators.payoff import Payoff
-    from slotool.elastic.activators.promises import Promise
-    from slotool.elastic.activators.pruning import Pruned
-    from slotool.elastic.activators.slo_nn import SloNN
-    from slotool.elastic.activators.trained_source import TrainedSource
+    from slotool.elastic.slo_nn.choosing import BuildPlan, RankerCandidate
+    from slotool.elastic.slo_nn.model import SloNN
+    from slotool.elastic.slo_nn.payoff import Payoff
+    from slotool.elastic.slo_nn.promises import Promise
+    from slotool.elastic.slo_nn.pruning import Pruned
+    from slotool.elastic.slo_nn.trained_source import TrainedSource
 
 # Below it a hash hardly tells inputs apart.
 MIN_ENTROPY_BITS = 1.0
@@ -89,8 +89,8 @@ class TablesBuilt(Verdict):
         allowed_loss: float,
     ) -> TablesBuilt:
         """Measure ``model`` on the test split."""
-        from slotool.elastic.activators.assessment import assess
-        from slotool.elastic.activators.promises import Promise
+        from slotool.elastic.slo_nn.assessment import assess
+        from slotool.elastic.slo_nn.promises import Promise
 
         promise = Promise.of(model, allowed_loss)
         measured = {
@@ -138,7 +138,7 @@ def guessing(document: dict[str, Any], classes: int) -> list[str]:
 
 
 def _doubts(document: dict[str, Any], informed: bool) -> list[str]:
-    from slotool.elastic.activators.build import TABLE_BYTES_SHARE
+    from slotool.elastic.slo_nn.build import TABLE_BYTES_SHARE
 
     found = []
     if document["table_share"] > TABLE_BYTES_SHARE:

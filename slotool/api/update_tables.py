@@ -19,9 +19,9 @@ from slotool.errors import InputError
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
-    from slotool.elastic.activators.last_layer.model import LastLayerSloNN
-    from slotool.elastic.activators.slo_nn import SloNN
-    from slotool.elastic.activators.updates import TableUpdates
+    from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
+    from slotool.elastic.slo_nn.model import SloNN
+    from slotool.elastic.slo_nn.updates import TableUpdates
 
 # Inputs that are taken in at once.
 BATCH = 256
@@ -65,12 +65,12 @@ def update_tables(
     """
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.elastic.activators.last_layer.model import KIND as LAST_LAYER
-    from slotool.elastic.activators.last_layer.model import LastLayerSloNN, seen_by_tables, tabled
-    from slotool.elastic.activators.slo_nn import KIND
-    from slotool.elastic.activators.updates import TableUpdates
     from slotool.elastic.loading import load_model
     from slotool.elastic.queries import dataset_of
+    from slotool.elastic.slo_nn.last_layer.model import KIND as LAST_LAYER
+    from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN, seen_by_tables, tabled
+    from slotool.elastic.slo_nn.model import KIND
+    from slotool.elastic.slo_nn.updates import TableUpdates
 
     written = None if out is None else Path(out)
     if written is not None:
@@ -122,7 +122,7 @@ def _batch(split: Any, start: int) -> Any:
 
 def _accuracies(model: SloNN, now: SloNN, test: Any) -> list[dict[str, Any]]:
     """By point of both models, the accuracy on the test split."""
-    from slotool.elastic.activators.assessment import PointPredictions
+    from slotool.elastic.slo_nn.assessment import PointPredictions
 
     before, after = (PointPredictions.of(m, test).correct.mean(axis=0).tolist() for m in (model, now))
     return [

@@ -15,7 +15,7 @@ from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.session import CompiledSession
+    from slotool.elastic.slo_nn.session import CompiledSession
 
 INDICES, VALUES, TOP = "indices", "values", "top"
 LABELS, SCORES = "labels", "scores"
@@ -118,7 +118,7 @@ class BestLabels(ElasticModel):
         self, indices: np.ndarray, values: np.ndarray, top: int, point: OperatingPoint
     ) -> tuple[np.ndarray, np.ndarray]:
         """Of one example, by the session that this thread keeps for the point, where the model has compiled ones."""
-        from slotool.elastic.activators.slo_nn import SloNN
+        from slotool.elastic.slo_nn.model import SloNN
 
         if not isinstance(self.model, SloNN):
             return self.model.top(self._rows(indices[None], values[None]), top, point=point)

@@ -13,10 +13,10 @@ import torch
 
 from slotool import devices, strict_json
 from slotool.artifacts import Artifact, create_artifact
-from slotool.elastic.activators import importers
-from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.family_on_device import DeviceFamily
 from slotool.elastic.model import ElasticModel
+from slotool.elastic.slo_nn import importers
+from slotool.elastic.slo_nn.mlp import MLP
 from slotool.errors import ArtifactError, GraphError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule

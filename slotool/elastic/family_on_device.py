@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from slotool.elastic.activators.inputs import check_rows, sparse_rows
-from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.model import ElasticModel
+from slotool.elastic.slo_nn.inputs import check_rows, sparse_rows
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import OperatingPoint

@@ -38,13 +38,13 @@ def _family(artifact: Artifact) -> ElasticModel:
 
 
 def _slo_nn(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.slo_nn.model import SloNN
 
     return SloNN.load(artifact)
 
 
 def _last_layer_slo_nn(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.activators.last_layer.model import LastLayerSloNN
+    from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
 
     return LastLayerSloNN.load(artifact)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from slotool.data.dataset import LabelSets, MultiLabelSplit
-from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.slo_nn.mlp import MLP
 from slotool.errors import InputError
 
 CHUNK_EXAMPLES = 8_192

@@ -16,7 +16,7 @@ from slotool.models import Classification
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.session import CompiledSession
+    from slotool.elastic.slo_nn.session import CompiledSession
 
 
 class ExampleInference(NamedTuple):
@@ -64,7 +64,7 @@ class Queries:
         Everything that can be settled beforehand is. Raises ``InputError`` for a point the model does not have, and
         for an accuracy it cannot reach or cannot tell.
         """
-        from slotool.elastic.activators.slo_nn import SloNN
+        from slotool.elastic.slo_nn.model import SloNN
 
         model, rows = self.model, self._rows
         if isinstance(model, SloNN):
@@ -95,7 +95,7 @@ class Queries:
 
         Raises ``InputError`` for a point the model does not have, and when there are fewer examples than ``size``.
         """
-        from slotool.elastic.activators.slo_nn import SloNN
+        from slotool.elastic.slo_nn.model import SloNN
 
         if size > len(self):
             raise InputError(f"there are {len(self)} examples, too few for batches of {size}")

@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.activators.importance import NodeLists, NodeScores
-from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.rankers.ranker import Ranker, bucket_entropy
+from slotool.elastic.slo_nn.importance import NodeLists, NodeScores
+from slotool.elastic.slo_nn.mlp import DenseLayer
+from slotool.elastic.slo_nn.rankers.ranker import Ranker, bucket_entropy
 from slotool.errors import InputError
 
 UNITS, INPUTS, GROUPS, BITS = 64, 24, 8, 4

@@ -66,7 +66,7 @@ def _model(given: Any, place: str) -> Iterator[type]:
 
 
 def _ranker(given: Any, place: str) -> Iterator[type]:
-    from slotool.elastic.activators.rankers.ranker import Ranker
+    from slotool.elastic.slo_nn.rankers.ranker import Ranker
     from slotool.testing.rankers import RankerConformance
 
     yield _suite(RankerConformance, ranker=_subclass(given, Ranker, place))

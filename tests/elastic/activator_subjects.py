@@ -10,12 +10,12 @@ import torch
 
 from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
-from slotool.elastic.activators import importers
-from slotool.elastic.activators.build import TableSettings, TableSubject, build
-from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.rankers.registry import RANKERS
-from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Version
+from slotool.elastic.slo_nn import importers
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.rankers.registry import RANKERS
 from slotool.elastic.training import mlp as mlp_graph
 from slotool.elastic.training import train_version
 

@@ -13,10 +13,10 @@ import torch
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.data.dataset import Split
 from slotool.elastic import load_model
-from slotool.elastic.activators import importers
-from slotool.elastic.activators.build import TableSettings, TableSubject
-from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
+from slotool.elastic.slo_nn import importers
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject
+from slotool.elastic.slo_nn.mlp import MLP
+from slotool.elastic.slo_nn.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule

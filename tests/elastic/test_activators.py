@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.activators.activator import node_count
-from slotool.elastic.activators.assessment import PointPredictions, by_point
-from slotool.elastic.activators.build import TableSettings, TableSubject, build
-from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCalibration, closeness, min_share
-from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, NodeScores
-from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.rankers.freehash import CentredFreeHash, FreeHash
-from slotool.elastic.activators.rankers.ranker import bucket_entropy
-from slotool.elastic.activators.rankers.registry import CANDIDATES
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.activator import node_count
+from slotool.elastic.slo_nn.assessment import PointPredictions, by_point
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
+from slotool.elastic.slo_nn.confidence import ConfidenceTables, ThresholdCalibration, closeness, min_share
+from slotool.elastic.slo_nn.importance import MIN_IN_BUCKET, NodeLists, NodeScores
+from slotool.elastic.slo_nn.mlp import DenseLayer
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.rankers.freehash import CentredFreeHash, FreeHash
+from slotool.elastic.slo_nn.rankers.ranker import bucket_entropy
+from slotool.elastic.slo_nn.rankers.registry import CANDIDATES
 from slotool.errors import InputError
 from slotool.tables import FULL, OperatingPoint
 from slotool.testing.elastic import ElasticModelConformance

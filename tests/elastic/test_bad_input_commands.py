@@ -11,10 +11,10 @@ import pytest
 
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.data import load_dataset
-from slotool.elastic.activators.build import TableSettings, TableSubject, build
-from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.elastic.family import Family, Version
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from slotool.data import Dataset
 from slotool.data.dataset import Split
-from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS
 from slotool.elastic.queries import Queries
+from slotool.elastic.slo_nn.kernels.layout import MIN_BATCH_FOR_PRODUCTS
 from slotool.errors import InputError
 from slotool.profiling.backends.elastic_backend import ElasticBackend, ModelAtPoint
 from slotool.tables import FULL

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slotool.elastic.activators.build import TableSettings, TableSubject, build, learn
-from slotool.elastic.activators.choosing import CLOSE, RankerCandidate, choose, plan, steps
-from slotool.elastic.activators.rankers.registry import CANDIDATES
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, learn
+from slotool.elastic.slo_nn.choosing import CLOSE, RankerCandidate, choose, plan, steps
+from slotool.elastic.slo_nn.rankers.registry import CANDIDATES
 from tests.elastic.activator_subjects import SHARES, digits, mlp_of, random_data, random_mlp, trained
 
 

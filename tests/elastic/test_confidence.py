@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.elastic.activators.confidence import (
+from slotool.elastic.slo_nn.confidence import (
     MEASURES,
     CalibrationExamples,
     ConfidenceTables,
@@ -20,7 +20,7 @@ from slotool.elastic.activators.confidence import (
     min_share,
     rates,
 )
-from slotool.elastic.activators.measure_selection import Expectation
+from slotool.elastic.slo_nn.measure_selection import Expectation
 
 SHARES = (0.05, 0.1, 0.3, 0.6)
 ROWS, TABLES = 6, 2

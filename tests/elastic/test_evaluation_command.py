@@ -12,7 +12,7 @@ import pytest
 from slotool.artifacts import open_artifact
 from slotool.data import load_multilabel
 from slotool.elastic import evaluation, load_model
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.model import SloNN
 from slotool.errors import InputError
 from slotool.rules import RuleSet
 from slotool.tables import OperatingPoint, OutcomeTable
@@ -61,8 +61,8 @@ def trained(synthetic: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(trained: Path) -> dict[str, Path]:
     """The artifacts of two rankers, by ``build-tables``' own steps but for its test-set report."""
-    from slotool.elastic.activators.build import TableSettings, TableSubject, build
     from slotool.elastic.family import Family
+    from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
 
     source = Family.load(open_artifact(trained)).versions[0]
     data = load_multilabel(open_artifact(trained).manifest["config"]["data"])

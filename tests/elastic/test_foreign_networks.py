@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from slotool.elastic.activators import importers
-from slotool.elastic.activators.importers.chain import in_shape
 from slotool.elastic.family import Version
+from slotool.elastic.slo_nn import importers
+from slotool.elastic.slo_nn.importers.chain import in_shape
 from slotool.errors import InputError
 
 Slotool = Callable[..., Any]

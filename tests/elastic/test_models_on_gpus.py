@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from slotool.elastic.activators.last_layer.cutting import Features
-from slotool.elastic.activators.last_layer.model import LastLayerSloNN
 from slotool.elastic.best_labels import BestLabels
 from slotool.elastic.family import Family, Version
 from slotool.elastic.model import ElasticModel
+from slotool.elastic.slo_nn.last_layer.cutting import Features
+from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
 from slotool.elastic.supernets.supernet import Supernet
 from slotool.errors import InputError
 from slotool.models import Signature, TensorSpec

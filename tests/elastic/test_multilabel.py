@@ -14,10 +14,10 @@ from scipy.sparse import csr_matrix
 from slotool.artifacts import open_artifact
 from slotool.data import LabelSets, MultiLabelDataset, MultiLabelSplit, load_multilabel
 from slotool.elastic import load_model, multilabel_training, precision
-from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.family import Family, Version
 from slotool.elastic.multilabel_training import RowAdam, SampledLabels, label_gradients, train_multilabel
 from slotool.elastic.precision import precision_at, score, top_labels
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.errors import InputError
 from slotool.tables import FULL
 from tests.elastic.animal_records import SPECIES, WORDS, write_animals

@@ -9,10 +9,10 @@ import numba
 import numpy as np
 import pytest
 
-from slotool.elastic.activators.kernels import int8
-from slotool.elastic.activators.kernels.int8 import FAST
-from slotool.elastic.activators.kernels.layout import HEADER, LINE_BYTES, SUMS
-from slotool.elastic.activators.quantization import quantized_inputs
+from slotool.elastic.slo_nn.kernels import int8
+from slotool.elastic.slo_nn.kernels.int8 import FAST
+from slotool.elastic.slo_nn.kernels.layout import HEADER, LINE_BYTES, SUMS
+from slotool.elastic.slo_nn.quantization import quantized_inputs
 
 COUNT = 12
 

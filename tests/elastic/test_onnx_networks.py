@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotool.elastic.activators import importers
+from slotool.elastic.slo_nn import importers
 from slotool.errors import InputError
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")

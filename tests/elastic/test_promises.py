@@ -13,12 +13,12 @@ import pytest
 from slotool.api.tables_built import guessing
 from slotool.data import Dataset
 from slotool.data.dataset import Split
-from slotool.elastic.activators import build
-from slotool.elastic.activators.build import Learnt, TableSettings, TableSubject, learn
-from slotool.elastic.activators.confidence import CalibrationExamples, ThresholdCalibration, min_share
-from slotool.elastic.activators.evidence import CONFIDENCE, DiscordantPairs
-from slotool.elastic.activators.promises import Promise
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn import build
+from slotool.elastic.slo_nn.build import Learnt, TableSettings, TableSubject, learn
+from slotool.elastic.slo_nn.confidence import CalibrationExamples, ThresholdCalibration, min_share
+from slotool.elastic.slo_nn.evidence import CONFIDENCE, DiscordantPairs
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.promises import Promise
 from slotool.errors import InputError
 from slotool.tables.paired import examples_needed, further_losses
 from tests.elastic.activator_subjects import digits, digits_model, mlp_of, trained

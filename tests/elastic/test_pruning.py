@@ -14,10 +14,10 @@ from scipy.sparse import csr_matrix
 
 from slotool.artifacts import open_artifact
 from slotool.elastic import load_model
-from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.pruning import measure, prune, remove, steps
-from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Family
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.pruning import measure, prune, remove, steps
 from slotool.errors import InputError
 from tests.elastic.activator_subjects import digits, trained
 

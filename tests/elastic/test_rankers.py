@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from slotool.elastic.activators.rankers.clusters import Clusters
-from slotool.elastic.activators.rankers.freehash import CentredFreeHash, FreeHash
-from slotool.elastic.activators.rankers.mongoose import DRAWN_SHARE, Mongoose
-from slotool.elastic.activators.rankers.random_order import RandomOrder
-from slotool.elastic.activators.rankers.registry import RANKERS
+from slotool.elastic.slo_nn.rankers.clusters import Clusters
+from slotool.elastic.slo_nn.rankers.freehash import CentredFreeHash, FreeHash
+from slotool.elastic.slo_nn.rankers.mongoose import DRAWN_SHARE, Mongoose
+from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
+from slotool.elastic.slo_nn.rankers.registry import RANKERS
 from slotool.testing.rankers import RankerConformance
 
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotool.data.dataset import Dataset, Split
-from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.build import TableSettings, TableSubject, build
-from slotool.elastic.activators.choosing import with_weight_dtype
-from slotool.elastic.activators.importance import NodeLists
-from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.quantization import Int8Weights
-from slotool.elastic.activators.rankers.random_order import RandomOrder
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.activator import Activator
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
+from slotool.elastic.slo_nn.choosing import with_weight_dtype
+from slotool.elastic.slo_nn.importance import NodeLists
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.quantization import Int8Weights
+from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
 from slotool.errors import InputError
 from tests.elastic import numpy_slo_nn
 

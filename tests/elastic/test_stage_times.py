@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.stage_times import STAGES, StageTimes, until
-from slotool.elastic.activators.kernels import layout, single
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.kernels import layout, single
+from slotool.elastic.slo_nn.model import SloNN
 from slotool.errors import InputError
 from tests.elastic.tiny_slo_nns import dense_model, examples, sparse_model
 

@@ -14,9 +14,9 @@ import pytest
 import slotool as library
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
-from slotool.elastic.activators.build import TableSettings, TableSubject, build
-from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.updates import TableUpdates
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.updates import TableUpdates
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 from tests.elastic.activator_subjects import trained

@@ -10,9 +10,9 @@ from scipy.sparse import csr_matrix, random_array
 
 from slotool.data import Dataset
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit, Split
-from slotool.elastic.activators.build import TableSettings, TableSubject, build
-from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.model import SloNN
 
 INPUTS, FEATURES, CLASSES = 20, 60, 300
 

@@ -25,7 +25,7 @@ import slotool
 print(slotool.capture(Net(), input_shape=(8,)).graphs[0].counted_flops)
 """
 IMPORTED = """
-from slotool.elastic.activators.importers import from_torch
+from slotool.elastic.slo_nn.importers import from_torch
 
 chain = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)).eval()
 print(len(from_torch(chain, (8,)).layers))

@@ -22,18 +22,18 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCalibration
-from slotool.elastic.activators.importance import NodeLists
-from slotool.elastic.activators.kernels import compiled as compiling
-from slotool.elastic.activators.kernels import layout
-from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.rankers.clusters import Clusters
-from slotool.elastic.activators.rankers.freehash import FreeHash
-from slotool.elastic.activators.rankers.mongoose import Mongoose
-from slotool.elastic.activators.rankers.random_order import RandomOrder
-from slotool.elastic.activators.rankers.ranker import Ranker
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.activator import Activator
+from slotool.elastic.slo_nn.confidence import ConfidenceTables, ThresholdCalibration
+from slotool.elastic.slo_nn.importance import NodeLists
+from slotool.elastic.slo_nn.kernels import compiled as compiling
+from slotool.elastic.slo_nn.kernels import layout
+from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.rankers.clusters import Clusters
+from slotool.elastic.slo_nn.rankers.freehash import FreeHash
+from slotool.elastic.slo_nn.rankers.mongoose import Mongoose
+from slotool.elastic.slo_nn.rankers.random_order import RandomOrder
+from slotool.elastic.slo_nn.rankers.ranker import Ranker
 from slotool.errors import InputError
 from tests.elastic import numpy_slo_nn
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.activators.session import CompiledSession
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.session import CompiledSession
 from slotool.errors import InputError
 from tests.elastic import numpy_slo_nn
 from tests.hostile import kernel_fuzz

@@ -15,8 +15,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from slotool.artifacts import open_artifact
-from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.errors import ArtifactError
 from tests.hostile import kernel_fuzz
 

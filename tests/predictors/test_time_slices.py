@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotool.artifacts.shipped import shipped_artifact
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.slo_nn.model import SloNN
 from slotool.errors import InputError
 from slotool.predictors.colocated.time_slices import fill
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao

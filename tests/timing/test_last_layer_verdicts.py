@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotool.elastic.activators.last_layer import build
-from slotool.elastic.activators.last_layer.build import LastLayerSource, LayerShare
+from slotool.elastic.slo_nn.last_layer import build
+from slotool.elastic.slo_nn.last_layer.build import LastLayerSource, LayerShare
 from slotool.timing.interference import NOT_DECIDED
 from slotool.timing.turns import Turns
 from tests.elastic import last_layer_subjects as subjects

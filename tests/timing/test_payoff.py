@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import slotool
-from slotool.elastic.activators.payoff import Payoff
+from slotool.elastic.slo_nn.payoff import Payoff
 from slotool.timing.interference import NOT_DECIDED
 from slotool.timing.turns import Turns
 

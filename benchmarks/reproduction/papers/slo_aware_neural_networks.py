@@ -127,7 +127,7 @@ def _sparsity(workspace: Workspace) -> Found:
 def _full(workspace: Workspace) -> Found:
     """All nodes, asked for by a confidence that no fewer have, so that keys are hashed and looked up as the paper's."""
     from benchmarks.stage_times import StageTimes
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.slo_nn.model import SloNN
 
     rows, ratios, said = [], [], []
     for network in _networks(workspace):
@@ -239,9 +239,9 @@ def _speedups(
     workspace: Workspace, network: Network, outcomes: OutcomeTable
 ) -> list[tuple[float, float, float, float, float]]:
     """Per allowed loss: it, the difference in accuracy, and least, mean and greatest speed-up."""
-    from slotool.elastic.activators.assessment import SLACKS
-    from slotool.elastic.activators.confidence import min_share
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.slo_nn.assessment import SLACKS
+    from slotool.elastic.slo_nn.confidence import min_share
+    from slotool.elastic.slo_nn.model import SloNN
 
     model = SloNN.load(open_artifact(workspace.path(f"{network.name}-auto")))
     keys = [point.key for point in model.points]

@@ -1,0 +1,289 @@
+"""Accuracy and latency of an SLO-NN on held-out data: at each k, and with k chosen per input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from slotool.elastic.family import Version
+from slotool.elastic.model import InferenceSession
+from slotool.elastic.slo_nn.alternatives import popular
+from slotool.elastic.slo_nn.build import flat, right
+from slotool.elastic.slo_nn.confidence import mean_share, min_share
+from slotool.elastic.slo_nn.grid_evaluation import evaluate_grid
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.tables import OutcomeTable
+from slotool.timing.turns import Turns, in_turns
+
+# Accuracy targets of the sweep: the full network's held-out accuracy less this much.
+SLACKS = (0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.003, 0.0)
+# Timed of each point, within so many seconds.
+QUERIES, TIMED_S = 1_000, 5.0
+
+# A call to be timed, and its arguments for a query, by number.
+Timed = tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class PointPredictions:
+    """First labels of every point on one split: ``predicted`` int [n, points]; whether they are ``correct``, bool.
+
+    ``static_correct``: the same of the static popularity list, each layer's overall ranking for every input.
+    """
+
+    predicted: np.ndarray
+    correct: np.ndarray
+    static_correct: np.ndarray
+
+    @classmethod
+    def of(cls, model: SloNN, split: Any) -> PointPredictions:
+        static_lists = {at: popular(activator) for at, activator in model.activators.items()}
+        predicted, static = (
+            evaluate_grid(model.mlp, activators, model.shares, flat(split.x)).labels
+            for activators in (model.activators, static_lists)
+        )
+        return cls(predicted, right(predicted, split.y), right(static, split.y))
+
+
+def assess(model: SloNN, source: Version, test: Any) -> dict[str, Any]:
+    """What ``build-tables`` says of ``model``, scored and timed on the split ``test``: plain numbers and lists.
+
+    ``source``: the network that its tables were built for, as it came. Times in µs.
+    """
+    answers, first = PointPredictions.of(model, test), model.activators[model.first].ranker
+    turns = timed([*points_timed(model, test.x), torch_timed(source, test.x)])
+    *latency_us, torch_us = (1e6 * turns.medians_s).tolist()
+    return {
+        "examples": len(test),
+        "ranker": model.ranker,
+        "tables": first.tables,
+        "buckets": first.buckets,
+        "measure": model.measure,
+        "mean_k_by_measure": model.mean_k,
+        "weight_dtype": "int8" if model.int8 else "float32",
+        "bucket_entropy_bits": {model.mlp.layers[at].name: bits for at, bits in model.entropy.items()},
+        "table_bytes": model.table_bytes,
+        "table_share": model.table_share,
+        "timing": turns.document,
+        "torch_us": torch_us,
+        "points": by_point(model, answers, latency_us),
+        "accuracy_targets": aclo_sweep(model, test.x, answers.correct),
+        "ideal_mean_k": ideal_k(model, answers.correct),
+    }
+
+
+def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float]) -> list[dict[str, Any]]:
+    """Per point: nodes computed in all activated layers, accuracy, the paired difference to the full network with its
+    standard error, accuracy of the baseline (as many nodes, always the most popular ones), agreement with the
+    full network's class, median latency in µs, speedup over the full point."""
+    correct = answers.correct
+    rows = []
+    for at, point in enumerate(model.points):
+        lost = correct[:, at].astype(float) - correct[:, -1]
+        rows.append(
+            {
+                "point": point.key,
+                "nodes": sum(_nodes(model, at).values()),
+                "accuracy": float(correct[:, at].mean()),
+                "difference": float(lost.mean()),
+                "standard_error": float(lost.std() / np.sqrt(len(lost))),
+                "static_accuracy": float(answers.static_correct[:, at].mean()),
+                "agreement": float((answers.predicted[:, at] == answers.predicted[:, -1]).mean()),
+                "latency_us": float(latency_us[at]),
+                "speedup": float(latency_us[-1] / latency_us[at]),
+            }
+        )
+    return rows
+
+
+def aclo_sweep(
+    model: SloNN, x: Any, correct: np.ndarray, slacks: Sequence[float] = SLACKS, latency_s: np.ndarray | None = None
+) -> list[dict[str, Any]]:
+    """ACLO over losses allowed against the full network, and the best k fixed beforehand.
+
+    Both are promised by the validation split and scored on ``x`` with ``correct`` of ``PointPredictions``. Per
+    loss: mean k, the accuracy reached, its paired difference to the full network's with standard error; the least
+    fixed k that promises the loss with the accuracy it reaches; and ``same_accuracy_k``, the least
+    fixed k that reaches here what ACLO reached, chosen in hindsight. ``latency_s``: float64 [n, points], what each
+    answer took; then mean latency in seconds too.
+    """
+    every, estimates = np.arange(len(correct)), model.estimates(x)
+    by_point = correct.mean(axis=0)
+    rows = []
+    for slack in slacks:
+        threshold = model.threshold(model.target(slack))
+        assert threshold is not None
+        chosen = min_share(estimates, threshold)
+        fixed = model.points.index(model.fixed_for(slack))
+        lost = correct[every, chosen] - correct[:, -1].astype(float)
+        reached = float(correct[every, chosen].mean())
+        row = {
+            "target": model.target(slack),
+            "loss": slack,
+            "mean_k": mean_share(model.shares, chosen),
+            "accuracy": reached,
+            "difference": float(lost.mean()),
+            "standard_error": float(lost.std() / np.sqrt(len(lost))),
+            "fixed_k": mean_share(model.shares, np.array([fixed])),
+            "fixed_accuracy": float(by_point[fixed]),
+            "same_accuracy_k": mean_share(model.shares, np.array([_least_point(by_point, reached)])),
+        }
+        if latency_s is not None:
+            row |= {"latency_s": float(latency_s[every, chosen].mean()), "fixed_latency_s": latency_s[:, fixed].mean()}
+        rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An SLO-NN that chooses k per input, on the examples of one split, over the allowed losses of ``SLACKS``.
+
+    ``correct``: float [n, points]; ``latency_s``: float64 [n, points], None where nothing was timed; ``losses``: rows
+    of ``aclo_sweep``; ``ideal_k``: see there.
+    """
+
+    model: SloNN
+    correct: np.ndarray
+    latency_s: np.ndarray | None
+    losses: list[dict[str, Any]]
+    ideal_k: float
+
+    @classmethod
+    def of_outcomes(cls, model: SloNN, x: Any, outcomes: OutcomeTable) -> Sweep:
+        """From the measured ``outcomes`` of the examples ``x``."""
+        correct, latency_s = 1.0 - outcomes.matrix("error"), outcomes.matrix("latency_s")
+        return cls(
+            model, correct, latency_s, aclo_sweep(model, x, correct, latency_s=latency_s), ideal_k(model, correct)
+        )
+
+    @classmethod
+    def of_split(cls, model: SloNN, split: Any) -> Sweep:
+        """From the answers to a split, which are computed here and not timed."""
+        labels = evaluate_grid(model.mlp, model.activators, model.shares, flat(split.x)).labels
+        correct = right(labels, split.y).astype(float)
+        return cls(model, correct, None, aclo_sweep(model, split.x, correct), ideal_k(model, correct))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Plain numbers and lists."""
+        points = (point.key for point in self.model.points)
+        return {
+            "subject": self.model.name,
+            "ranker": self.model.ranker,
+            "measure": self.model.measure,
+            "accuracy_by_point": dict(zip(points, self.correct.mean(axis=0).tolist(), strict=True)),
+            "ideal_mean_k": self.ideal_k,
+            "confidence": self.model.calibration.stated,
+            "losses": self.losses,
+        }
+
+    def curve(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """A column of ``losses`` and the accuracy reached, by rising accuracy target."""
+        rows = sorted(self.losses, key=lambda row: row["target"])
+        return np.array([row[column] for row in rows]), np.array([row["accuracy"] for row in rows])
+
+
+def ideal_k(model: SloNN, correct: np.ndarray) -> float:
+    """Mean k if each input were known to need the least k that answers it no worse than the full network does."""
+    enough = correct[:, :-1] >= correct[:, -1:]
+    return mean_share(model.shares, np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1]))
+
+
+def _least_point(by_point: np.ndarray, accuracy: float) -> int:
+    enough = by_point >= accuracy - 1e-12
+    return int(enough.argmax()) if enough.any() else len(by_point) - 1
+
+
+def timed(variants: Sequence[Timed], queries: int = QUERIES, max_seconds: float = TIMED_S) -> Turns:
+    """Time the variants in turns, one query at a time, with PyTorch on one thread."""
+    import torch
+
+    calls = [call for call, _ in variants]
+    with one_thread(), torch.inference_mode():
+        return in_turns(
+            calls, lambda block: [[of(i) for i in block] for _, of in variants], queries, max_seconds=max_seconds
+        )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch computes on one thread; other libraries have been told when their models were loaded."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def points_timed(model: SloNN, x: Any) -> list[Timed]:
+    """Each point's ``top`` label of ``x``: float32 [n, *input_shape] or CSR, used again from the start when it ends."""
+    sessions = [model.session(point) for point in model.points]
+    return [(session.run, partial(_row, session, x)) for session in sessions]
+
+
+def _row(session: InferenceSession, x: Any, i: int) -> tuple[Any, ...]:
+    return session.prepare(x, i % x.shape[0])
+
+
+def torch_timed(source: Version, x: Any) -> Timed:
+    """The same network in PyTorch."""
+    dense = TorchDense(source)
+    rows = dense.queries(x, min(QUERIES, x.shape[0]))
+    return dense, lambda i: rows[i % len(rows)]
+
+
+class TorchDense:
+    """The network in PyTorch, as a practitioner would serve it: sparse inputs enter by an embedding bag."""
+
+    def __init__(self, source: Version):
+        import torch
+
+        self.source = source
+        layers = source.mlp.layers
+        if source.sparse:
+            self._columns = torch.from_numpy(np.ascontiguousarray(layers[0].weights.T))
+            self._biases = [torch.from_numpy(layer.bias) for layer in layers]
+            self._weights = [torch.from_numpy(layer.weights) for layer in layers]
+            self._start = torch.zeros(1, dtype=torch.int64)
+
+    def queries(self, x: Any, n: int) -> list[tuple[Any, ...]]:
+        """Arguments of a call, from the first rows of [n, …]."""
+        import torch
+
+        if isinstance(x, np.ndarray):
+            return [(torch.from_numpy(x[i % len(x)][None]),) for i in range(n)]
+        rows = (x[i % x.shape[0]] for i in range(n))
+        return [(torch.from_numpy(row.indices.astype(np.int64)), torch.from_numpy(row.data)) for row in rows]
+
+    def __call__(self, x: Any, values: Any = None, starts: Any = None) -> Any:
+        """int64 [n]: the best labels, of float32 [n, *input_shape]; or of sparse inputs by their features ``x`` int64
+        with ``values`` float32, and ``starts`` int64 [n], where each input's begin (None: there is one)."""
+        import torch
+        from torch.nn import functional
+
+        if values is None:
+            return self.source.module(x).argmax(dim=1)
+        begins = self._start if starts is None else starts
+        hidden = functional.embedding_bag(x, self._columns, begins, mode="sum", per_sample_weights=values)
+        hidden = hidden + self._biases[0]
+        for weights, bias in zip(self._weights[1:], self._biases[1:], strict=True):
+            hidden = functional.linear(torch.relu(hidden), weights, bias)
+        return hidden.argmax(dim=1)
+
+
+def _nodes(model: SloNN, at: int) -> dict[int, int]:
+    """Nodes computed per activated layer at point ``at``."""
+    if at == len(model.shares):
+        return {layer: model.mlp.layers[layer].units for layer in model.activators}
+    return {
+        layer: activator.count(model.mlp.layers[layer], model.shares[at])
+        for layer, activator in model.activators.items()
+    }

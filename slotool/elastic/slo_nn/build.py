@@ -1,0 +1,437 @@
+"""Build an SLO-NN: learn Node Activators, confidence tables and their calibration for a trained network.
+
+Source: slo-aware-neural-networks, Algorithm 1 (lists of important nodes), §3.2 (confidence), §3.4 (table size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from slotool.data import Dataset, LabelSets, MultiLabelDataset
+from slotool.elastic.slo_nn.activator import Activator, layer_input, node_count
+from slotool.elastic.slo_nn.confidence import (
+    DEFAULT_THRESHOLDS,
+    MAX_THRESHOLDS,
+    CalibrationExamples,
+    GridResults,
+    ThresholdCalibration,
+)
+from slotool.elastic.slo_nn.grid_evaluation import (
+    SHARPNESSES,
+    FullOutputs,
+    chunks,
+    evaluate_grid,
+    in_chunks,
+    only_output,
+)
+from slotool.elastic.slo_nn.importance import NodeLists, NodeScores
+from slotool.elastic.slo_nn.measure_selection import Expectation, select_measure
+from slotool.elastic.slo_nn.mlp import MLP
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.rankers.ranker import MAX_LISTS, Ranker, bucket_entropy
+from slotool.elastic.slo_nn.rankers.registry import ranker_class
+from slotool.errors import InputError
+
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
+# The k grid where only the output layer has an activator: node counts grow from MIN_NODES by GRID_FACTOR up to
+# MAX_NODES, or up to MAX_SHARE of the layer if that is less.
+MIN_NODES, MAX_NODES, GRID_FACTOR, MAX_SHARE = 8, 4_096, 2**0.5, 0.12
+TABLES = 2
+# All tables together may take this share of the network's bytes (slo-aware-neural-networks, §3.4).
+TABLE_BYTES_SHARE = 0.10
+# Of the bytes for tables, a ranker's own parameters, such as centroids, may take this share.
+RANKER_BYTES_SHARE = 0.25
+# A layer gets an activator if it does this share of the network's multiplications; the output layer only if it has
+# MIN_CLASSES_TO_RANK classes as well.
+MIN_WORK_SHARE = 0.05
+MIN_CLASSES_TO_RANK = 256
+MIN_TRAINING_EXAMPLES = 100
+MIN_VALIDATION_EXAMPLES = 50
+# The number of bits is chosen so that the mean bucket holds at least this many training examples.
+EXAMPLES_PER_BUCKET = 32
+# Default of ``TableSettings.allowed_loss``: 0.002 is 0.2 points of accuracy.
+ALLOWED_LOSS = 0.002
+# Networks of at least this size get MAX_THRESHOLDS calibrated thresholds, smaller ones DEFAULT_THRESHOLDS.
+LARGE_NETWORK_BYTES = 4 << 20
+
+Progress = Callable[[], None]
+AnyData = Dataset | MultiLabelDataset
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """Options of a build.
+
+    ``shares``: the k grid, ascending fractions of a layer's nodes between 0 and 1; None chooses one for the network.
+    ``tables``: hash tables per layer (L of the paper). ``bits``: bits of a key (K); None chooses as many as data and
+    table size allow. ``seed``: of all random draws. ``allowed_loss``: accuracy that may be lost against the full
+    network, from 0 to 1; rankers, lists and measures of confidence are compared at this loss.
+    Raises ``InputError`` for a loss or shares out of range, and for shares that do not ascend.
+    """
+
+    shares: tuple[float, ...] | None = None
+    tables: int = TABLES
+    bits: int | None = None
+    seed: int = 0
+    allowed_loss: float = ALLOWED_LOSS
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.allowed_loss <= 1:
+            raise InputError(f"the allowed loss {self.allowed_loss} must be a share of answers from 0 to 1")
+        if self.shares is None:
+            return
+        inside = all(0 < share < 1 for share in self.shares)
+        if not self.shares or not inside or list(self.shares) != sorted(set(self.shares)):
+            raise InputError(
+                "k must be ascending fractions between 0 and 1, both excluded; the full network is always added"
+            )
+
+
+@dataclass(frozen=True)
+class TableSubject:
+    """A network and the data its tables are learnt from. What several rankers need is computed once and kept.
+
+    ``progress`` is called after each piece of work; ``build_steps`` and ``steps`` say how often.
+    Raises ``InputError`` for data of another shape, too few examples, and NaN or infinite inputs.
+    """
+
+    mlp: MLP
+    data: AnyData
+    progress: Progress = lambda: None
+
+    def __post_init__(self) -> None:
+        _check(self.mlp, self.data)
+
+    @cached_property
+    def activated(self) -> list[int]:
+        """Indices of the layers that get an activator, ascending. Raises ``InputError`` if there is none."""
+        work = np.array([layer.weights.size for layer in self.mlp.layers], dtype=float)
+        work[0] *= _density(self.data.train.x)
+        hidden = len(work) - 1
+        worth = work >= MIN_WORK_SHARE * work.sum()
+        # Of sparse inputs a layer reads the columns of those that are not zero, and would whatever nodes it dropped.
+        dense = isinstance(self.data.train.x, np.ndarray)
+        layers = [at for at in range(hidden) if worth[at] and (at or dense)]
+        if worth[hidden] and self.mlp.classes >= MIN_CLASSES_TO_RANK:
+            layers.append(hidden)
+        if not layers:
+            raise InputError("no layer is large enough and has ReLU or many classes, so tables would save no work")
+        return layers
+
+    def shares(self, settings: TableSettings) -> tuple[float, ...]:
+        """The k grid: those of ``settings``, or chosen by the network's shape."""
+        if settings.shares is not None:
+            return settings.shares
+        units = self.mlp.classes
+        if self.activated != [len(self.mlp.layers) - 1]:
+            return SHARES
+        most = min(MAX_NODES, MAX_SHARE * units)
+        steps = int(np.log(max(2.0, most / MIN_NODES)) / np.log(GRID_FACTOR) + 1e-9)
+        counts = np.unique(np.round(MIN_NODES * GRID_FACTOR ** np.arange(steps + 1)))
+        return tuple((counts / units).tolist())
+
+    def reporting(self, progress: Progress) -> TableSubject:
+        """A copy that calls ``progress``."""
+        return replace(self, progress=progress)
+
+    def sampled(self, training: int, validation: int, seed: int) -> TableSubject:
+        """A copy with at most so many random examples of each split, in their order. Nothing computed is shared."""
+        rng = np.random.default_rng(seed)
+        data: Any = self.data
+        train, held_out = (
+            split.take(np.sort(rng.permutation(len(split))[:most]))
+            for split, most in ((data.train, training), (data.validation, validation))
+        )
+        return TableSubject(self.mlp, replace(data, train=train, validation=held_out), self.progress)
+
+    @property
+    def train(self) -> Any:
+        """Training inputs: float32 [n, inputs], an array or CSR."""
+        return flat(self.data.train.x)
+
+    @cached_property
+    def last_inputs(self) -> np.ndarray:
+        """Inputs of the output layer for the training examples: float32 [n, inputs of that layer]."""
+        last = len(self.mlp.layers) - 1
+        return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, last))
+
+    @cached_property
+    def full(self) -> FullOutputs:
+        """The full network's outputs for the training examples."""
+        return FullOutputs.of(self.mlp.layers[-1], self.last_inputs, self.progress)
+
+    @cached_property
+    def held_out_full(self) -> FullOutputs | None:
+        """The full network's outputs for the validation examples, which every candidate is compared with; None where
+        more than the output layer is activated, as nothing is nested then."""
+        last = len(self.mlp.layers) - 1
+        if self.activated != [last]:
+            return None
+        inputs = in_chunks(flat(self.data.validation.x), lambda x: layer_input(self.mlp, {}, x, 1.0, last))
+        return FullOutputs.of(self.mlp.layers[last], inputs)
+
+    def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
+        """Scores that rank the nodes of ``layer`` for the training examples, float32 [n, units].
+
+        A hidden node's score is its output after ReLU; a class's is its softmax probability to the power of
+        ``sharpness``, as CSR of the likeliest classes.
+        """
+        if layer == len(self.mlp.layers) - 1:
+            return self.full.scores(sharpness)
+        return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, layer + 1))
+
+    def correct(self, results: GridResults, split: str) -> np.ndarray:
+        """bool [n, shares + 1]: whether each k's best label is right; with several labels, whether it is one of them.
+
+        ``split``: train, validation or test.
+        """
+        return right(results.labels, getattr(self.data, split).y)
+
+    def accuracy(self, results: GridResults) -> np.ndarray:
+        """float64 [shares + 1]: estimated accuracy of each k and, last, of the full network.
+
+        ``results``: their answers to the validation split. The lower of the observed and the expected accuracy counts
+        (see ``expectation``).
+        """
+        correct = self.correct(results, "validation")
+        expected = Expectation.learn(results, correct).of(results)
+        return ThresholdCalibration.measure(np.zeros((len(correct), 1)), correct, 2, expected).by_point
+
+    @property
+    def steps(self) -> int:
+        """How often ``full`` calls ``progress``."""
+        needed = len(self.mlp.layers) - 1 in self.activated
+        return sum(1 for _ in chunks(len(self.data.train), self.mlp.classes)) if needed else 0
+
+
+def right(labels: np.ndarray, y: np.ndarray | LabelSets) -> np.ndarray:
+    """bool [n, m]: whether each of ``labels`` int [n, m] is the example's class, or one of its labels.
+
+    ``y``: classes int [n], or ``LabelSets``.
+    """
+    found: np.ndarray = labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
+    return found
+
+
+def flat(x: Any) -> Any:
+    """Examples [n, *shape] as [n, inputs]; CSR stays as it is."""
+    return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
+
+
+def build_steps(subject: TableSubject, settings: TableSettings) -> int:
+    """How often ``build`` calls ``progress``, besides ``TableSubject.steps``."""
+    shares = subject.shares(settings)
+    seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
+    return seen + len(shares)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """Activators by one ranker, before confidence tables are learnt.
+
+    ``ranker``: its name. ``shares``: the k grid. ``activators``: by layer index. ``entropy``: by layer index, of the
+    bucket occupancy, in bits. ``allowed_loss``: as in ``TableSettings``.
+    """
+
+    ranker: str
+    shares: tuple[float, ...]
+    activators: dict[int, Activator]
+    entropy: dict[int, float]
+    allowed_loss: float = ALLOWED_LOSS
+
+
+def build(name: str, subject: TableSubject, ranker: str, settings: TableSettings) -> SloNN:
+    """Build an SLO-NN called ``name`` with the ranker called ``ranker``.
+
+    Lists are learnt on the training split; confidence is learnt and calibrated on the validation split. The same seed
+    gives the same tables. Raises ``InputError`` for an unknown ranker, and for more tables or bits than the network
+    can have.
+    """
+    return with_confidence(name, subject, learn(subject, ranker, settings), settings.seed)
+
+
+def learn(subject: TableSubject, ranker: str, settings: TableSettings) -> Learnt:
+    """Learn the activators of all layers with the ranker called ``ranker`` (Algorithm 1).
+
+    Layers are learnt from first to last. A layer's keys are computed from the inputs it receives at every k of the
+    grid, where earlier activators have dropped nodes. Its nodes are scored by their activations in the full network.
+    Raises ``InputError`` as ``build`` does.
+    """
+    kind, shares = ranker_class(ranker), subject.shares(settings)
+    tables = min(settings.tables, kind.max_tables)
+    bits = settings.bits or _fitting_bits(subject, kind, shares, tables)
+    activators: dict[int, Activator] = {}
+    entropy: dict[int, float] = {}
+    for layer in subject.activated:
+        rng = np.random.default_rng([settings.seed, layer])
+        learner = _Layer(subject, activators, layer, shares, settings)
+        activators[layer], entropy[layer] = learner.learn(kind, tables, bits, rng)
+    cut = _cut_to_budget(subject.mlp, activators, shares)
+    return Learnt(ranker, shares, cut, entropy, settings.allowed_loss)
+
+
+def with_confidence(name: str, subject: TableSubject, learnt: Learnt, seed: int) -> SloNN:
+    """Complete an SLO-NN: evaluate every k, choose the measure of confidence, and calibrate on the validation split.
+
+    Each measure is tried; the one with the least mean k at the allowed loss is kept (see ``select_measure``).
+    """
+    mlp, shares, activators = subject.mlp, learnt.shares, learnt.activators
+    full = subject.full if only_output(mlp, activators) else None
+    trained = calibration_examples(subject, activators, shares, "train", full, subject.progress)
+    held_out = calibration_examples(subject, activators, shares, "validation", subject.held_out_full)
+    rows, levels = activators[min(activators)].lists.rows, many_levels(mlp)
+    selected = select_measure(trained, held_out, rows, shares, levels, learnt.allowed_loss, seed)
+    sparse = not isinstance(subject.data.train.x, np.ndarray)
+    tables = (activators, selected.confidence, selected.calibration, learnt.entropy)
+    return SloNN(name, mlp, shares, *tables, measure=selected.measure, mean_k=selected.mean_k, sparse=sparse)
+
+
+def many_levels(mlp: MLP) -> int:
+    """How many confidence thresholds are calibrated for ``mlp``."""
+    return MAX_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else DEFAULT_THRESHOLDS
+
+
+def calibration_examples(
+    subject: TableSubject,
+    activators: dict[int, Activator],
+    shares: tuple[float, ...],
+    split: str,
+    full: FullOutputs | None = None,
+    progress: Progress = lambda: None,
+) -> CalibrationExamples:
+    """Buckets, answers at every k, and their correctness for the inputs of ``split`` (train, validation or test).
+
+    ``full``: the full network's outputs for them, if they are known.
+    """
+    x = flat(getattr(subject.data, split).x)
+    results = evaluate_grid(subject.mlp, activators, shares, x, full, progress)
+    buckets = _first_buckets(subject.mlp, activators, min(activators), x)
+    return CalibrationExamples(buckets, results, subject.correct(results, split))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Learns the activator of layer ``at``; ``before``: the activators of earlier layers."""
+
+    subject: TableSubject
+    before: dict[int, Activator]
+    at: int
+    shares: tuple[float, ...]
+    settings: TableSettings
+
+    def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
+        """The activator, and the entropy of its bucket occupancy in bits."""
+        layer = self.subject.mlp.layers[self.at]
+        scores, seen = self.subject.activations(self.at), self._seen()
+        # Inputs at several k are fitted as one; a single k needs no copy.
+        inputs = seen[0] if len(seen) == 1 else np.concatenate(seen)
+        ranker = kind.fit(layer, inputs, scores, tables=tables, bits=bits, rng=rng)
+        keys = [ranker.keys(layer, part) for part in seen]
+        entropy = bucket_entropy(np.concatenate(keys), ranker.buckets)
+        alone = self.subject.activated == [len(self.subject.mlp.layers) - 1]
+        if not alone:
+            return self._ranked(ranker, keys, scores), entropy
+        candidates = [self._ranked(ranker, keys, self.subject.activations(self.at, s)) for s in SHARPNESSES]
+        return min(candidates, key=self._nodes_needed), entropy
+
+    def _ranked(self, ranker: Ranker, keys: list[np.ndarray], scores: Any) -> Activator:
+        layer = self.subject.mlp.layers[self.at]
+        sums = NodeScores(ranker.tables, ranker.buckets, layer.units)
+        for part in keys:
+            sums.add(
+                part, ranker.considered(layer, part, scores, np.random.default_rng([self.settings.seed, self.at, 1]))
+            )
+        return Activator(ranker, NodeLists.rank(sums, node_count(layer.units, self.shares[-1])))
+
+    def _nodes_needed(self, activator: Activator) -> tuple[float, float]:
+        """Sort key of a candidate: the least k within the allowed validation loss, then minus the mean accuracy."""
+        subject = self.subject
+        cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
+        results = evaluate_grid(subject.mlp, cut, self.shares, flat(subject.data.validation.x), subject.held_out_full)
+        accuracy = subject.accuracy(results)
+        enough = accuracy >= accuracy[-1] - self.settings.allowed_loss
+        return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
+
+    def _seen(self) -> list[Any]:
+        """The layer's training inputs at every k of the grid; only once if no earlier layer drops nodes."""
+        mlp, train = self.subject.mlp, self.subject.train
+        seen = []
+        for share in self.shares if self.before else (1.0,):
+            if self.at == 0:
+                seen.append(train)
+            elif not self.before and self.at == len(mlp.layers) - 1:
+                seen.append(self.subject.last_inputs)
+            else:
+                seen.append(in_chunks(train, partial(self._seen_at, share)))
+            self.subject.progress()
+        return seen
+
+    def _seen_at(self, share: float, x: Any) -> Any:
+        return layer_input(self.subject.mlp, self.before, x, share, self.at)
+
+
+def _first(subject: TableSubject, layer: int) -> bool:
+    return layer == subject.activated[0]
+
+
+def _check(mlp: MLP, data: AnyData) -> None:
+    if data.input_shape != mlp.input_shape or data.classes != mlp.classes:
+        raise InputError(
+            f"the network takes inputs {mlp.input_shape} and knows {mlp.classes} classes, "
+            f"but {data.name} has {data.input_shape} and {data.classes}"
+        )
+    for part, least in (("train", MIN_TRAINING_EXAMPLES), ("validation", MIN_VALIDATION_EXAMPLES)):
+        split = getattr(data, part)
+        if len(split) < least:
+            raise InputError(f"{data.name}: {len(split)} {part} examples are too few for tables; {least} are needed")
+        if not np.isfinite(split.x if isinstance(split.x, np.ndarray) else split.x.data).all():
+            raise InputError(f"{data.name}: the {part} examples hold NaN or infinite values")
+
+
+def _density(x: Any) -> float:
+    """Share of inputs that are not zero. 1 for an array: where weights are read by rows, its zeros cost work too."""
+    return 1.0 if isinstance(x, np.ndarray) else x.nnz / np.prod(x.shape, dtype=float)
+
+
+def _fitting_bits(subject: TableSubject, kind: type[Ranker], shares: tuple[float, ...], tables: int) -> int:
+    """The most bits whose lists fit the byte budget and whose buckets hold enough examples, at least 1.
+
+    Lists of hidden layers hold the nodes of the largest k. If only the output layer has lists, a sixteenth of that is
+    assumed, because ``_cut_to_budget`` shortens them.
+    """
+    mlp, budget = subject.mlp, TABLE_BYTES_SHARE * subject.mlp.nbytes
+    layers = [mlp.layers[at] for at in subject.activated]
+    alone = subject.activated == [len(mlp.layers) - 1]
+    longest = shares[-1] if not alone else shares[-1] / 16
+    list_bytes = sum(longest * layer.units * np.min_scalar_type(layer.units - 1).itemsize + 2 for layer in layers)
+    bytes_per_bucket = tables * (list_bytes + 4 * len(shares))
+    affordable = min(budget / bytes_per_bucket, len(subject.data.train) / EXAMPLES_PER_BUCKET, MAX_LISTS / tables)
+    fewest_nodes = min(layer.units for layer in layers)
+    bits = max(1, min(int(np.log2(max(affordable, 2))), fewest_nodes))
+    while bits > 1 and sum(kind.bytes_needed(layer, tables, bits) for layer in layers) > RANKER_BYTES_SHARE * budget:
+        bits -= 1
+    return bits
+
+
+def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], shares: Sequence[float]) -> dict[int, Activator]:
+    """Shorten all lists by one factor, so that all tables together stay within their share of the network's bytes."""
+    rows = activators[min(activators)].lists.rows
+    fixed = rows * len(shares) * np.dtype(np.float32).itemsize
+    fixed += sum(a.nbytes - a.lists.lists.nbytes for a in activators.values())
+    lists = sum(a.lists.lists.nbytes for a in activators.values())
+    fixed += ThresholdCalibration.largest_nbytes(len(shares), many_levels(mlp))
+    factor = min(1.0, max(0.0, TABLE_BYTES_SHARE * mlp.nbytes - fixed) / lists)
+    return {
+        layer: Activator(a.ranker, a.lists.cut(max(1, int(factor * a.lists.lists.shape[1]))))
+        for layer, a in activators.items()
+    }
+
+
+def _first_buckets(mlp: MLP, activators: dict[int, Activator], first: int, x: Any) -> np.ndarray:
+    layer = mlp.layers[first]
+    return in_chunks(x, lambda part: activators[first].buckets(layer, layer_input(mlp, {}, part, 1.0, first)))

@@ -1,0 +1,104 @@
+"""All nodes for a whole batch: the weights are read once for it, in one product per layer, and not once per query.
+
+Micro-batches of queries that share a bucket were measured too and were not faster: docs/explanation/batches.md.
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slotool.compilation import njit
+from slotool.elastic.slo_nn.kernels.compiled import Compiled
+from slotool.elastic.slo_nn.kernels.int8 import FAST, insert
+from slotool.elastic.slo_nn.mlp import DenseLayer
+
+# Outputs held at a time.
+CHUNK_BYTES = 32 << 20
+# Scores that are looked at together for whether any is among the best.
+AT_A_TIME = 64
+
+
+def best_labels(compiled: Compiled, x: Any, labels: np.ndarray, scores: np.ndarray) -> bool:
+    """Fill ``labels`` int32 and ``scores`` float32 [n, p], best first, for ``x`` float32 [n, inputs] or CSR.
+
+    False, with nothing worth reading in them, for values that are not finite and features that the network lacks.
+    """
+
+    def keep(part: slice, values: np.ndarray) -> None:
+        best_of_rows(values, labels[part], scores[part])
+
+    return _in_chunks(compiled, x, keep) and bool(np.isfinite(scores).all())
+
+
+def logits(compiled: Compiled, x: Any, out: np.ndarray) -> bool:
+    """Fill ``out`` float32 [n, classes]; as ``best_labels``."""
+    return _in_chunks(compiled, x, out.__setitem__) and bool(np.isfinite(out).all())
+
+
+def _in_chunks(compiled: Compiled, x: Any, keep: Callable[[slice, np.ndarray], None]) -> bool:
+    """Pass the logits of ``x`` to ``keep``, so many rows at a time; False where one cannot be answered."""
+    if not _answerable(compiled, x):
+        return False
+    size = max(1, CHUNK_BYTES // (4 * compiled.mlp.widest))
+    for start in range(0, x.shape[0], size):
+        part = slice(start, start + size)
+        keep(part, _logits(compiled, x[part]))
+    return True
+
+
+def _answerable(compiled: Compiled, x: Any) -> bool:
+    if isinstance(x, np.ndarray):
+        return bool(np.isfinite(x).all())
+    lengths, width = np.diff(x.indptr), compiled.mlp.layers[0].inputs
+    if x.indptr[0] < 0 or x.indptr[-1] > len(x.indices) or (lengths < 0).any() or lengths.max(initial=0) > width:
+        # SciPy would take such a matrix apart without a look.
+        return False
+    known = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < width)
+    return bool(known and np.isfinite(x.data).all())
+
+
+def _logits(compiled: Compiled, x: Any) -> np.ndarray:
+    first, *others = compiled.mlp.layers
+    if isinstance(x, np.ndarray):
+        values = _outputs(first, torch.from_numpy(x))
+    else:
+        # By the columns that are laid out: SciPy would copy the weights, which lie in rows, at every call.
+        values = torch.from_numpy(x @ compiled.columns(0) + first.bias)
+    for layer in others:
+        values = _outputs(layer, values.relu_())
+    return values.numpy()
+
+
+def _outputs(layer: DenseLayer, x: Tensor) -> Tensor:
+    """float32 [n, units] before ReLU. By PyTorch, so that its number of threads holds."""
+    return torch.addmm(torch.from_numpy(layer.bias), x, torch.from_numpy(layer.weights).T)
+
+
+@njit(cache=True, fastmath=FAST)
+def best_of_rows(values: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
+    """Of each row of ``values`` float32 [n, classes] the best: ``labels`` int32 and ``scores`` float32 [n, p].
+
+    Raises ``ValueError`` where shapes do not fit.
+    """
+    wanted = labels.shape[1]
+    if labels.shape != scores.shape or len(labels) != len(values) or not 0 < wanted <= values.shape[1]:
+        raise ValueError("arrays of shapes that do not belong together")
+    for query in range(len(values)):
+        row, nodes, best = values[query], labels[query], scores[query]
+        for i in range(wanted):
+            nodes[i], best[i] = -1, -np.inf
+        for start in range(0, len(row), AT_A_TIME):
+            part = row[start : start + AT_A_TIME]
+            highest = np.float32(-np.inf)
+            for i in range(len(part)):
+                highest = max(highest, part[i])
+            if highest > best[wanted - 1]:
+                for i in range(len(part)):
+                    if part[i] > best[wanted - 1]:
+                        insert(part[i], start + i, wanted, best, nodes)

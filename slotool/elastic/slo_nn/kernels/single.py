@@ -1,0 +1,356 @@
+"""The whole answer to one query in one compiled call: input, key, look-up, gathered rows, best labels. One thread.
+
+Functions that hold most of a call are inlined before they are compiled. Compiled by themselves, each would be optimised
+with all that it calls, for seconds, and again in each of its callers.
+
+Nothing is allocated per query: everything is in four flat arrays, see ``layout``. The plain NumPy path with the same
+answers is ``activator.logits``. Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from slotool.compilation import internal_njit, njit
+from slotool.elastic.slo_nn.kernels.int8 import FAST, FLOATS_PER_LINE
+from slotool.elastic.slo_nn.kernels.intrinsics import (
+    Layer,
+    handle_of,
+    header_of,
+    layer_of,
+    owned,
+    pointer,
+    prefetch,
+)
+from slotool.elastic.slo_nn.kernels.layer import (
+    compute_all,
+    compute_some,
+    dot,
+    finite,
+    reads_columns,
+    rectify,
+)
+from slotool.elastic.slo_nn.kernels.layout import (
+    MIN_RESCORED,
+    NONE,
+    NOT_FINITE,
+    OTHER_THREAD,
+    OUT_OF_RANGE,
+    OWNER,
+    TOO_MANY,
+    WRONG_LENGTH,
+)
+
+# Columns of sparse inputs that are fetched while the query is being read.
+FETCHED_COLUMNS = 16
+_NO_ROWS = np.empty((0, 0), dtype=np.float32)
+_NO_CSR = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
+
+
+@njit(cache=True, fastmath=FAST)
+def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
+    """Write the best labels and their scores for ``x`` float32 [inputs] to where ``handle`` says.
+
+    ``handle``: a ``HANDLE`` as int64 [HANDLE_SIZE]; its point is an index into the k grid, its length for the full
+    network, or BY_CONFIDENCE. One array in place of six, because each costs a call about 100 ns. Returns the point
+    answered at, or a negative number, for another thread's handle too. Fewer than p computed nodes leave labels −1 and
+    scores −inf.
+    """
+    if not owned(handle, OWNER):
+        return OTHER_THREAD
+    numbers, ints, ids, bytes_ = _arrays(handle)
+    if len(x) != layer_of(ints, 0).inputs:
+        return WRONG_LENGTH
+    return _top(load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
+
+
+@njit(cache=True, fastmath=FAST)
+def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
+    """As ``top_dense``, for the features ``indices`` int32 [n] with ``values`` float32 [n], of one named twice their
+    sum."""
+    if not owned(handle, OWNER):
+        return OTHER_THREAD
+    numbers, ints, ids, bytes_ = _arrays(handle)
+    active = load_sparse(indices, values, numbers, ints)
+    if active < 0:
+        return active
+    point = _top(active, handle, threshold, numbers, ints, ids, bytes_)
+    unload_sparse(indices, numbers, ints)
+    return point
+
+
+@njit(cache=True, fastmath=FAST)
+def rows(
+    x: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    taken: np.ndarray,
+    handle: np.ndarray,
+    threshold: float,
+) -> int:
+    """``top_dense`` or ``top_sparse`` of every row of a ``batch`` into ``labels`` int32 and ``scores`` float32 [n, p],
+    in any thread, with one call's cost for all.
+
+    ``taken``: int64 [n], the point each row was answered at. Returns the first row that cannot be answered, with its
+    error code in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
+    """
+    numbers, ints, ids, bytes_ = _arrays(handle)
+    n, dense = len(labels), x.shape[1] > 0
+    require(labels.shape == scores.shape and labels.shape[1] == handle_of(handle).answers and len(taken) == n)
+    require(len(x) == n and x.shape[1] == layer_of(ints, 0).inputs if dense else len(indptr) == n + 1)
+    require(len(indices) == len(values))
+    for row in range(n):
+        part = slice(0, 0)
+        if dense:
+            active = load_dense(x[row], numbers, ints)
+        else:
+            require(0 <= indptr[row] <= indptr[row + 1] <= len(indices))
+            part = slice(indptr[row], indptr[row + 1])
+            active = load_sparse(indices[part], values[part], numbers, ints)
+        taken[row] = _top(active, handle, threshold, numbers, ints, ids, bytes_) if active >= 0 else active
+        if not dense and active >= 0:
+            unload_sparse(indices[part], numbers, ints)
+        if taken[row] < 0:
+            return row
+        _copy(labels[row], scores[row], handle)
+    return -1
+
+
+@internal_njit(forceinline=True)
+def _copy(labels: np.ndarray, scores: np.ndarray, handle: np.ndarray) -> None:
+    own = handle_of(handle)
+    wanted = own.answers
+    found = carray(pointer(own.labels_at, np.int32(0)), (wanted,))
+    their = carray(pointer(own.scores_at, np.float32(0)), (wanted,))
+    for i in range(wanted):
+        labels[i], scores[i] = found[i], their[i]
+
+
+@internal_njit(forceinline=True)
+def _arrays(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    own = handle_of(handle)
+    return (
+        carray(pointer(own.numbers_at, np.float32(0)), (own.numbers_length,)),
+        carray(pointer(own.ints_at, np.int64(0)), (own.ints_length,)),
+        carray(pointer(own.ids_at, np.uint32(0)), (own.ids_length,)),
+        carray(pointer(own.bytes_at, np.int8(0)), (own.bytes_length,)),
+    )
+
+
+def batch(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A batch as compiled calls take it: float32 [n, inputs], then row pointers int64 [n + 1], features int32 and
+    values float32 [entries] of a CSR matrix. Of the two the one that ``x`` is not is empty."""
+    if isinstance(x, np.ndarray):
+        return x, *_NO_CSR
+    return _NO_ROWS, x.indptr.astype(np.int64), x.indices, x.data
+
+
+@njit(cache=True, fastmath=FAST)
+def logits(
+    x: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    out: np.ndarray,
+    point: int,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> int:
+    """Fill ``out`` float32 [n, classes] for the rows of a ``batch``; a dropped class is −inf.
+
+    Returns the first row that cannot be answered (rows from there on are not filled), or −1. Raises
+    ``ValueError`` where shapes do not fit.
+    """
+    header, dense = header_of(ints), x.shape[1] > 0
+    require(x.shape[1] == layer_of(ints, 0).inputs if dense else len(indptr) == len(out) + 1)
+    require(len(indices) == len(values) and (len(x) == len(out) or not dense))
+    require(out.shape[1] == layer_of(ints, header.layers - 1).units and 0 <= point <= header.shares)
+    for query in range(len(out)):
+        part = slice(0, 0)
+        if dense:
+            active = load_dense(x[query], numbers, ints)
+        else:
+            require(0 <= indptr[query] <= indptr[query + 1] <= len(indices))
+            part = slice(indptr[query], indptr[query + 1])
+            active = load_sparse(indices[part], values[part], numbers, ints)
+            if active < 0:
+                return query
+        point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
+        if not dense:
+            unload_sparse(indices[part], numbers, ints)
+        if point_taken < 0:
+            return query
+        _store(chosen, out[query], numbers, ints)
+    return -1
+
+
+@internal_njit()
+def require(fits: bool) -> None:
+    if not fits:
+        raise ValueError("arrays of shapes that do not belong together")
+
+
+@internal_njit(fastmath=FAST)
+def load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
+    """Copy a query in and list its inputs that are not zero; returns how many."""
+    header = header_of(ints)
+    inputs, values, actives = numbers[header.input_at :], numbers[header.values_at :], ints[header.active_at :]
+    active = 0
+    for i in range(len(x)):
+        value = x[i]
+        inputs[i] = value
+        actives[active] = i
+        values[active] = value
+        active += value != 0.0
+    return active
+
+
+@internal_njit(fastmath=FAST)
+def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
+    """The same from the non-zeros, made dense only where the first layer needs it; how many, or an error code."""
+    header = header_of(ints)
+    row = layer_of(ints, 0)
+    listed, actives = numbers[header.values_at :], ints[header.active_at :]
+    width, units, columns = row.inputs, row.units, row.columns_at
+    if len(values) != len(indices):
+        return WRONG_LENGTH
+    if len(indices) > width:
+        return TOO_MANY
+    for i in range(len(indices)):
+        index = np.int64(indices[i])
+        if index < 0 or index >= width:
+            return OUT_OF_RANGE
+        if columns >= 0 and i < FETCHED_COLUMNS:
+            for line in range(0, units, FLOATS_PER_LINE):
+                prefetch(numbers, columns + index * units + line)
+        actives[i] = index
+        listed[i] = values[i]
+    if row.rows_at >= 0:
+        inputs = numbers[header.input_at :]
+        for i in range(width):
+            inputs[i] = 0.0
+        for i in range(len(indices)):
+            inputs[indices[i]] += values[i]
+    return len(indices)
+
+
+@internal_njit(fastmath=FAST)
+def unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
+    """Nothing of a query may be left for the next."""
+    header = header_of(ints)
+    if layer_of(ints, 0).rows_at >= 0:
+        inputs = numbers[header.input_at :]
+        for i in range(len(indices)):
+            inputs[indices[i]] = 0.0
+
+
+@njit(cache=True, fastmath=FAST, inline="always")
+def _top(
+    active: int,
+    handle: np.ndarray,
+    threshold: float,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> int:
+    header = header_of(ints)
+    own = handle_of(handle)
+    wanted, point = own.answers, own.point
+    labels = carray(pointer(own.labels_at, np.int32(0)), (wanted,))
+    scores = carray(pointer(own.scores_at, np.float32(0)), (wanted,))
+    kept = max(wanted, MIN_RESCORED)
+    best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
+    for i in range(kept):
+        best[i] = -np.inf
+        nodes[i] = -1
+    taken, _ = _propagate(active, point, threshold, kept, numbers, ints, ids, bytes_)
+    if taken < 0:
+        return taken
+    row = layer_of(ints, header.layers - 1)
+    if row.int8_at >= 0 and taken < header.shares:
+        score_again(row, kept, best, nodes, numbers, ints)
+    for i in range(wanted):
+        labels[i] = nodes[i]
+        scores[i] = best[i]
+    return taken
+
+
+@internal_njit(fastmath=FAST)
+def score_again(
+    row: Layer, kept: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
+) -> None:
+    """Score the best from their float32 rows and put them in order again."""
+    header = header_of(ints)
+    inputs, start = row.inputs, row.rows_at
+    x = numbers[header.input_at : header.input_at + inputs]
+    for i in range(kept):
+        if nodes[i] >= 0:
+            for line in range(0, inputs, FLOATS_PER_LINE):
+                prefetch(numbers, start + nodes[i] * inputs + line)
+    for i in range(kept):
+        node = nodes[i]
+        if node < 0:
+            return
+        at = start + node * inputs
+        value = numbers[row.bias_at + node] + dot(numbers[at : at + inputs], x)
+        place = i
+        while place > 0 and best[place - 1] < value:
+            best[place], nodes[place] = best[place - 1], nodes[place - 1]
+            place -= 1
+        best[place], nodes[place] = value, node
+
+
+@njit(cache=True, fastmath=FAST, inline="always")
+def _propagate(
+    active: int,
+    point: int,
+    threshold: float,
+    kept: int,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> tuple[int, int]:
+    """From the loaded input to the output layer: values in OUTPUT, in the order of CHOSEN unless that is all nodes.
+
+    ``kept``: how many best labels to keep in BEST. Returns the point taken (or NOT_FINITE), and how many output nodes
+    were computed.
+    """
+    header = header_of(ints)
+    layers, full = header.layers, header.shares
+    chosen = 0
+    for layer in range(layers):
+        row = layer_of(ints, layer)
+        keep = kept if layer == layers - 1 else 0
+        after = layer_of(ints, layer + 1)
+        if row.kind == NONE or point == full:
+            chosen = compute_all(row, active, keep, numbers, ints)
+        else:
+            point, chosen = compute_some(row, active, point, threshold, keep, numbers, ints, ids, bytes_)
+        if layer == 0 and not finite(numbers[header.output_at]):
+            return NOT_FINITE, 0
+        if layer < layers - 1:
+            active = rectify(row.units, chosen, reads_columns(after, point, ints), numbers, ints)
+    return point, chosen
+
+
+@internal_njit(fastmath=FAST)
+def _store(chosen: int, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
+    header = header_of(ints)
+    output, picked = numbers[header.output_at :], ints[header.chosen_at :]
+    if chosen == len(out):
+        for i in range(chosen):
+            out[i] = output[i]
+        return
+    out[:] = -np.inf
+    for i in range(chosen):
+        out[picked[i]] = output[i]

@@ -1,0 +1,217 @@
+"""Learn tables for the last layer of a network of any library, and say whether choosing its nodes pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool.data import numbered
+from slotool.elastic.slo_nn.assessment import (
+    PointPredictions,
+    Timed,
+    aclo_sweep,
+    by_point,
+    ideal_k,
+    points_timed,
+    timed,
+)
+from slotool.elastic.slo_nn.build import MIN_CLASSES_TO_RANK, TableSubject, right
+from slotool.elastic.slo_nn.last_layer.alternatives import Alternative, alternatives
+from slotool.elastic.slo_nn.last_layer.cutting import Cut, Features
+from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
+from slotool.elastic.slo_nn.mlp import MLP
+from slotool.elastic.slo_nn.model import SloNN
+from slotool.elastic.slo_nn.payoff import MIN_SHARE
+from slotool.elastic.slo_nn.promises import Promise
+from slotool.errors import InputError
+from slotool.timing.turns import Saving, Turns, plausible
+
+# Timed per network, within so many seconds.
+TIMED_QUERIES, TIMED_S = 300, 4.0
+
+
+def cut(source: str, input_shape: tuple[int, ...], folder: Path) -> Cut:
+    """The network ``source`` (.onnx, .keras, or module:factory of a torch module) in two parts, its front written to
+    ``folder``. Raises ``InputError`` naming what its last layer is where that is no dense layer on features.
+    """
+    suffix = Path(source).suffix
+    if suffix == ".onnx":
+        from slotool.elastic.slo_nn.last_layer.onnx import cut_onnx
+
+        return cut_onnx(Path(source), folder)
+    if suffix == ".keras":
+        from slotool.elastic.slo_nn.last_layer.keras import cut_keras
+
+        return cut_keras(Path(source), folder)
+    from slotool.elastic.slo_nn.last_layer.torch import cut_torch
+
+    return cut_torch(source, input_shape, folder)
+
+
+@dataclass(frozen=True)
+class LayerShare:
+    """What a query costs on one thread, median µs: the unmodified network, and its part before the last layer, both by
+    their own library. ``nodes``: of the last layer. ``saving``: the most that choosing nodes can save, which is all of
+    the last layer. ``timing``: see ``Turns.document``."""
+
+    whole_us: float
+    front_us: float
+    nodes: int
+    saving: Saving
+    timing: dict[str, Any]
+
+    @classmethod
+    def of(cls, turns: Turns, nodes: int) -> LayerShare:
+        """Timing of the calls of the network and of its part before the last layer."""
+        whole_us, front_us = (1e6 * turns.medians_s).tolist()
+        return cls(whole_us, front_us, nodes, turns.saving(0, 1), turns.document)
+
+    @property
+    def share(self) -> float:
+        """Of the unmodified network's time, what its last layer takes; at least 0."""
+        return max(0.0, self.saving.share)
+
+    @property
+    def decided(self) -> bool:
+        return self.nodes < MIN_CLASSES_TO_RANK or self.saving.reaches(MIN_SHARE) is not None
+
+    @property
+    def verdict(self) -> str | None:
+        """Why choosing nodes cannot pay, or why that is not decided, in one sentence; None where it may."""
+        measured = (
+            f"its {self.nodes:,} nodes take {self.share:.1%} of the {self.whole_us:,.1f} µs of a query, and the rest "
+            f"of the network {self.front_us:,.1f} µs"
+        )
+        if self.nodes < MIN_CLASSES_TO_RANK:
+            return f"choosing nodes of the last layer cannot pay: it has fewer than {MIN_CLASSES_TO_RANK}; {measured}"
+        if self.saving.reaches(MIN_SHARE):
+            return None
+        if not self.decided:
+            return f"{self.saving.doubt}; {measured}"
+        return f"choosing nodes of the last layer cannot pay: {measured}, which no choice of nodes shortens"
+
+
+class LastLayerSource:
+    """A cut network with its data: ``data`` holds features in place of inputs, for the tables to be learnt from.
+
+    Where the data lack some of the network's classes, their labels are numbers of classes, as of words in a vocabulary.
+    Raises ``InputError`` for sparse inputs, and for labels that are no classes of the network.
+    """
+
+    def __init__(self, cut: Cut, data: Any):
+        if getattr(data, "sparse", False):
+            raise InputError(f"{data.name} has sparse inputs; a network that another library runs takes dense ones")
+        data = numbered(data, cut.layer.units)
+        self.cut, self.original, self.features = cut, data, cut.features(data.input_shape)
+        self.whole = Features(cut.whole, data.input_shape)
+
+    @cached_property
+    def data(self) -> Any:
+        splits = {name: getattr(self.original, name) for name in ("train", "validation", "test")}
+        made = {name: replace(split, x=self.features(split.x)) for name, split in splits.items()}
+        return replace(self.original, **made)
+
+    @property
+    def subject(self) -> TableSubject:
+        return TableSubject(MLP((self.cut.layer.inputs,), (self.cut.layer,), partial=True), self.data)
+
+    def share(self) -> LayerShare:
+        """Measured on the first test examples."""
+        calls = self._timed([self.whole, self.features])
+        return LayerShare.of(plausible(lambda: timed(calls, TIMED_QUERIES, TIMED_S), [(1, 0)]), self.cut.layer.units)
+
+    def _timed(self, calls: Sequence[Callable[[np.ndarray], Any]]) -> list[Timed]:
+        """``calls`` to be timed on the first test examples, one at a time."""
+        x = np.asarray(self.original.test.x[:TIMED_QUERIES])
+        return [(call, lambda i: (x[i % len(x)][None],)) for call in calls]
+
+    def model(self, name: str, head: SloNN) -> LastLayerSloNN:
+        return LastLayerSloNN(name, self.features, head, self.cut.front)
+
+    def assessed(self, model: LastLayerSloNN, allowed_loss: float) -> dict[str, Any]:
+        """Accuracy and latency of every point on the test split, beside the unmodified network and other ways to
+        answer, in the same run.
+
+        A point's ``latency_us`` is the front's and the last layer's; the others were measured end to end.
+        """
+        head, test = model.head, self.data.test
+        answers, promise = PointPredictions.of(head, test), Promise.of(head, allowed_loss)
+        others = alternatives(head, self.features, self.data.validation, allowed_loss, self.cut.whole_file)
+        promised = head.fixed_for(allowed_loss)
+        calls: list[Callable[[np.ndarray], Any]] = [
+            self.whole,
+            self.features,
+            lambda one: model.top(one, point=model.full),
+            lambda one: model.top(one, point=promised),
+            lambda one: model.top(one, accuracy=promise.target),
+        ]
+        whole_calls = self._timed([*calls, *(other.answer for other in others)])
+        variants = [*whole_calls, *points_timed(head, test.x)]
+        # The network up to its last layer is a part of every answer that has tables.
+        turns = plausible(lambda: timed(variants, TIMED_QUERIES, TIMED_S), [(1, at) for at in range(len(calls))])
+        medians_us = (1e6 * turns.medians_s).tolist()
+        whole_us, front_us, full_us, promised_us, per_input_us, *other_us = medians_us[: len(whole_calls)]
+        layer_us = medians_us[len(whole_calls) :]
+        scored = self._scored(head, others, other_us, whole_us, answers.correct[:, -1])
+        ways = {"all nodes, the last layer by slotool": 2}
+        ways |= {row["way"]: at for at, row in enumerate(scored, len(calls)) if row["promised_loss"] <= allowed_loss}
+        ways |= {f"tables at {promise.point}": 3} if promise.saves else {}
+        ways |= {"tables with k per input, from Python": 4} if promise.target_saves else {}
+        quickest = min(ways, key=lambda way: medians_us[ways[way]])
+        tables = [at for way, at in ways.items() if way.startswith("tables")]
+        points = by_point(head, answers, layer_us)
+        for point in points:
+            point["layer_us"] = point["latency_us"]
+            point["latency_us"] += front_us
+            point["speedup"] = whole_us / point["latency_us"]
+        return {
+            "runtime": self.cut.runtime,
+            "layer": self.cut.layer.name,
+            "nodes": self.cut.layer.units,
+            "features": self.cut.layer.inputs,
+            "examples": len(test),
+            "ranker": head.ranker,
+            "weight_dtype": "int8" if head.int8 else "float32",
+            "table_bytes": head.table_bytes,
+            "table_share": head.table_share,
+            "whole_us": whole_us,
+            "front_us": front_us,
+            "full_us": full_us,
+            "promised_point": promise.point,
+            "promised_us": promised_us,
+            "per_input_us": per_input_us if promise.target_saves else None,
+            "alternatives": scored,
+            "timing": turns.document,
+            "quickest": {"way": quickest, **_gain(turns, ways[quickest])},
+            "tables": _gain(turns, min(tables, key=lambda at: medians_us[at])) if tables else None,
+            "longest_list_tried": max(point["nodes"] for point in points[:-1]),
+            "points": points,
+            "accuracy_targets": aclo_sweep(head, test.x, answers.correct),
+            "ideal_mean_k": ideal_k(head, answers.correct),
+        }
+
+    def _scored(
+        self, head: SloNN, others: list[Alternative], other_us: list[float], whole_us: float, full: np.ndarray
+    ) -> list[dict[str, Any]]:
+        validation = self.data.validation
+        by_split = {"test": full, "validation": right(head.top(validation.x)[0], validation.y)[:, 0]}
+        return [
+            {**other.scored(head, self.original, by_split), "latency_us": us, "speedup": whole_us / us}
+            for other, us in zip(others, other_us, strict=True)
+        ]
+
+
+def _gain(turns: Turns, way: int) -> dict[str, Any]:
+    """Latency of a way beside the unmodified network's, and whether it saves ``MIN_SHARE``: None is not decided."""
+    saving = turns.saving(0, way)
+    return {
+        "latency_us": float(1e6 * turns.medians_s[way]),
+        "speedup": float(turns.medians_s[0] / turns.medians_s[way]),
+        "pays": saving.reaches(MIN_SHARE),
+        "doubt": saving.doubt if saving.reaches(MIN_SHARE) is None else None,
+    }

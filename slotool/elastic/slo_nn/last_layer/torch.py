@@ -1,0 +1,163 @@
+"""PyTorch modules, cut before their last linear layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.elastic.slo_nn.last_layer.cutting import Cut, dense_layer, require_one_output
+from slotool.errors import InputError
+from slotool.graphs.capture.loading import load_torch
+from slotool.graphs.capture.torch.capture import WANTS_WHOLE_NUMBERS, inference, quiet, without_cache
+from slotool.llvm import without_late_triton
+from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
+from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.printable import reason
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.export import ExportedProgram
+
+ENDINGS = ("softmax", "_softmax", "log_softmax", "_log_softmax", "dropout", "clone", "contiguous", "alias", "detach")
+# An example of a traced batch; 1 would be taken for a fixed size.
+BATCH = 2
+
+
+def cut_torch(name: str, input_shape: Sequence[int], folder: Path) -> Cut:
+    """As ``cut``; ``name`` is module:factory."""
+    module = load_torch(name).cpu()
+    return cut_module(module, name, input_shape, folder)
+
+
+@without_late_triton()
+def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder: Path) -> Cut:
+    """As ``cut``, of a module in memory, which is left in inference mode."""
+    import torch
+
+    module = module.eval().requires_grad_(False)
+    with inference(module), without_cache(module), quiet():
+        program, dtype = _traced(module, name, input_shape)
+        features, weights, bias, label = _last_layer(name, program)
+        positions = _positions(features)
+        front = program.module(check_guards=False)
+        _end_at(front, features.name, last_position=positions is not None)
+        traced = _exported(front, name, input_shape, dtype)
+        path = folder / "front.pt2"
+        torch.export.save(traced, path)
+        # What answers otherwise than by the scores of one position would be no fair comparison.
+        plain = positions is None and not isinstance(_answers(program), Mapping)
+        whole = module if plain else _scoring(front, weights, bias)
+    specs = (TensorSpec("input", datatype_of_torch(dtype), (FREE, *input_shape)),)
+    signature = Signature(specs, (TensorSpec("output", datatype_of_torch(weights.dtype), (FREE, len(weights))),))
+    rows, shift = weights.float().numpy(), None if bias is None else bias.float().numpy()
+    return Cut(
+        path, dense_layer(label, rows, shift), TorchModuleModel(whole, signature, name=name), "PyTorch", positions
+    )
+
+
+def _traced(module: nn.Module, name: str, input_shape: Sequence[int]) -> tuple[ExportedProgram, Any]:
+    """The module on inputs of the datatype of its weights or, where it takes none of these, on whole numbers."""
+    import torch
+
+    own = next((parameter.dtype for parameter in module.parameters()), torch.float32)
+    try:
+        return _exported(module, name, input_shape, own), own
+    except InputError as error:
+        try:
+            return _exported(module, name, input_shape, torch.int64), torch.int64
+        except InputError as whole:
+            # A network of tokens says of other numbers only that they are none.
+            said = whole if WANTS_WHOLE_NUMBERS in str(error.__cause__) else error
+            raise said from said.__cause__
+
+
+def _exported(module: Any, name: str, input_shape: Sequence[int], dtype: Any) -> ExportedProgram:
+    """With a batch of any size where the module allows that, else of one example."""
+    import torch
+
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        with torch.no_grad():
+            example = torch.zeros(BATCH, *input_shape, dtype=dtype)
+            return torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
+    except Exception:
+        # Export reports what it cannot trace through dozens of classes; one example may be traced where any number
+        # cannot.
+        try:
+            with torch.no_grad():
+                return torch.export.export(module, (torch.zeros(1, *input_shape, dtype=dtype),))
+        except Exception as error:
+            raise InputError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({reason(error)})") from error
+
+
+def _last_layer(name: str, program: ExportedProgram) -> tuple[Any, Any, Any, str]:
+    """The node that makes the features, weights [classes, features], bias, and the layer's name."""
+    from slotool.graphs.capture.torch.calls import arguments_of, call_name, label_of, parameters
+
+    constants = parameters(program)
+    last = _scores(name, program)
+    while call_name(last) in ENDINGS:
+        last = last.all_input_nodes[0]
+    arguments = arguments_of(last, constants)
+    features = arguments.get("input")
+    if call_name(last) != "linear" or features is None or len(features.meta["val"].shape) not in (2, 3):
+        what = call_name(last)
+        raise InputError(f"{name}: the last layer {label_of(last)!r} is {what}, not a linear layer on features")
+    return features, arguments["weight"].detach(), arguments["bias"], label_of(last)
+
+
+def _scores(name: str, program: ExportedProgram) -> Any:
+    """The node of the network's output: the only one or, of several by name, that of the logits."""
+    outputs = program.graph_signature.user_outputs
+    scores = outputs[0]
+    if len(outputs) != 1:
+        made = _answers(program)
+        named = made.get("logits") if isinstance(made, Mapping) else None
+        require_one_output(name, 1 if isinstance(named, str) else len(outputs))
+        scores = named
+    nodes = {node.name: node for node in program.graph.nodes}
+    return nodes[str(scores)]
+
+
+def _answers(program: ExportedProgram) -> Any:
+    """What a call returns, with names of nodes for tensors: a mapping where networks of transformers answer."""
+    from torch.utils import _pytree
+
+    names = [str(output) for output in program.graph_signature.user_outputs]
+    return _pytree.tree_unflatten(names, program.call_spec.out_spec)
+
+
+def _positions(features: Any) -> int | None:
+    """Of how many positions of a sequence there are features; None where an example has one row of them."""
+    _, *positions, _ = features.meta["val"].shape
+    return int(positions[0]) if positions else None
+
+
+def _scoring(front: Any, weights: Any, bias: Any) -> nn.Module:
+    """``front`` and the last layer on what it gives: no other position is scored."""
+    import torch
+
+    class Scoring(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            (features,) = front(x)
+            return torch.nn.functional.linear(features, weights, bias)
+
+    return Scoring()
+
+
+def _end_at(front: Any, features: str, *, last_position: bool) -> None:
+    """Let a traced module give what the call ``features`` makes, at the last position or whole, and nothing else."""
+    import torch
+
+    graph = front.graph
+    output = next(node for node in graph.nodes if node.op == "output")
+    made = next(node for node in graph.nodes if node.name == features)
+    if last_position:
+        with graph.inserting_after(made):
+            made = graph.call_function(torch.ops.aten.select.int, (made, 1, -1))
+    output.args = ((made,),)
+    graph.eliminate_dead_code()
+    graph._codegen = torch.fx.graph.CodeGen()
+    front.delete_all_unused_submodules()
+    front.recompile()

@@ -1,0 +1,269 @@
+"""Answer one query after another: the best labels of a sparse or dense input, one compiled call each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numba import types
+from numba.core.errors import NumbaError
+
+from slotool.elastic.slo_nn.inputs import row_values
+from slotool.elastic.slo_nn.kernels import full_batch, layout, single
+from slotool.errors import InputError
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.elastic.slo_nn.confidence import ConfidenceTables
+    from slotool.elastic.slo_nn.kernels.compiled import Compiled
+    from slotool.elastic.slo_nn.mlp import MLP
+
+
+class TabulatedNetwork(Protocol):
+    """The part of ``SloNN``, which imports this module, that sessions use; see there."""
+
+    name: str
+    classes: int
+    points: tuple[OperatingPoint, ...]
+    shares: tuple[float, ...]
+    mlp: MLP
+    confidence: ConfidenceTables
+    sparse: bool
+
+    @property
+    def full(self) -> OperatingPoint: ...
+
+    @property
+    def compiled(self) -> Compiled: ...
+
+    def require(self, point: OperatingPoint) -> None: ...
+
+    def flat(self, x: Any) -> Any: ...
+
+    def threshold(self, accuracy: float | None) -> float | None: ...
+
+
+def _contiguous(dtype: Any) -> types.Array:
+    # Read-only, because that takes both kinds.
+    return types.Array(dtype, 1, "C", readonly=True)
+
+
+_HANDLE, _FLOATS, _INDICES = types.int64[::1], _contiguous(types.float32), _contiguous(types.int32)
+DENSE = types.int64(_FLOATS, _HANDLE, types.float64)
+SPARSE = types.int64(_INDICES, _FLOATS, _HANDLE, types.float64)
+
+
+def only(kernel: Any, signature: Any) -> Any:
+    """``kernel`` compiled for ``signature`` and closed: a call with other types is a ``TypeError``, at no cost.
+
+    Left open it would compile a form for whatever comes, for seconds each.
+    """
+    if not kernel.signatures:
+        kernel.compile(signature)
+        kernel.disable_compile()
+    return kernel
+
+
+class BatchAnswers(NamedTuple):
+    """Of a batch: ``labels`` int32 and ``scores`` float32 [n, p], best first; ``taken`` int64 [n], the point each query
+    was answered at, an index into the model's points."""
+
+    labels: np.ndarray
+    scores: np.ndarray
+    taken: np.ndarray
+
+
+class CompiledSession:
+    """``p`` best labels at one point, or at the least k expected to reach an accuracy.
+
+    Everything that can be settled beforehand is, so that a call does little besides the compiled one. ``labels`` int32
+    [p] and ``scores`` float32 [p] hold the last answer, best first, and are overwritten by the next; ``taken`` is the
+    point it was given at.
+
+    A session belongs to the thread that first asks it one query, and cannot be copied or pickled: it holds addresses.
+    Other threads, and copies, make their own by ``model.session``. A forked process may go on with its own.
+    """
+
+    def __init__(
+        self, model: TabulatedNetwork, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
+    ):
+        if type(p) is not int or not 1 <= p <= min(layout.MAX_ANSWERS, model.classes):
+            most = min(layout.MAX_ANSWERS, model.classes)
+            raise InputError(f"{model.name}: the best {p!r} labels cannot be given, only 1 to {most}")
+        if point is not None and accuracy is not None:
+            raise InputError(f"{model.name}: k is chosen by a point or by an accuracy, not by both")
+        self.model = model
+        self._labels, self._scores = np.empty(p, dtype=np.int32), np.empty(p, dtype=np.float32)
+        threshold = model.threshold(accuracy)
+        self._at = layout.BY_CONFIDENCE
+        if threshold is None:
+            model.require(point or model.full)
+            self._at = model.points.index(point or model.full)
+        self._threshold = float("-inf") if threshold is None else threshold
+        # Held, because the handle knows no more than their addresses.
+        self._compiled = model.compiled
+        self._handle = self._compiled.handle(self._labels, self._scores, self._at)
+        self._taken = 0
+        # What each kind of query is answered by, compiled when the first comes.
+        self._top_dense, self._top_sparse = self._first_dense, self._first_sparse
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self._labels
+
+    @property
+    def scores(self) -> np.ndarray:
+        return self._scores
+
+    @property
+    def taken(self) -> OperatingPoint:
+        return self.model.points[self._taken]
+
+    def sparse(self, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The labels for the features ``indices`` int32 [n] with ``values`` float32 [n], both contiguous.
+
+        A feature that is named twice has the sum of its values, as in a CSR matrix. Raises ``InputError`` for arrays
+        of another kind or of unequal lengths, features beyond the network's, more entries than it has features, NaN
+        and infinite values, and in another thread.
+        """
+        try:
+            taken = self._top_sparse(indices, values, self._handle, self._threshold)
+        except (TypeError, ValueError, NumbaError) as error:
+            raise self._another_kind("indices int32 [n] and values float32 [n]", indices, values) from error
+        if taken < 0:
+            raise self._refusal(taken, values, indices)
+        self._taken = taken
+        return self._labels
+
+    def dense(self, x: np.ndarray) -> np.ndarray:
+        """The labels for ``x`` float32 [inputs], contiguous.
+
+        Raises ``InputError`` for an array of another kind or length, NaN and infinite values, and in another thread.
+        """
+        try:
+            taken = self._top_dense(x, self._handle, self._threshold)
+        except (TypeError, ValueError, NumbaError) as error:
+            raise self._another_kind("an array float32 [inputs]", x) from error
+        if taken < 0:
+            raise self._refusal(taken, x)
+        self._taken = taken
+        return self._labels
+
+    def _first_dense(self, *query: Any) -> Any:
+        self._top_dense = only(single.top_dense, DENSE)
+        return self._top_dense(*query)
+
+    def _first_sparse(self, *query: Any) -> Any:
+        self._top_sparse = only(single.top_sparse, SPARSE)
+        return self._top_sparse(*query)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a session of {self.model.name} cannot be copied or pickled, because it holds addresses; "
+            "make another by the model's compiled_session(...)"
+        )
+
+    def row(self, x: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and scores for one row of [n, inputs], an array or CSR."""
+        if isinstance(x, np.ndarray):
+            self.dense(x[row])
+        else:
+            part = slice(x.indptr[row], x.indptr[row + 1])
+            self.sparse(x.indices[part], x.data[part])
+        return self.labels, self.scores
+
+    def many(self, x: Any) -> BatchAnswers:
+        """The same answers to a batch, float32 [n, inputs], contiguous, or CSR, with one call's cost for all of it.
+
+        Where all nodes are computed for every query, the weights are read once for the batch. Raises ``InputError``
+        as ``sparse`` and ``dense`` do.
+        """
+        x = self._rows(x)
+        n, p = x.shape[0], len(self._labels)
+        found = BatchAnswers(
+            np.empty((n, p), dtype=np.int32), np.empty((n, p), dtype=np.float32), np.empty(n, dtype=np.int64)
+        )
+        if n >= layout.MIN_BATCH_FOR_PRODUCTS and self._all_in_full:
+            found.taken[:] = len(self.model.shares)
+            if full_batch.best_labels(self._compiled, x, found.labels, found.scores):
+                return found
+        self._fill(x, found)
+        return found
+
+    def _rows(self, x: Any) -> Any:
+        """``x``, of the kind that compiled code takes. Raises ``InputError`` for another."""
+        width = self.model.mlp.layers[0].inputs
+        if not isinstance(x, np.ndarray):
+            return self.model.flat(x)
+        if x.dtype != np.float32 or x.shape[1:] != (width,) or not x.flags.c_contiguous:
+            raise self._another_kind(f"arrays float32 [n, {width}]", x)
+        return x
+
+    @cached_property
+    def _all_in_full(self) -> bool:
+        """Whether every query is answered from all nodes in float32, whatever it is."""
+        surest = self.model.confidence.means.max(initial=-np.inf)
+        return self._at == len(self.model.shares) or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
+
+    def _fill(self, x: Any, found: BatchAnswers) -> None:
+        """One query after the other, in one compiled call."""
+        try:
+            bad = single.rows(*single.batch(x), *found, self._handle, self._threshold)
+        except ValueError as error:
+            raise InputError(f"{self.model.name} was given no valid CSR matrix: {error}") from error
+        if bad >= 0:
+            features = None if isinstance(x, np.ndarray) else x.indices[x.indptr[bad] : x.indptr[bad + 1]]
+            raise self._refusal(int(found.taken[bad]), row_values(x, bad), features)
+
+    def _refusal(self, code: int, values: np.ndarray, indices: np.ndarray | None = None) -> InputError:
+        name, width = self.model.name, self.model.mlp.layers[0].inputs
+        if code == layout.NOT_FINITE:
+            finite = np.isfinite(values).all()
+            what = "its values overflow the first layer" if finite else "it holds NaN or infinite values"
+            return InputError(f"the input cannot be answered: {what}")
+        if indices is None:
+            unequal = f"{name} takes {width} values, not {len(values)}"
+        else:
+            unequal = f"{len(indices)} features and {len(values)} values: each must have one"
+        sentences = {
+            layout.OUT_OF_RANGE: f"{name} has features 0 to {width - 1}, no others",
+            layout.WRONG_LENGTH: unequal,
+            layout.TOO_MANY: f"{len(values)} entries for {width} features: sum those that are named twice",
+            layout.OTHER_THREAD: f"this session of {name} belongs to another thread; make one here",
+        }
+        return InputError(sentences[code])
+
+    def _another_kind(self, wanted: str, *given: Any) -> InputError:
+        found = " and ".join(
+            f"{part.dtype} {list(part.shape)}" if isinstance(part, np.ndarray) else type(part).__name__
+            for part in given
+        )
+        strided = any(isinstance(part, np.ndarray) and not part.flags.c_contiguous for part in given)
+        return InputError(
+            f"{self.model.name} takes {wanted}, contiguous, not {found}{', which has gaps' if strided else ''}; "
+            "numpy.ascontiguousarray(x, dtype) makes one"
+        )
+
+
+class OneQuerySession:
+    """A ``CompiledSession`` as an ``InferenceSession``: one compiled call per example, in the model's kind of input."""
+
+    def __init__(self, session: CompiledSession):
+        self._session = session
+        self._sparse = session.model.sparse
+        self.run: Callable[..., object] = session.sparse if self._sparse else session.dense
+
+    def prepare(self, x: Any, row: int) -> tuple[Any, ...]:
+        if isinstance(x, np.ndarray):
+            values = np.ascontiguousarray(x[row], dtype=np.float32).ravel()
+            at = np.flatnonzero(values).astype(np.int32)
+            return (at, values[at]) if self._sparse else (values,)
+        part = slice(x.indptr[row], x.indptr[row + 1])
+        if self._sparse:
+            return x.indices[part].astype(np.int32, copy=False), x.data[part].astype(np.float32, copy=False)
+        return (x[row].toarray().astype(np.float32).ravel(),)
+
+    def best(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._session.labels, self._session.scores
