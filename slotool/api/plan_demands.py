@@ -120,7 +120,7 @@ def _workers(
 
 
 class _Kind(NamedTuple):
-    """What workers are: of which device, with how many threads, and on which machines their latencies were measured;
+    """Kind of workers: device, threads, and the machines on which their latencies were measured;
     ``place``: among those of a model that are alike in all of this."""
 
     device: str
@@ -140,7 +140,7 @@ def _kinds(workers: Sequence[WorkerType], tables: Sequence[Named]) -> dict[_Kind
 
 
 def _paired(own: Mapping[_Kind, str], others: Mapping[_Kind, str]) -> dict[str, str]:
-    """By name of one's ``own`` workers those of the ``others`` that are the same: of the same machine first, then, as
+    """Pair ``own`` workers, by name, with those of the ``others`` that are the same: of one machine first, then, as
     each model may have been measured on a machine of its own, those left of the same device and threads in order."""
     found = {name: others[kind] for kind, name in own.items() if kind in others}
     left = [(kind, name) for kind, name in others.items() if name not in found.values()]
@@ -156,7 +156,7 @@ def _threads(count: int) -> str:
 
 
 def why_none(demands: Sequence[Demand]) -> str:
-    """What keeps latency tables from being of the same workers."""
+    """Explain what keeps latency tables from being of the same workers."""
     devices = {demand.name: {worker.device for worker in demand.workers.values()} for demand in demands}
     threads = {demand.name: {worker.threads for worker in demand.workers.values()} for demand in demands}
     if not set.intersection(*devices.values()):
@@ -173,7 +173,7 @@ def why_none(demands: Sequence[Demand]) -> str:
 
 
 def _priced(demands: Sequence[Demand], prices: Mapping[str, float]) -> list[Demand]:
-    """With these prices of workers. Raises ``ArgumentError`` for one of no type, or that is not above 0."""
+    """Give workers these prices. Raises ``ArgumentError`` for one of no type, or that is not above 0."""
     there = list(dict.fromkeys(name for demand in demands for name in demand.workers))
     for name, price in prices.items():
         if name not in there:
@@ -192,7 +192,7 @@ def _priced(demands: Sequence[Demand], prices: Mapping[str, float]) -> list[Dema
 
 
 def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter) -> dict[str, np.ndarray]:
-    """By model, all over the same time: the shortest that is given, or a minute. Drawn ones are independent."""
+    """Return arrivals by model over the same time: the shortest given, or a minute. Drawn ones are independent."""
     import numpy as np
 
     from slotool.workloads import ArrivalTable, Poisson

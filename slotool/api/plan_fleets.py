@@ -83,7 +83,7 @@ class PlannedFleets:
         return sorted(found, key=lambda each: (not each.holds, each.tried.shortfall(promises), each.tried.cost))
 
     def _reasons(self) -> dict[str, Any]:
-        """What one worker fewer misses; without a shared fleet why models do not share, and of each fleet apart; or of
+        """Explain one worker fewer; without a shared fleet why models do not share, and each fleet apart; or of
         those that none keeps the promise of, what the closest misses."""
         planner = self._planner
         if self._is_of_one:
@@ -124,7 +124,7 @@ class PlannedFleets:
         return draw(services, self._apart, folder, self._reporter)
 
     def served(self, plan: Plan, out: Path, rules: Any, verify_s: float | None) -> Plan:
-        """With its service files and, where it is asked for, what this machine makes of them."""
+        """Write the service files of ``plan`` and, if wanted, serve them on this machine."""
         from slotool.api.plan_service import write_service, write_services_apart
         from slotool.api.plan_verified import verified_plan
 

@@ -1,4 +1,4 @@
-"""Of ``slotool.plan``: workers that share a machine, and what is known of how they slow each other down."""
+"""Workers of ``slotool.plan`` that share a machine, and by how much they slow each other down."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def placement_of(
     of: str = "",
     front_end_ms: float = 0.0,
 ) -> Placement | None:
-    """Of machines of ``machine_cores``, None: as many as this one has. None where nothing is known of interference.
+    """Return the placement on machines of ``machine_cores`` (None: of this one); None without interference.
     Warns of points and batch sizes for which others stand in; ``of``: what warnings begin with.
 
     Raises ``ArgumentError`` for a ratio below 1 and for cores without effect, ``InputError`` for a table without rows

@@ -145,6 +145,6 @@ def require_points(entries: Mapping[str, PlannedModel], demands: Sequence[Demand
 
 
 def file_part(name: str, number: int) -> str:
-    """As part of a file's name, which is that of no other model's: of one with other signs its place too."""
+    """Return a part of a file's name that no other model has: of a name with other signs its place too."""
     printable = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
     return printable if printable == name else f"{printable}-{number + 1}"

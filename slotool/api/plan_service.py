@@ -104,7 +104,7 @@ def _limits(planner: Planner, fleet: Fleet) -> ScalingLimits | None:
 
 
 def _document(limits: ScalingLimits) -> dict[str, Any]:
-    """As a document, with its sentence; ``verdicts`` by model, of a single one ``verdict``."""
+    """Return limits as a document with a sentence; ``verdicts`` by model, of a single one ``verdict``."""
     document = asdict(limits)
     verdicts = document.pop("verdicts")
     own = {"verdicts": verdicts} if len(verdicts) > 1 else {"verdict": next(iter(verdicts.values()))}

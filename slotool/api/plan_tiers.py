@@ -1,4 +1,4 @@
-"""Of ``slotool.plan`` with rules: what requests ask for, and what is said of the tiers that a fleet serves."""
+"""Tolerance tiers of ``slotool.plan`` with rules, in arguments and in words."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _CANCELS = {
 
 
 def mixes(rules: RuleSet, tolerance: Tolerance, objective: str | None) -> list[TierMix]:
-    """What requests may ask for. Raises ``ArgumentError`` for shares that do not add up to 1, ``InputError`` for an
-    objective without tiers."""
+    """Return the mixes of tiers that requests may have. Raises ``ArgumentError`` for shares that do not add up to 1,
+    ``InputError`` for an objective without tiers."""
     from slotool.planning.tiers import mixes_of
 
     shares = tolerance_shares(tolerance)
@@ -62,7 +62,7 @@ def require_alike(
 
 
 def tier_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
-    """What a fleet serves, in words: a line per tier, and the load of the versions."""
+    """Describe the tiers that a fleet serves, a line each, and the load of the versions."""
     best_version = facts["best_version"]
     lines = [_promised(tier, best_version) for tier in row["tiers"]]
     calls = row["version_calls"]
@@ -102,7 +102,7 @@ def _bound(tier: Mapping[str, Any]) -> str:
 
 
 def strictest_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of fleets in their order the first of each tolerance."""
+    """Return the first fleet of each tolerance."""
     found: dict[float, Mapping[str, Any]] = {}
     for row in rows:
         found.setdefault(row["tiers"][0]["tolerance"], row)

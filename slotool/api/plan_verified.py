@@ -138,7 +138,7 @@ class _Verification:
         return figures, kept, "\n".join(each.sentence for each in verdicts)
 
     def _front_end(self, name: str, server: Any, fastest: RequestLog | None) -> FrontEnd:
-        """As probed by requests for one model alone: bursts, low load, and then as many as keep the workers busy."""
+        """Probe the front end by requests for one model alone: bursts, low load, and full load."""
         from slotool.planning import front_end, verification
         from slotool.planning.front_end import FrontEnd
         from slotool.planning.warm_up import with_warm_up
@@ -181,7 +181,7 @@ class _Verification:
             file.unlink(missing_ok=True)
 
     def _probe(self, name: str, pool: Pool, url: str) -> RequestLog:
-        """Of requests for one model, none of which waits for another: by single versions, of which the latency table
+        """Send requests for one model, none of which waits for another: by single versions, of which the latency table
         has the latency."""
         from slotool.planning import front_end
 
@@ -197,7 +197,7 @@ class _Verification:
         ).log  # fmt: skip
 
     def _sent_together(self, url: str, times_s: Mapping[str, np.ndarray]) -> dict[str, RequestLog]:
-        """What becomes of the requests for all models, sent at the same time."""
+        """Send the requests for all models at the same time."""
         from slotool.api.loadtest import models_together
 
         if len(times_s) == 1:
@@ -223,7 +223,7 @@ def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
 
 
 def cores_shared(spent_us: tuple[float, float], rate_per_s: float, cores: int) -> str:
-    """That workers take every core, and what that costs them; ``spent_us``: CPU time that the server's own process and
+    """Say what it costs workers to take every core; ``spent_us``: CPU time that the server's own process and
     the client spend on a request."""
     from slotool.planning.pool_service import all_busy
 

@@ -70,7 +70,7 @@ class Plan(Result):
             raise PromiseBroken(self.verdict.replace("\n", "; "))  # of several models a line each
 
     def _read(self) -> list[Part]:
-        """As a notebook shows it, which hears of no error."""
+        """Return the parts that a notebook shows: no error tells it the explanation."""
         return super()._read() if self.holds else [*super()._read(), self.explanation]
 
     def findings(self) -> Mapping[str, Any]:
@@ -295,7 +295,7 @@ def _compared(best: Found | None, fleets: Sequence[Fleet], planner: Planner) -> 
 
 
 def _fleet(found: Found, planner: Planner) -> str:
-    """Of one that holds, and why not with one worker fewer."""
+    """Describe a fleet that holds, and why one worker fewer does not."""
     tried, fewer = found.tried, "there is no smaller fleet"
     if found.fewer is not None:
         fewer = f"not with {found.fewer.replicas:,}, which would leave {_left(found.fewer, planner)}"
@@ -313,7 +313,7 @@ def _together(fleets: Sequence[Fleet]) -> str:
 
 
 def _left(fleet: Fleet, planner: Planner) -> str:
-    """What each model falls short of."""
+    """Describe what each model misses."""
     promises = planner.promises
     short = fleet.misses(promises)
     return " and ".join(f"{name} with {_short_of(fleet.verdicts[name], promises[name])}" for name in short)
@@ -325,7 +325,7 @@ def _short_and_busy(fleet: Fleet, promise: Promise) -> str:
 
 
 def _short_of(verdict: Verdict, promise: Promise) -> str:
-    """By how much it lies below the promise."""
+    """Describe by how much a verdict lies below the promise."""
     parts = []
     for what in verdict.misses(promise):
         shown, least = getattr(verdict, f"{what}_at_least"), getattr(promise, what)
@@ -335,7 +335,7 @@ def _short_of(verdict: Verdict, promise: Promise) -> str:
 
 
 def _service_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
-    """What a service of the fleet is to be started with, and what its tiers promise."""
+    """Describe how to start a service of the fleet, and what its tiers promise."""
     if row.get("kind") == "apart":
         return []
     if row.get("kind") == "shared":
@@ -395,7 +395,7 @@ def _p99(row: Mapping[str, Any]) -> str:
 
 
 def _verified_cells(row: Mapping[str, Any]) -> list[str]:
-    """Of one row of figures that were planned or served."""
+    """Return the cells of figures that were planned or served."""
     p99 = duration(row["p99_s"]) if row["p99_s"] < float("inf") else "never"
     of = [row["model"]] if "model" in row else []
     return [*of, row["what"], f"{row['requests']:,}", f"{row['attainment']:.4f}", f"{row['accuracy']:.4f}", p99]

@@ -44,7 +44,7 @@ FAR_TOO_LONG_US = 1e5
 
 
 class FleetSearch:
-    """Of ``arrival_s`` (float64 [n], ascending), under ``promise``.
+    """Search of fleets for the requests of one model, ``arrival_s`` (float64 [n], ascending), under ``promise``.
 
     ``reserve_us``: of each deadline, kept for the front end and the network. ``max_workers``: of a fleet. ``seed``: of
     the latencies drawn. ``name``: of the model in fleets. Raises ``InputError`` for traffic that is too short to show
@@ -104,7 +104,7 @@ class FleetSearch:
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What is to be known before the search."""
+        """Warnings to print before the search."""
         return ()
 
     def placed(self, worker: WorkerType, replicas: int) -> WorkerType:
@@ -116,7 +116,7 @@ class FleetSearch:
         return 1.0 if self.placement is None else self.placement.longer(pool.worker, pool.replicas, rate_per_s)
 
     def fits(self, pool: Pool) -> bool:
-        """Whether a call may begin that is over within a deadline."""
+        """True if a call may begin that is over within a deadline."""
         return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self.computing_us
 
     def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
@@ -133,7 +133,7 @@ class FleetSearch:
         return [each for name in names for each in (enough if name == FixedBatching.name else [name])]
 
     def terms(self, pool: Pool) -> dict[str, Any]:
-        """What requests to ``pool`` ask for besides their deadline, as ``slotool.loadtest`` takes it."""
+        """Return the options of requests to ``pool`` besides their deadline, as ``slotool.loadtest`` takes them."""
         return {}
 
     def max_queue(self, pool: Pool) -> int:
@@ -143,11 +143,11 @@ class FleetSearch:
         return max(pool.replicas, math.ceil(rate_per_s * self.promise.deadline_us / 1e6))
 
     def _best_rate_per_s(self, pool: Pool) -> float:
-        """That one worker can answer: at its fastest point and best batch size."""
+        """Return the requests per second of one worker at its fastest point and best batch size."""
         return float(pool.worker.profile.grid.best_rate_per_s.max())
 
     def promised(self, fleet: Fleet) -> list[dict[str, Any]]:
-        """What each tolerance tier that ``fleet`` serves promises by itself; none without rules."""
+        """Return the promise of each tolerance tier that ``fleet`` serves; none without rules."""
         return []
 
     def why_nothing_fits(self, workers: Sequence[WorkerType]) -> str:
@@ -177,8 +177,8 @@ class FleetSearch:
         return self._smallest(run, first)
 
     def confirmed(self, found: Found) -> Found:
-        """The same on more of the traffic, with latencies drawn anew; also of what does not hold, whose figures then
-        are those of that size whatever else was tried."""
+        """Simulate ``found`` on more of the traffic, with latencies drawn anew; also one that does not hold, whose
+        figures then are those of that size whatever else was tried."""
         pool = found.tried.pool
         run = partial(self._alike, pool.worker, pool.policy, 1, self.confirming)
         again = run(pool.replicas)
@@ -187,7 +187,7 @@ class FleetSearch:
         return replace(self._smallest(run, again), confirmed=True, rank=found.rank)
 
     def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
-        """By growing steps from ``first``; where those fail, by lesser ones up to workers that fill a machine."""
+        """Search by growing steps from ``first``, then by lesser ones up to workers that fill a machine."""
         sizes: Iterable[int] = ()
         if self.placement is not None:
             sizes = chain((first.replicas,), self.placement.sizes(first.pool.worker, first.replicas, self.max_workers))
@@ -195,7 +195,7 @@ class FleetSearch:
         return Found(found.tried, holds=False, limited=True) if found.holds and not self._holds(found.tried) else found
 
     def _distance(self, fleet: Fleet) -> tuple[bool, float]:
-        """Of what does not hold, from the promise: what is simulated of calls that do not fit says nothing."""
+        """Return the distance from the promise; calls that do not fit into a deadline are farther than all others."""
         return not self.fits(fleet.pool), fleet.verdict.shortfall(self.promise)
 
     def at(self, worker: WorkerType, policy: str, replicas: int, arrival_s: np.ndarray | None = None) -> Fleet:
@@ -231,7 +231,7 @@ class FleetSearch:
         return self._made[key]
 
     def batching(self, pool: Pool) -> BatchingService:
-        """What the pool's workers make of requests under its policy, where that chooses batches."""
+        """Return the service of the pool's workers under its policy, which chooses batches."""
         service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
         assert isinstance(service, BatchingService)
         return service
@@ -247,7 +247,7 @@ class FleetSearch:
         return self.fits(fleet.pool) and not fleet.verdict.misses(self.promise)
 
     def _enough(self, fleet: Fleet) -> bool:
-        """Whether more workers would not help: what a search grows a fleet to."""
+        """True if more workers would not help: a search grows a fleet to this."""
         return self._holds(fleet)
 
     def _least(self, worker: WorkerType) -> int:
@@ -258,7 +258,7 @@ class FleetSearch:
 
 
 def _served_alike(fewer: Fleet, more: Fleet) -> bool:
-    """Whether all is answered alike by more workers, as no request waits for one any more."""
+    """True if more workers answer all alike, as no request waits for one any more."""
     return replace(fewer.verdict, utilisation=0.0) == replace(more.verdict, utilisation=0.0)
 
 
@@ -278,7 +278,7 @@ def confirm(search: FleetSearch, found: Sequence[Found], advance: Callable[[], N
 
 
 def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
-    """Those that hold first, the cheapest of them first; of equal cost the one that answers more correctly in time.
+    """Sort: those that hold first, the cheapest of them first; of equal cost the one with more right answers in time.
 
     Of those that do not, the one that comes closest first."""
 
@@ -291,6 +291,6 @@ def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
 
 
 def sizes_around(replicas: int) -> list[int]:
-    """From half as many workers to twice as many."""
+    """Return sizes from half as many workers to twice as many."""
     half, twice = max(1, replicas // 2), max(2, 2 * replicas)
     return sorted({round(size) for size in np.geomspace(half, twice, SIZES)})

@@ -33,7 +33,7 @@ BUSY_S, MAX_BUSY_RATE_PER_S = 2.0, 400.0
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """What the simulation of a fleet leaves out, as probed from one server.
+    """Front end of a server, as probed: what the simulation of a fleet leaves out.
 
     ``outside_us``: float64 [n], of each probe at low load, from the instant it was due to its answer at the client,
     without queue and call. ``overhead``: of its calls, which take longer than the latency table's medians mostly by the
@@ -52,7 +52,7 @@ class FrontEnd:
 
     @classmethod
     def of_probe(cls, log: RequestLog, profile: Profile, fastest: RequestLog | None = None) -> FrontEnd:
-        """From requests none of which waited for another; ``each_us`` is then 0.
+        """Read a front end off requests none of which waited for another; ``each_us`` is then 0.
 
         ``fastest``: of the same at the fastest point, so that what calls take longer is a line through two points; of
         one point it is the same for all calls. Raises ``InputError`` where none was answered.
@@ -106,7 +106,7 @@ def read_in_turn(arrival_us: np.ndarray, each_us: np.ndarray, first_us: np.ndarr
 
 
 class CpuTime:
-    """Of a server's own process, without its workers', and of this one, which sends it requests, from now on."""
+    """CPU time from now on of a server's own process, without its workers', and of this one, which sends requests."""
 
     def __init__(self, process_id: int):
         self._processes = psutil.Process(process_id), psutil.Process()
@@ -130,8 +130,8 @@ class _Excess(NamedTuple):
 
 
 def _probed(log: RequestLog, profile: Profile) -> tuple[np.ndarray, np.ndarray, _Excess]:
-    """By request, float64 [n]: time outside of queue and call, and by how much later than planned its answer was there;
-    and of its calls."""
+    """Return by request, float64 [n], the time outside of queue and call, and how much later than planned it was
+    answered; and of its calls."""
     rows = log.rows[log.answered & log.rows["queue_s"].notna() & log.rows["compute_s"].notna()]
     if rows.empty:
         raise InputError("the server answered none of the requests that were to say how long its front end takes")

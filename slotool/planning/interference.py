@@ -45,7 +45,7 @@ class Interference:
     def of_table(
         cls, table: LatencyTable, subject: str, *, threads: int = 1, quantile: float = PLANNING_QUANTILE
     ) -> Interference:
-        """From rows of ``subject`` alone and co-located with copies of itself, measured or predicted.
+        """Read interference off rows of ``subject`` alone and co-located with copies of itself, measured or predicted.
 
         Raises ``InputError`` without co-located rows of so many threads, for rows whose co-runners had the same cores,
         and for a co-located row whose latency alone is not known.
@@ -86,7 +86,7 @@ class Interference:
         threads: int = 1,
         quantile: float = PLANNING_QUANTILE,
     ) -> Interference:
-        """As predicted of each point next to up to ``MAX_PREDICTED`` copies of itself, at the batch size of the labels.
+        """Predict each point next to up to ``MAX_PREDICTED`` copies of itself, at the batch size of the labels.
 
         Raises ``InputError`` for a predictor of solo latencies only, of another number of threads, or of co-runners on
         the same cores, and for a point whose latency alone it cannot say.
@@ -139,7 +139,7 @@ class Interference:
         return least
 
     def remarks(self, profile: Profile) -> Iterator[str]:
-        """What stands in for points and batch sizes of ``profile`` that are not known, and which ratios count as 1."""
+        """Say what stands in for unknown points and batch sizes of ``profile``, and which ratios count as 1."""
         grid = profile.grid
         for count, cells in sorted(self.ratios.items()):
             if any(not key for key, _ in cells):  # one ratio for all
@@ -210,7 +210,7 @@ class Placement:
     front_end_us: float = 0.0
 
     def longer(self, worker: WorkerType, replicas: int, rate_per_s: float) -> float:
-        """How many times as long calls take while all workers are busy, as the front end takes its part of their cores.
+        """Return how many times as long calls take while workers and front end keep all cores busy.
 
         1 where a core is left for it, and of several machines: it is on one of these.
         """
@@ -247,7 +247,7 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _ratio(colocated_s: np.ndarray, alone_s: np.ndarray) -> np.ndarray:
-    """Of one estimate on either side the same at every quantile."""
+    """Return the ratio at each quantile; of one estimate on either side the same at all."""
     if min(len(colocated_s), len(alone_s)) == 1:
         return np.full(len(QUANTILES), float(np.median(colocated_s)) / float(np.median(alone_s)))
     ratio: np.ndarray = np.quantile(colocated_s, QUANTILES) / np.quantile(alone_s, QUANTILES)

@@ -216,7 +216,7 @@ class Planner:
         return sorted([*best, modest], key=holding.index)
 
     def _smallest(self, pools: Mapping[str, Pool], first: int, most: int, draw: int) -> Found:
-        """From ``first`` workers on, of at most ``most``."""
+        """Search from ``first`` workers on, up to ``most``."""
 
         def run(replicas: int) -> Fleet:
             return self.served(pools, replicas, draw)
@@ -240,7 +240,7 @@ class Planner:
         return all(self.alone[name].fits(pool) for name, pool in pools.items())
 
     def _distance(self, fleet: Fleet) -> tuple[bool, float]:
-        """Of what does not hold, from the promises: what is simulated of calls that do not fit says nothing."""
+        """Return the distance from the promises; calls that do not fit into a deadline are farther than all others."""
         return not self._fits(fleet.pools), fleet.shortfall(self.promises)
 
     def served(
@@ -305,7 +305,7 @@ def _within(arrival_s: np.ndarray, begin_s: float, end_s: float) -> np.ndarray:
 
 
 def sampled_together(arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
-    """By model about ``most`` requests of all of them, as ``Traffic.sampled_together`` has it: more where a model gets
+    """Sample about ``most`` requests of all models, as ``Traffic.sampled_together`` does: more where a model gets
     few of them, so that ``MIN_OF_A_MODEL`` of its requests are left, or all."""
     total, fewest = sum(map(len, arrival_s.values())), min(map(len, arrival_s.values()))
     found = Traffic.sampled_together(arrival_s, max(most, math.ceil(MIN_OF_A_MODEL * total / fewest)), deadline_s)

@@ -1,4 +1,4 @@
-"""What one kind of workers makes of requests, on a virtual clock."""
+"""Workers of one kind on a virtual clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_CORES_SHARE = 0.5
 
 
 def all_busy(cpu_us: float, rate_per_s: float, cores: int) -> float:
-    """How many times as long calls take while workers keep all of so many cores busy, as other processes of the server
+    """Return how many times as long calls take while workers keep all cores busy and other processes of the server
     spend ``cpu_us`` of CPU time on each request.
 
     The kernel gives a core's time in turn to all that are ready to run, and spreads these over the cores: a worker
@@ -28,7 +28,7 @@ def all_busy(cpu_us: float, rate_per_s: float, cores: int) -> float:
 
 
 class Service(Protocol):
-    """What one kind of workers makes of requests under one policy. ``fastest_us``: below it no deadline lets a call
+    """Workers of one kind under one policy. ``fastest_us``: below it no deadline lets a call
     begin; ``points``: all it could answer with."""
 
     @property
@@ -54,7 +54,7 @@ class BatchingService:
         self.points: Points = policy.grid
 
     def times(self, seed: int, overhead: Overhead, workers: int = 1) -> ServiceTimes:
-        """How long its calls take, of so many workers."""
+        """Return the latencies of calls, of so many workers."""
         times = self._times
         if overhead.all_busy > 1 and times.per_machine == 1:
             times = ServiceTimes.colocated([times] * workers)

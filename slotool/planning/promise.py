@@ -1,4 +1,4 @@
-"""What a fleet promises, and whether a simulation shows that it holds, with a stated confidence."""
+"""Promise of a fleet, and the verdict of a simulation on it, with a stated confidence."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class Promise:
             raise ArgumentError("deadline_ms", f"{self.deadline_us / 1e3:g} is not above 0")
 
     def significance(self, claims: int) -> float:
-        """Of each of so many claims, so that all hold together (Bonferroni)."""
+        """Return the significance of each of so many claims that hold together (Bonferroni)."""
         return (1 - self.confidence) / claims
 
 
 def _in_percent(share: float) -> str:
-    """What is to be typed for a share that was given in per cent."""
+    """Return what to type for a share that was given in per cent."""
     return f"; {share:g} % is {share / 100:g}" if 1 < share < 100 else ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one fleet under the traffic: means, and what holds at the promise's confidence (``…_at_least``).
+    """Figures of one fleet under the traffic: means, and bounds at the promise's confidence (``…_at_least``).
 
     ``accuracy_at_least``: None where accuracies count as known; ``accuracy`` then is what the promise is held against.
     ``p99_us``: of all requests, infinite where more than a hundredth are never answered. ``version_calls``: of
@@ -78,11 +78,11 @@ class Verdict:
 
     @property
     def shown_accuracy(self) -> float:
-        """What a promised accuracy is held against."""
+        """Accuracy that a promise is compared with."""
         return self.accuracy if self.accuracy_at_least is None else self.accuracy_at_least
 
     def misses(self, promise: Promise) -> list[str]:
-        """What of the promise is not shown to hold; empty when all is."""
+        """Return the parts of the promise that are not shown to hold; empty when all are."""
         found = []
         if self.attainment_at_least < promise.attainment:
             found.append("attainment")
@@ -91,13 +91,13 @@ class Verdict:
         return found
 
     def shortfall(self, promise: Promise) -> float:
-        """By how much what is shown lies below the promise; 0 where it holds."""
+        """Return by how much what is shown lies below the promise; 0 where it holds."""
         in_time, right = promise.attainment - self.attainment_at_least, promise.accuracy - self.shown_accuracy
         return max(0.0, in_time) + max(0.0, right)
 
 
 def words_of(point: OperatingPoint) -> str:
-    """What a reader knows ``point`` by: its key, or of one that names a routing policy what that does."""
+    """Return the name of ``point`` for a reader: its key, or of one that names a routing policy its words."""
     is_ensemble = any(point.get(name) is not None for name in ("policy", "tree"))
     return from_point(point).words if is_ensemble else str(point)
 
@@ -112,11 +112,11 @@ class Reach:
 
     @property
     def shown(self) -> float:
-        """What a promised accuracy is held against."""
+        """Accuracy that a promise is compared with."""
         return self.accuracy if self.at_least is None else self.at_least
 
     def short_of(self, promise: Promise) -> str:
-        """That the promised accuracy is out of reach."""
+        """Say that the promised accuracy is out of reach."""
         name = words_of(self.point)
         bound = "" if self.at_least is None else f", at least {self.at_least:.4f} at this confidence"
         return f"nothing reaches an accuracy of {promise.accuracy:g}; the best, {name}, has {self.accuracy:.4f}{bound}"
@@ -167,7 +167,7 @@ class Judge:
         )
 
     def most_accurate(self, points: Points) -> Reach:
-        """How accurate the most accurate of these is."""
+        """Return the most accurate of these points."""
         reaches = []
         for at, (point, accuracy) in enumerate(zip(points.points, points.accuracy.tolist(), strict=True)):
             only = (np.arange(len(points.points)) == at).astype(np.float64)
@@ -210,8 +210,8 @@ EXACT, BATCH_MEANS = "Clopper-Pearson", "batch means"
 
 
 def attainment_bounds(in_time: np.ndarray, significance: float) -> dict[str, float]:
-    """By name two lower bounds of the share of requests in time, each 0 at least, from bool ``in_time`` [n] in order of
-    arrival; of fewer than 40 requests the exact one alone.
+    """Return by name two lower bounds, each 0 at least, of the share of requests in time: bool ``in_time`` [n] in order
+    of arrival; of fewer than 40 requests the exact one alone.
 
     Student's of the means of consecutive blocks, as misses come in bursts (batch means), and Clopper and Pearson's,
     which also bounds a share of 1.
@@ -247,5 +247,5 @@ def attainment_at_most(in_time: np.ndarray, significance: float) -> float:
 
 
 def _margin(values: np.ndarray, significance: float) -> float:
-    """How far the mean of float64 ``values`` [n] is to be trusted to one side, by Student's t."""
+    """Return how far the mean of float64 ``values`` [n] is to be trusted to one side, by Student's t."""
     return float(stdtrit(len(values) - 1, 1 - significance) * values.std(ddof=1) / math.sqrt(len(values)))

@@ -128,7 +128,7 @@ def _as_queued(workers: np.ndarray, since_s: np.ndarray, deadline_s: float) -> n
 
 
 def _composed(made: dict[int, SimulationResult], workers: np.ndarray) -> SimulationResult:
-    """What became of each request among the workers that there were."""
+    """Put together what became of each request among the workers that there were."""
     whole = made[max(made)]
     fields = {name: getattr(whole, name).copy() for name in ("status", "started_us", "done_us", "row", "batch")}
     for count in np.unique(workers).tolist():

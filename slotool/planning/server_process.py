@@ -68,7 +68,7 @@ class RunningServer:
         return self._process.pid
 
     def log_text(self) -> str:
-        """What the server has written to stderr: warnings and remarks; empty after ``stop``."""
+        """Text that the server has written to stderr: warnings and remarks; empty after ``stop``."""
         if self._stderr.closed:
             return ""
         return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode(errors="replace")

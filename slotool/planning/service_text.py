@@ -132,5 +132,5 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As a basic string of TOML, whose escapes are JSON's."""
+    """Return a basic string of TOML, whose escapes are JSON's."""
     return json.dumps(text, ensure_ascii=False)

@@ -49,7 +49,7 @@ Configuration = tuple[int, int]
 
 @dataclass(frozen=True)
 class PlanSearch:
-    """What to make a plan for and how to measure it.
+    """Options of a plan, and how it is measured.
 
     ``latency``: the artifact's latency table, over batch sizes where it may batch. ``test_s``: duration of each load
     test. ``configurations``: the ⟨replicas, threads⟩ to try. ``data``: the data set whose test examples are sent.
@@ -165,7 +165,7 @@ def _driven(load: LoadPlan, target: TargetServer) -> RequestLog:
 
 
 def _was_late(log: RequestLog, deadline_s: float) -> bool:
-    """Whether the client was so late that the test says little of the server."""
+    """True if the client was so late that the test says little of the server."""
     return float(np.quantile(log.send_delay_s, 0.99)) > LATE_SHARE * deadline_s
 
 

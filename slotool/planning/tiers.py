@@ -27,8 +27,8 @@ from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 @dataclass(frozen=True)
 class TierMix:
-    """What requests ask for. ``shares``: pairs of a tolerance and the share of the requests that have it, the strictest
-    first; ``objective``: what they save."""
+    """Mix of tolerance tiers of the requests. ``shares``: pairs of a tolerance and the share of the requests that have
+    it, the strictest first; ``objective``: what they save."""
 
     shares: tuple[tuple[float, float], ...]
     objective: str
@@ -199,7 +199,7 @@ class TierFleetSearch(FleetSearch):
 
     @property
     def remarks(self) -> list[str]:
-        """Of tolerances that no tier is as wide as."""
+        """Warnings of tolerances that no tier is as wide as."""
         found = {}
         for tolerance, objective in self._tiers:
             widest = max(rule.tolerance for rule in self._rules.rules if rule.objective == objective)
@@ -237,7 +237,7 @@ class TierFleetSearch(FleetSearch):
         return replace(found, rank=self.mixes[policy].tolerances[0]) if self._strictest else found
 
     def _best_rate_per_s(self, pool: Pool) -> float:
-        """By the ensembles of the requests' own tiers."""
+        """Return the rate by the ensembles of the requests' own tiers."""
         return 1e6 / self._service(pool.worker, pool.policy).worker_us
 
     def _enough(self, fleet: Fleet) -> bool:

@@ -42,7 +42,7 @@ class Traffic:
 
     @classmethod
     def sampled_together(cls, arrival_s: Mapping[str, np.ndarray], most: int, deadline_s: float) -> dict[str, Traffic]:
-        """By model the same stretches of all their requests, about ``most`` of them: as ``sampled`` has it of one."""
+        """Sample the same stretches of the requests of all models, about ``most`` of them."""
         whole = {name: cls.whole(own) for name, own in arrival_s.items()}
         of = np.repeat(np.arange(len(arrival_s)), [len(own) for own in arrival_s.values()])
         times_s = np.concatenate(list(arrival_s.values()))

@@ -132,7 +132,7 @@ class _Bursts:
 
     @classmethod
     def of(cls, log: RequestLog, deadline_us: float) -> Self:
-        """As a client logged them; those without an answer took as long as the deadline."""
+        """Read bursts off a client's log; requests without an answer took as long as the deadline."""
         due_s = log.rows["intended_s"].to_numpy()
         _, which, sizes = np.unique(due_s, return_inverse=True, return_counts=True)
         took_us = np.where(log.answered, 1e6 * log.latency_s, np.inf)
@@ -143,7 +143,7 @@ class _Bursts:
 
     @property
     def large_tell(self) -> bool:
-        """Whether enough of large bursts is answered in time to say how long a request takes."""
+        """True if enough of large bursts is answered in time to say how long a request takes."""
         in_time = self.took_us[self.is_large] < self.deadline_us
         return len(in_time) > 0 and float(in_time.mean()) >= LARGE_IN_TIME
 
@@ -154,7 +154,7 @@ class _Bursts:
 
     @property
     def apart_us(self) -> float:
-        """By how much longer large bursts take, on average."""
+        """Mean time that large bursts take longer, µs."""
         return float(self.took_us[self.is_large].mean()) - self.small_us
 
 
@@ -186,7 +186,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether what was served keeps a promise; ``kept`` is None where too few requests, or a late client, leave it
+    """Verdict on what was served; ``kept`` is None where too few requests, or a late client, leave it
     open. ``sentence``: by how much."""
 
     kept: bool | None
@@ -194,7 +194,7 @@ class Verdict:
 
 
 def verdict(promise: Promise, planned: Mapping[str, Any], logs: Sequence[RequestLog]) -> Verdict:
-    """What was served beside the promise, or beside the plan's own figures where these are lower.
+    """Compare what was served with the promise, or with the plan's own figures where these are lower.
 
     The busiest stretch of the traffic may be planned to lie below a promise that holds over all of it. A promise is
     broken where it lies above the upper bound, at its confidence, of what was served.

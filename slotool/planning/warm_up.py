@@ -1,4 +1,4 @@
-"""How much of what calls take longer than a latency table says is left while their worker keeps computing.
+"""Warm-up of workers: how much longer calls take than a latency table says, by how busy their worker was of late.
 
 A worker that rested computes more slowly than one that does so all the time, as clocks are lower and caches hold what
 others left there. How busy it was of late says which it is; a table measured back to back knows the second only. Read
@@ -31,9 +31,9 @@ MIN_CALLS = 50
 
 
 class Calls(NamedTuple):
-    """Of a probe, float64 [calls] in order: when they began and how long they took, and of as many requests at the same
-    point what the latency table says, next to as many busy workers; int64: on which worker; float64: how long that had
-    ended its last one, NaN for calls whose requests did not wait for it."""
+    """Calls of a probe, float64 [calls] in order: when they began, how long they took, and of as many requests at the
+    same point what the latency table says, next to as many busy workers; int64: on which worker; float64: how long
+    that had ended its last one, NaN for calls whose requests did not wait for it."""
 
     begun_us: np.ndarray
     took_us: np.ndarray
@@ -51,7 +51,7 @@ def with_warm_up(front_end: FrontEnd, worker: WorkerType, workers: int, probes: 
 
 
 def _warmed(rested: Overhead, logged: Sequence[Calls]) -> Overhead:
-    """What ``with_warm_up`` makes of the overhead of calls on workers that rested."""
+    """Return the overhead of ``with_warm_up``, from that of calls on workers that rested."""
     beyond_us = np.concatenate([each.took_us - each.table_us for each in logged])
     rested_us = np.concatenate([rested.longer(each.table_us) - each.table_us for each in logged])
     if len(beyond_us) < MIN_CALLS or not (rested_us > 0).all():
@@ -127,7 +127,7 @@ class _Fit(NamedTuple):
 def _fitted(
     logged: Sequence[Calls], beyond_us: np.ndarray, rested_us: np.ndarray, memory_us: float, saturation: float
 ) -> _Fit:
-    """By least absolute deviations: a call that was disturbed says nothing of the others."""
+    """Fit by least absolute deviations: a call that was disturbed says nothing of the others."""
     rested = np.concatenate([_rested(each, memory_us, saturation) for each in logged])
     by = rested_us[:, None] * np.stack([1 - rested, rested], axis=1)
     weights, min_off_us = np.ones(len(beyond_us)), NONE * float(rested_us.mean())
@@ -139,7 +139,7 @@ def _fitted(
 
 
 def _rested(calls: Calls, memory_us: float, saturation: float) -> np.ndarray:
-    """How rested the worker of each call was as it began, as the simulation has it: float64 [calls]."""
+    """Return how rested the worker of each call was as it began, as the simulation does: float64 [calls]."""
     share, until_us = np.zeros(calls.worker.max(initial=0) + 1), np.zeros(calls.worker.max(initial=0) + 1)
     found = np.zeros(len(calls.worker))
     for call, (worker, begun_us, took_us) in enumerate(zip(calls.worker, calls.begun_us, calls.took_us, strict=True)):

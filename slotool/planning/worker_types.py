@@ -72,8 +72,8 @@ def worker_types(
 
 
 def _names(tables: Sequence[Named]) -> list[str]:
-    """What names of types begin with, by table: nothing of a single one, else its file, with its folder where two are
-    called alike. Raises ``InputError`` for a file that is given twice."""
+    """Return what names of types begin with, by table: nothing of a single one, else its file, with its folder where
+    two are called alike. Raises ``InputError`` for a file that is given twice."""
     if len(tables) == 1:
         return [""]
     paths = [Path(str(source)) for _, source in tables]

@@ -1,4 +1,4 @@
-"""What nothing can surpass, for any number of workers and any deadlines: calls made fluid."""
+"""Upper bound of the utility for any number of workers and any deadlines: calls made fluid."""
 
 from __future__ import annotations
 

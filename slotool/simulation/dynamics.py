@@ -46,7 +46,7 @@ def dynamics(outcome: SimulationResult, bins: int = BINS) -> Dynamics:
 
 
 def logged_dynamics(log: QueryLog, policy: str, bins: int = BINS) -> Dynamics:
-    """The same from queries written down. Raises ``InputError`` for no bins, ``TableError`` for an unknown policy."""
+    """Return dynamics of logged queries. Raises ``InputError`` for no bins, ``TableError`` for an unknown policy."""
     rows = log.of_policy(policy)
     seconds = {name: rows[name].to_numpy(np.float64) for name in ("arrival_s", "deadline_s", "started_s", "done_s")}
     return _over_time(

@@ -108,7 +108,7 @@ _LATENCY, _ACCURACY, _SIZES, _QUICKEST, _PLAN, _VALUES, _CELLS, _IDLE = range(8)
 
 
 class _Models(NamedTuple):
-    """Of each model its grid, the plan of its policy, and the latencies of its calls as in ``ServiceTimes``; those of
+    """Models: grids, plans of their policies, and latencies of their calls as in ``ServiceTimes``; those of
     workers that share a machine are in blocks by how many others are busy, whichever model's calls these compute.
 
     Arrays of the models lie one behind the other: of the one in row a of ``starts``, that of model m is from

@@ -71,7 +71,7 @@ def _whole(times_us: np.ndarray, step_us: float) -> bool:
 def _solved(
     grid: ControlGrid, scenario: Scenario, times_us: np.ndarray, step_us: float, time_limit_s: float, *, up: bool
 ) -> tuple[float, float]:
-    """What a schedule in whole steps reaches, and what none can surpass."""
+    """Return what a schedule in whole steps reaches, and what none can surpass."""
 
     def floor(t: np.ndarray) -> np.ndarray:
         return np.floor(t / step_us + 1e-6).astype(np.int64)

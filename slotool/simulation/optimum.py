@@ -57,7 +57,7 @@ def _brought(
     rounding: int,
     advance: Callable[[int], None],
 ) -> float:
-    """What all queries can bring, found from the last of them to the first."""
+    """Return what all queries can bring, from the last of them to the first."""
     # Of the query behind the last too: nothing.
     best = np.zeros((int(calls[0].max()) + 1, steps + 1))
     for end in range(len(arrival_us), 0, -AT_ONCE):

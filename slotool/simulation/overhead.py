@@ -1,4 +1,4 @@
-"""What of a call no latency table knows, as a simulation counts it."""
+"""Per-call overhead missing from the latency table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Overhead(NamedTuple):
-    """What latency tables leave out: ``reserve_us`` of each deadline for the network and the front end; a call takes
+    """Overhead beyond latency tables: ``reserve_us`` of each deadline for the network and the front end; a call takes
     ``call_us``, and ``slower`` times what the table says, longer than that; and ``all_busy`` times as long as it then
     would where it begins while all other workers are busy.
 
@@ -26,12 +26,12 @@ class Overhead(NamedTuple):
     turnaround_us: float = 0.0
 
     def of_calls(self, table_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How long calls take, of which the table says ``table_us``: on a worker that computes all the time, and on one
+        """Return how long calls of ``table_us`` take on a worker that computes all the time, and on one
         that has rested; the same where that is not known."""
         rested_us = self.longer(table_us)
         return self.longer(table_us, self.busy_part) if self.memory_us else rested_us, rested_us
 
     def longer(self, table_us: np.ndarray, part: float = 1.0) -> np.ndarray:
-        """How long calls take, of which the table says ``table_us``, with such a part of what it leaves out."""
+        """Return how long calls of ``table_us`` take, with such a part of what the table leaves out."""
         took_us: np.ndarray = (1 + part * self.slower) * table_us + part * self.call_us
         return took_us

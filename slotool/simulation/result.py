@@ -1,4 +1,4 @@
-"""What became of every query of a simulation, and the figures people ask for."""
+"""Result of a simulation: the fate of every query, and summary figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUSES = {IN_TIME: "in-time", LATE: "late", EXPIRED: "expired", REJECTED: "rej
 
 
 class Points(Protocol):
-    """What answers: ``points``, and float64 [points] how accurate each is."""
+    """Operating points that answer, and their accuracy, float64 [points]."""
 
     @property
     def points(self) -> tuple[OperatingPoint, ...]: ...

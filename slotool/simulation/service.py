@@ -1,4 +1,4 @@
-"""How long a call takes in a simulation: the plan's own figure, or a sample of the profile."""
+"""Latency of calls in a simulation: the plan's own figure, or a sample of the profile."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ServiceTimes:
 
     @classmethod
     def colocated(cls, each: Sequence[ServiceTimes]) -> ServiceTimes:
-        """Of workers that share a machine: ``each`` by how many of the others are busy when a call begins, 0, 1, …"""
+        """Join times of workers that share a machine: ``each`` by how many others are busy as a call begins."""
         ends = np.cumsum([0, *(len(times.values) for times in each)])
         starts = [times.starts[:-1] + end for times, end in zip(each, ends, strict=False)]
         values = np.concatenate([times.values for times in each])
@@ -128,11 +128,11 @@ def how_rested(busy_share: float, saturation: float) -> float:
 
 @njit(cache=True)
 def after_rest(busy_share: float, rested_us: float, memory_us: float) -> float:
-    """How busy a worker counts as, when it has done nothing for so long."""
+    """Return how busy a worker counts as, when it has done nothing for so long."""
     return float(busy_share * np.exp(-rested_us / memory_us)) if memory_us > 0 else 0.0
 
 
 @njit(cache=True)
 def after_call(busy_share: float, took_us: float, memory_us: float) -> float:
-    """How busy a worker counts as after a call of so long; ``busy_share``: when it began."""
+    """Return how busy a worker counts as after a call of so long; ``busy_share``: when it began."""
     return float(1 - (1 - busy_share) * np.exp(-took_us / memory_us)) if memory_us > 0 else 0.0

@@ -15,7 +15,7 @@ from slotool.simulation.service import after_call, after_rest, draw_us, how_rest
 
 
 class Requests(NamedTuple):
-    """Of the requests; ``is_taken``: into a call; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 behind the
+    """Requests; ``is_taken``: into a call; ``choices``: int16 [tiers, any, 2], rows of ensembles, −1 behind the
     last."""
 
     arrival_us: Any
@@ -85,7 +85,7 @@ def _busy_until(workers: Workers, at: int, until_us: float, busy_share: float) -
 
 @njit(cache=True)
 def _share(workers: Workers, at: int, now: float, service: Service) -> float:
-    """How busy the worker at ``at``, which is idle, counts as."""
+    """Return how busy the worker at ``at``, which is idle, counts as."""
     return after_rest(workers.busy_share[at], now - workers.free_us[at], service.memory_us)
 
 
@@ -176,7 +176,7 @@ def _loses_others(
     asked: Requests, head: int, end: int, passed_us: float, one_idle: int, workers: int, now: float, on: Any,
     ensembles: EnsembleArrays,
 ) -> bool:  # fmt: skip
-    """Whether calls like that of ``head`` would make a request late, as ``ToleranceTiers`` thinks ahead."""
+    """True if calls like that of ``head`` would make a request late, as ``ToleranceTiers`` looks ahead."""
     choices, idle_us, query = asked.choices[asked.tier[head]], now, head
     left = int((~asked.is_taken[head:end]).sum())
     for _ in range(MAX_AHEAD):

@@ -139,7 +139,7 @@ class TieredService:
         return float(min(self.ensembles.worst_us[row, 0] for row in self._choices[tier, :, 1] if row >= 0))
 
     def rows(self, tier: int) -> list[int]:
-        """Of ``ensembles``, those that a request of this tier may be answered by."""
+        """Return the rows of ``ensembles`` that may answer a request of this tier."""
         return sorted({int(row) for row in self._choices[tier].ravel() if row >= 0})
 
     def worker_us(self, tier: int) -> float:
