@@ -13,7 +13,7 @@ from slotool.workloads.requests import REQUESTS_SCHEMA
 # What each is for, in the order in which one meets them.
 TABLES = (
     (LATENCY_SCHEMA, "How long a network or an operating point took; every raw sample is kept. "
-     "`profile`, `predict` and `predict-points` write it."),
+     "`profile` and `predict` write it."),
     (OUTCOME_SCHEMA, "What each version answered for each example. `evaluate` writes it; `gen-rules` reads it."),
     (PREDICTIONS_SCHEMA, "Predicted beside measured latencies of networks."),
     (STUDY_SCHEMA, "Scores of all predictors under several ways of holding out. `evaluate-predictor` writes it."),

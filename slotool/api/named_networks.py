@@ -39,7 +39,7 @@ def networks_in(
 
     Args:
         graph: Graph file (.parquet or .jsonl); repeatable.
-        keras: Keras application, .keras file, or as ``torch``; repeatable.
+        keras: Application, .keras file, or as ``torch``; repeatable.
         torch: Torch module, or file.py:factory, run in a process of its own; repeatable.
         onnx: An .onnx file; repeatable.
         input_shape: Shape of one example, for ``torch`` and free axes of ``onnx`` and ``keras``: 3,32,32, or

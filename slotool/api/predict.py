@@ -13,6 +13,7 @@ from slotool.api.command_line import command_line
 from slotool.api.named_networks import networks_in
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
+from slotool.api.predict_points import predict_points
 from slotool.api.prediction import Prediction
 from slotool.api.progress import Reporter, Reporting, reporter_of, short_phase
 from slotool.api.sweep_axis import SweepAxis
@@ -45,6 +46,7 @@ def predictor_in(text: str) -> Path:
 @command_line(
     arguments=("predictor",),
     made_by={"networks": networks_in},
+    modes={"artifact": predict_points},
     python_only=("input_shape", "input_dtype"),
     values={"predictor": predictor_in, "co_runners": list, "slo_s": latency},
     repeatable=("co_runners",),
@@ -74,10 +76,8 @@ def predict(
 ) -> Prediction:
     """Predict the latency of networks, solo or co-located.
 
-    It is that on the machine and backend whose measurements were learnt. Each has a 90 % interval, the wider the less
-    it is like the networks learnt from, or a sentence why it has none. Of several networks those that cannot be
-    captured are left out and named, and the exit code is 1. With ``co_runners`` it predicts the latency while all of
-    them run, and by how much that is longer.
+    Each has a 90 % interval, or a sentence why it has none. Networks that cannot be captured are left out and named,
+    and the exit code is 1. With ``co_runners`` it predicts the latency while all of them run.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 
@@ -94,13 +94,13 @@ def predict(
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.
         backend: Backend that runs them: torch or keras (TensorFlow). It also selects a setting of the predictor.
-        device: Device: rtx4090, rtx3090 or i9-10940x of the shipped ones. Of a predictor of several settings, that of
+        device: rtx4090, rtx3090 or i9-10940x of the shipped ones. Of a predictor of several settings, that of
             this device, or of a name that begins so.
         precision: Precision, such as amp.
         threads: Compute threads. Without ``predictor`` they select a calibration of this machine.
         batch_size: Examples in a call.
-        co_runners: Co-runner: name or id in ``graph``, or as ``keras``. Several run at the same time.
-        slo_s: Also predict how likely it takes at most 500us, 20ms, 1s.
+        co_runners: Co-runner, as ``keras`` or in ``graph``; of points 0:3. Several run at the same time.
+        slo_s: Also predict if it takes at most 500us, 20ms, 1s. That is a probability.
         explain: Show where the time goes, by type of operator. The parts add up to the latency.
         sweep: Range: batch=1:64, threads=1:2, size=64:256:32 or length=16,64. Sizes are sides of the images, lengths
             those of the sequences, of models; of Keras' and ONNX's where these leave the axes free and ``input_shape``

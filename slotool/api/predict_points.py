@@ -13,7 +13,7 @@ from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, paths_of
 from slotool.api.outputs import writes
 from slotool.api.result import Result
-from slotool.api.values import at_least
+from slotool.api.values import at_least, whole_numbers
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -66,7 +66,18 @@ class PointPrediction(Result):
         return _errors(self.filled.errors)
 
 
-@command_line(arguments=("artifact",), required=("out",))
+def numbers_of_copies(texts: Sequence[str]) -> list[int]:
+    """Return the numbers in ``0,1,2`` or ``0:3``, in one text or several."""
+    return whole_numbers(",".join(texts))
+
+
+@command_line(
+    arguments=(),
+    required=("out",),
+    names={"artifact": "--points"},
+    values={"co_runners": numbers_of_copies},
+    panels={"Operating points beside copies": ("artifact", "latency")},
+)
 @writes("out")
 def predict_points(
     artifact: FilePath,
@@ -83,11 +94,9 @@ def predict_points(
     are predicted from the point's solo latency and from the points that were measured co-located, and are marked as
     predicted, with the interval that holds 90 % of single calls.
 
-    Example: slotool predict-points slo-nn --latency colocated-latency.parquet --co-runners 0:3 -o latency.parquet
-
     Args:
-        artifact: An SLO-NN, supernet, family or network.
-        latency: Its solo latencies, and of a few points co-located with copies; repeatable.
+        artifact: Fill in T(point, β) of this SLO-NN, supernet or family.
+        latency: Its latencies, solo and a few co-located; repeatable.
         co_runners: Numbers of busy copies to predict for: 1 or 0,1,2 or 0:3.
         out: Table to write.
         seed: Same seed, same result.

@@ -46,7 +46,6 @@ THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
         *("train mlp", "train cnn", "train family", "train supernet", "train xmc"),
         *("build-tables", "update-tables", "choose-points"),
         "evaluate",
-        "predict-points",
     ),
     "Rules, plans and serving": (
         *("family", "import-outcomes", "gen-rules", "gen-switching-plan"),
@@ -62,6 +61,7 @@ FUNCTIONS = dict.fromkeys(("generate mlp", "generate cnn", "generate architectur
 FUNCTIONS |= {"profile solo": "profile"}
 # Commands that left, with what to type instead.
 SUCCESSORS = {
+    "predict-points": "predict --points",
     "compare-predictors": "evaluate-predictor --protocols",
     "evaluate-colocated": "evaluate --co-runners",
     "train-colocation-predictor": "train-predictor",

@@ -134,7 +134,8 @@ class _Builder:
             for one in mode._own_options():
                 if one.name not in names:
                     names.add(one.name)
-                    yield _left_out(one) if one.name == trigger else one
+                    needed = one.name == trigger or one.default is inspect.Parameter.empty
+                    yield _left_out(one) if needed else one
 
     def _own_options(self) -> Iterator[inspect.Parameter]:
         for name in self._parameters:
@@ -266,7 +267,7 @@ class _Builder:
         required = self._is_required(name)
         settings: dict[str, Any] = {
             "help": entry.help,
-            "metavar": self._declared.metavars.get(name, reading.metavar),
+            "metavar": self._declared.metavars.get(name, None if name in self._arguments() else reading.metavar),
             "show_default": entry.none or _stated(default, reading) or False,
         }
         if reading.kind is bool:

@@ -107,7 +107,7 @@ def test_the_command_fills_a_table(slotool: Callable[..., Any], tmp_path: Path) 
     whole = SloNN.load(artifact).points
     rows = [row(point, 10.0, 0, artifact.name) for point in whole] + [row(FULL, 10.0, 1, artifact.name)]
     LatencyTable.of(rows).save(tmp_path / "few.parquet")
-    command = ["predict-points", artifact.path, "--latency", tmp_path / "few.parquet", "--co-runners", "0:2"]
+    command = ["predict", "--points", artifact.path, "--latency", tmp_path / "few.parquet", "--co-runners", "0:2"]
     done = slotool(*command, "-o", tmp_path / "all.parquet", "--json")
     assert done.exit_code == 0, done.stderr
     assert done.document["schema"] == "slotool/predict-points"
