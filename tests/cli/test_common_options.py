@@ -38,7 +38,7 @@ def test_help_starts_with_an_example_and_fits_two_screens(
 def test_the_list_of_commands_has_a_line_for_each(slotool: Slotool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(SCREEN_COLUMNS))
     lines = slotool("--help").stdout.splitlines()
-    for name in command_line().commands:  # type: ignore[attr-defined]  # it is a group
+    for name in command_line().commands:  # it is a group
         at = next(i for i, line in enumerate(lines) if line.startswith(f"  {name} "))
         assert not lines[at + 1].startswith(" " * 10), name
 
