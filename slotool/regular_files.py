@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slotool.errors import InputError
 
+LOOP = "a link that leads back to itself"
 MAX_TEXT_BYTES = 32 * 2**20
 
 
@@ -51,13 +52,20 @@ def read_text(path: str | Path, max_bytes: int = MAX_TEXT_BYTES, errors: str = "
     return read_bytes(path, max_bytes).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def require_regular(path: str | Path) -> None:
-    """Raises as ``open_regular``; for files that a library opens by their name."""
-    _require_regular(path, os.stat(path))
+def require_regular(path: str | Path, error: type[InputError] = InputError, missing: str = "no such file") -> None:
+    """Raise ``error``, one sentence, unless ``path`` is a regular file; for files that a library opens by their name.
+
+    ``missing``: the sentence where nothing is there.
+    """
+    sentences = {errno.ENOENT: missing, errno.ENOTDIR: missing, errno.ELOOP: LOOP}
+    try:
+        _require_regular(path, os.stat(path))
+    except OSError as refused:
+        raise error(f"{path}: {sentences.get(refused.errno or 0, refused.strerror)}") from refused
 
 
 def _require_regular(path: str | Path, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IrregularFileError(errno.EISDIR, "a folder, where a file is expected", str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise IrregularFileError(errno.EINVAL, "a pipe or device, where a regular file is expected", str(path))
+        raise IrregularFileError(errno.EINVAL, "a pipe, socket or device, where a regular file is expected", str(path))

@@ -35,12 +35,11 @@ def load(path: FilePath) -> Any:
     from slotool.artifacts.bundle import is_artifact
 
     path = Path(path)
-    if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
     if path.is_dir():
         if not is_artifact(path):
             raise InputError(f"{path}: a folder without a manifest, so no artifact")
         return _artifact(path)
+    require_regular(path, missing="no such file or folder")
     readers: dict[str, Callable[[Path], Any]] = {
         ".json": _document, ".jsonl": _graphs, ".parquet": _parquet, ".csv": _csv,
     }  # fmt: skip
@@ -146,7 +145,6 @@ def _parquet(path: Path) -> Any:
 
 def _csv(path: Path) -> Any:
     """The table whose required columns the file has, the most demanding first."""
-    require_regular(path)
     with path.open(errors="replace") as file:
         columns = {name.strip().strip('"') for name in file.readline().split(",")}
     return _of_columns(path, columns)

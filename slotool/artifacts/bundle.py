@@ -19,7 +19,7 @@ from slotool import __version__, strict_json
 from slotool.atomic import replaceable, whole_folder
 from slotool.errors import AlreadyExistsError, ArtifactError, InputError
 from slotool.machine import machine_facts
-from slotool.regular_files import open_regular
+from slotool.regular_files import open_regular, require_regular
 
 MANIFEST = "manifest.json"
 FORMAT = "slotool-artifact"
@@ -221,13 +221,12 @@ def refuse_existing(path: Path, force: bool) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    if path.is_file():
+    if not path.is_dir():
+        require_regular(path, ArtifactError, "no such artifact folder")
         raise ArtifactError(
             f"{path}: a file, but an artifact is a folder; make one of models of your own, "
             f"slotool family {path} --data TABLE:LABEL -o {path.stem}"
         )
-    if not path.is_dir():
-        raise ArtifactError(f"{path}: no such artifact folder")
     if not is_artifact(path):
         raise ArtifactError(f"{path}: no {MANIFEST} in it; not an artifact, or one whose writing was cut short")
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from slotool import strict_json
 from slotool.atomic import whole_file
 from slotool.errors import InputError
-from slotool.regular_files import open_regular
+from slotool.regular_files import open_regular, require_regular
 
 _PARQUET = b"PAR1"
 
@@ -31,12 +31,11 @@ def load_document(
     Raises ``InputError`` for anything but a JSON object of this schema and version.
     """
     versions = version if isinstance(version, tuple) else (version,)
+    require_regular(path)
     try:
         document = strict_json.read(Path(path))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
     except OSError as error:
-        raise InputError(f"{path}: not a JSON file") from error
+        raise InputError(f"{path}: not a JSON file ({error.strerror})") from error
     except InputError as error:
         if not _is_parquet(Path(path)):
             raise

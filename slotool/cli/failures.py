@@ -18,6 +18,7 @@ from slotool.errors import (
 )
 from slotool.extras import missing_package
 from slotool.printable import printable
+from slotool.regular_files import LOOP
 
 INTERRUPTED = 130
 
@@ -47,6 +48,7 @@ _SYSTEM_SENTENCES = {
     errno.EPERM: ("operation not permitted", ""),
     errno.EADDRINUSE: ("the address is in use", "choose another --port, or 0 for any free one"),
     errno.ENOENT: ("no such file or folder", ""),
+    errno.ELOOP: (LOOP, ""),
     errno.EISDIR: ("this is a folder, a file was expected", ""),
     errno.ENOTDIR: ("this is a file, a folder was expected", ""),
     errno.EROFS: ("the file system is read-only", ""),

@@ -244,8 +244,7 @@ def _by_content(location: Location) -> DataAdapter | None:
     if not path.is_dir():
         for adapter in ADAPTERS.values():
             if path.name.lower().endswith(adapter.suffixes or ("/",)):
-                if not path.is_file():
-                    raise DataError(f"{path}: no such file")
+                require_regular(path, DataError)
                 return adapter
     return next((adapter for adapter in ADAPTERS.values() if adapter.recognises(location)), None)
 

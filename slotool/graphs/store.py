@@ -22,6 +22,7 @@ from slotool import strict_json
 from slotool.atomic import whole_file
 from slotool.errors import GraphError
 from slotool.graphs.graph import OperatorGraph
+from slotool.regular_files import require_regular
 from slotool.tables.schema import METADATA_KEY, read_header
 
 PARQUET, LINES = ".parquet", ".jsonl"
@@ -70,8 +71,7 @@ def write_graphs(
 def read_graphs(path: str | Path) -> Iterator[OperatorGraph]:
     """The graphs of a file, one after the other. Raises ``GraphError`` naming file, row or line, and operator."""
     path = Path(path)
-    if not path.is_file():
-        raise GraphError(f"{path}: no such graph file")
+    require_regular(path, GraphError, "no such graph file")
     return _read_lines(path) if path.suffix == LINES else _read_parquet(path)
 
 

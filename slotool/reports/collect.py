@@ -56,8 +56,8 @@ def collect(paths: Iterable[Path]) -> Collected:
     seen: set[Path] = set()
     given = list(paths)
     for path in given:
-        if not path.exists():
-            raise InputError(f"{path}: no such file or folder")
+        if not path.is_dir():
+            require_regular(path, missing="no such file or folder")
         for candidate in _candidates(path):
             if candidate.resolve() in seen:
                 continue
@@ -136,7 +136,6 @@ def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
 
 def _csv_schema(path: Path) -> str | None:
     """The schema whose required columns a CSV file has, the most demanding first; None for any other CSV."""
-    require_regular(path)
     with path.open(errors="replace") as file:
         columns = {name.strip().strip('"') for name in file.readline().split(",")}
     known: tuple[Schema, ...] = (REQUESTS_SCHEMA, PREDICTIONS_SCHEMA, OUTCOME_SCHEMA, LATENCY_SCHEMA)

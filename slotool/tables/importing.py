@@ -159,7 +159,7 @@ def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:
 def _read(path: Path) -> pd.DataFrame:
     """All cells as text, missing ones empty."""
     try:
-        require_regular(path)
+        require_regular(path, TableError)
         if path.suffix == ".parquet":
             require_distinct(pq.read_schema(path).names, path)
             return pd.read_parquet(path).astype(object).map(lambda cell: "" if pd.isna(cell) else f"{cell}")

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from slotool import strict_json
 from slotool.atomic import whole_file
 from slotool.errors import TableError
+from slotool.regular_files import require_regular
 
 Kind = Literal["text", "integer", "number", "flag", "numbers"]
 
@@ -104,8 +105,7 @@ class Schema:
         """
         if path.is_dir():
             raise TableError(f"{path}: a folder, but a table is a file, Parquet or CSV")
-        if not path.is_file():
-            raise TableError(f"{path}: no such file")
+        require_regular(path, TableError)
         if path.suffix == ".csv":
             return self._load_csv(path), {}
         return self._load_parquet(path)

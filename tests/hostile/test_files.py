@@ -287,6 +287,7 @@ def test_commands_end_with_a_sentence_and_code_2(text: str, slotool: Any, tmp_pa
         done = slotool(*command)
         assert done.exit_code == 2, (command, done.stderr)
         assert "fault of slotool" not in done.stderr
+        assert "no such file" not in done.stderr, (command, done.stderr)
 
 
 def test_a_predictor_is_no_network_to_profile(slotool: Any, tmp_path: Path) -> None:
@@ -345,7 +346,10 @@ def test_a_reload_of_a_manifest_that_became_a_pipe_is_refused_at_once(tmp_path: 
     sources.reload(served, lambda remark: None, artifacts=True)
 
 
-def test_commands_wait_for_no_pipe(slotool: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path)], ids=["pipe", "loop"])
+def test_commands_wait_for_no_pipe_and_no_loop_is_absent(
+    slotool: Any, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     artifact = copied("mlp", tmp_path)
     for name in (
         "t.csv",
@@ -359,7 +363,7 @@ def test_commands_wait_for_no_pipe(slotool: Any, tmp_path: Path) -> None:
         "x.npz",
         "x.idx",
     ):
-        os.mkfifo(tmp_path / name)
+        make(tmp_path / name)
     fifo = {path.name: path for path in tmp_path.iterdir()}
     for command in (
         ("gen-rules", fifo["t.csv"], "-o", tmp_path / "r.json"),
@@ -369,6 +373,9 @@ def test_commands_wait_for_no_pipe(slotool: Any, tmp_path: Path) -> None:
         ("import-outcomes", fifo["t.csv"], "-o", tmp_path / "o.parquet"),
         ("report", fifo["t.csv"], "-o", tmp_path / "r.html"),
         ("capture", "--onnx", fifo["net.onnx"], "-o", tmp_path / "g.jsonl"),
+        ("plan", fifo["t.parquet"], "-o", tmp_path / "p.json"),
+        ("gen-arrivals", "--trace", fifo["t.csv"], "-o", tmp_path / "a.parquet"),
+        ("serve", fifo["token"]),
         ("serve", artifact, "--token-file", fifo["token"]),
         ("serve", "--config", fifo["t.toml"]),
         ("evaluate", artifact, "--data", f"csv:{fifo['t.csv']}"),

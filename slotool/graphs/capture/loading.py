@@ -14,6 +14,7 @@ from slotool import factories
 from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.printable import reason
+from slotool.regular_files import require_regular
 from slotool.suggestions import nearest
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def load_keras(name: str, arguments: Mapping[str, Any] | None = None) -> keras.M
     if factories.is_factory(name):
         return _made(name, arguments)
     path = Path(name)
-    is_file = path.suffix in (".keras", ".h5", ".hdf5") or path.exists() or os.sep in name
-    if is_file and not path.is_file():
-        raise GraphError(f"{path}: no such file")
+    is_file = path.suffix in (".keras", ".h5", ".hdf5") or os.path.lexists(path) or os.sep in name
+    if is_file:
+        require_regular(path, GraphError)
     if is_file and path.suffix != ".keras":
         raise GraphError(
             f"{path}: only .keras files are read; save the model again with model.save('name.keras'), or give a "

@@ -16,7 +16,7 @@ from slotool.models.adapters.lightgbm_text import checked
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
-from slotool.regular_files import read_text
+from slotool.regular_files import read_text, require_regular
 from slotool.tables import FULL, OperatingPoint
 
 INPUT = "features"
@@ -65,8 +65,7 @@ class XGBoostModel(_Boosted):
         import xgboost
 
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
+        require_regular(path)
         written = _xgboost_json(path)
         with strict_json.assembling(path, "a model of XGBoost"):
             document = strict_json.decode(written, max_bytes=MAX_TEXT_MODEL_BYTES)
@@ -157,8 +156,7 @@ class LightGBMModel(_Boosted):
         import lightgbm
 
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
+        require_regular(path)
         text = read_text(path, MAX_TEXT_MODEL_BYTES, "replace")
         if not text.startswith("tree\n"):
             raise InputError(f"{path}: not a text file that LightGBM's save_model wrote")

@@ -17,6 +17,7 @@ from slotool.models.inference_messages import of_bfloat16_bits, to_bfloat16_bits
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
+from slotool.regular_files import require_regular
 from slotool.tables import FULL, OperatingPoint
 
 CPU_PROVIDER, CUDA_PROVIDER = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -54,8 +55,7 @@ class OnnxModel(Model):
         import onnxruntime
 
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
+        require_regular(path)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what it reports is raised as well
         if threads is not None:

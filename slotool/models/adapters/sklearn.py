@@ -15,6 +15,7 @@ from slotool.models.adapters.sklearn_files import read_estimator
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec, datatype_of
 from slotool.printable import reason
+from slotool.regular_files import require_regular
 from slotool.tables import FULL, OperatingPoint
 
 INPUT = "features"
@@ -52,8 +53,7 @@ class SklearnModel(Model):
         """
         extras.require("skops", needed_by="a scikit-learn model")
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
+        require_regular(path)
         with strict_json.assembling(path, "a fitted estimator"):
             return cls(read_estimator(path), name=path.stem)
 

@@ -16,6 +16,7 @@ from slotool.models.adapters.torch_archive import require_harmless
 from slotool.models.model import Model
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
+from slotool.regular_files import require_regular
 from slotool.tables import FULL, OperatingPoint
 from slotool.transfers import Link, moved
 
@@ -50,8 +51,7 @@ class TorchProgramModel(Model):
 
         link = Link(device)
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"{path}: no such file")
+        require_regular(path)
         require_harmless(path)
         try:
             with warnings.catch_warnings(), without_late_triton():

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 from slotool.errors import InputError
-from slotool.regular_files import read_bytes
+from slotool.regular_files import read_bytes, require_regular
 
 # Beyond it a client that began a connection has not finished agreeing on its keys.
 HANDSHAKE_S = 10.0
@@ -35,8 +35,7 @@ class Certificate:
         """Certificate, key and clients' authorities as their files are now, for connections to come. Raises
         ``InputError``; then nothing has changed."""
         for path in (self._certificate, self._key):
-            if not path.is_file():
-                raise InputError(f"{path}: there is no such file; a PEM file is expected")
+            require_regular(path, missing="no such file; a PEM file is expected")
         current = self._read()
         authorities = None if self._clients is None else read_bytes(self._clients)
         self.texts = read_bytes(self._key), read_bytes(self._certificate), authorities

@@ -96,6 +96,7 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
     interval, all of one length. Raises ``TableError`` naming file and row, also for counts or instants that make no
     sense.
     """
+    require_regular(path, TableError)
     try:
         frame = _rows_of(path)
     except (OSError, ValueError, pd.errors.ParserError) as error:
@@ -123,7 +124,6 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
 
 def _rows_of(path: Path) -> pd.DataFrame:
     """The rows of a CSV file that are not blank; the index says in which line of the file each is."""
-    require_regular(path)
     with path.open(encoding="utf-8", errors="replace") as lines:
         above = next((number for number, line in enumerate(lines) if line.strip()), 0)
     frame = pd.read_csv(path, skip_blank_lines=False, skiprows=above)

@@ -16,7 +16,7 @@ from slotool.graphs.capture.onnx.fused import without_fusions
 from slotool.graphs.capture.onnx.quantised import in_floats, is_quantised
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
-from slotool.regular_files import read_bytes
+from slotool.regular_files import read_bytes, require_regular
 
 if TYPE_CHECKING:
     import onnx
@@ -155,8 +155,7 @@ def _loaded(path: Path) -> onnx.ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
-    if not path.is_file():
-        raise GraphError(f"{path}: no such file")
+    require_regular(path, GraphError)
     try:
         model = onnx.load_model_from_string(read_bytes(path, MAX_MODEL_BYTES))
     except OSError as error:
