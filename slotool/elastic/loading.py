@@ -31,6 +31,15 @@ def load_served(source: str, *, mapped: bool = False) -> ElasticModel:
     return BestLabels(model) if model.sparse else model
 
 
+def require_unchanged(source: str) -> None:
+    """Raises ``ArtifactError`` naming a file of an artifact, or one that it refers to, that is not what was written."""
+    from slotool.elastic import model_family_files
+
+    artifact = open_artifact(source)
+    if artifact.kind == model_family_files.KIND:
+        model_family_files.require_same_files(artifact)
+
+
 def _family(artifact: Artifact) -> ElasticModel:
     from slotool.elastic.family import Family
 

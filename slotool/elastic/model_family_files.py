@@ -156,9 +156,7 @@ def load_family(artifact: Artifact) -> ModelFamily:
         location = str(artifact.file(version.stored)) if version.stored else version.location
         if is_code(location):
             factories.require_allowed(f"{artifact.path}: version {version.name} is {location}", ArtifactError)
-            factories.require_same(location, version.sha256, ArtifactError)
-        elif version.sha256 and checksum(location, ArtifactError) != version.sha256:
-            raise ArtifactError(f"{artifact.path}: {location} has changed since the family was made; make it again")
+        _require_same(artifact, version, location)
         known = stored.signatures.get(version.name)
         if "://" in location and known is not None:
             # It may be gone for now: calls of it fail then, and the other versions serve.
@@ -177,6 +175,20 @@ def load_family(artifact: Artifact) -> ModelFamily:
         calibrations=made,
         reading=DataOptions.of_document(stored.reading),
     )
+
+
+def require_same_files(artifact: Artifact) -> None:
+    """Raises ``ArtifactError`` naming a file the family refers to that is not the one it was made of."""
+    for version in strict_json.convert(artifact.json(VERSIONS_FILE), _Stored).versions:
+        if not version.stored:
+            _require_same(artifact, version, version.location)
+
+
+def _require_same(artifact: Artifact, version: ModelVersion, location: str) -> None:
+    if is_code(location):
+        factories.require_same(location, version.sha256, ArtifactError)
+    elif version.sha256 and checksum(location, ArtifactError) != version.sha256:
+        raise ArtifactError(f"{artifact.path}: {location} has changed since the family was made; make it again")
 
 
 def checksum(location: str, error: type[InputError]) -> str:

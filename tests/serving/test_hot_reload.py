@@ -17,9 +17,11 @@ import httpx
 import pytest
 import torch
 
+import slotool
 from slotool.elastic.family import Family, Version
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
+from tests.elastic.test_family_tensors import X, Y, write
 from tests.serving.live_server import HTTP, until
 from tests.serving.test_serve_command import serving
 
@@ -109,6 +111,23 @@ def kept_closed(path: Path) -> Iterator[threading.Event]:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         yield opening
     signal.signal(signal.SIGIO, handler)
+
+
+def test_a_model_file_that_changed_in_place_is_named_and_the_old_model_serves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.onnx", "x", "scores")
+    slotool.family({"a": "a.onnx"}, (X, Y), out="fam", repeats=1)
+    with serving(tmp_path, "fam") as (process, ready):
+        write(tmp_path / "a.onnx", "x", "scores", softmax=True)
+        process.send_signal(signal.SIGHUP)
+        assert "a.onnx has changed" in said_next(process, "a.onnx", "tables and rules reloaded")
+        assert said_next(process, "tables and rules reloaded")
+        assert HTTP.get(ready["url"] + "/v2/models/fam/ready").status_code == 200
+        (tmp_path / "fam" / "examples.safetensors").write_bytes(b"torn")
+        process.send_signal(signal.SIGHUP)
+        assert "examples.safetensors" in said_next(process, "examples.safetensors", "rules reloaded")
 
 
 def answer_of(url: str) -> int:

@@ -13,7 +13,8 @@ from slotool.artifacts.bundle import MANIFEST
 from slotool.devices import CPU, is_cuda
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.evaluation import identities, version_name
-from slotool.errors import InputError
+from slotool.elastic.loading import require_unchanged
+from slotool.errors import ArtifactError, InputError
 from slotool.machine import likeness
 from slotool.regular_files import read_bytes
 from slotool.rules.ruleset.rules import RuleSet
@@ -156,6 +157,11 @@ class Sources:
         named = {}
         for (name, entry), path in zip(served.items(), self.artifacts, strict=True):
             is_same = not artifacts or (path == entry.path and _manifest(path) == entry.manifest)
+            if artifacts and is_same:
+                try:
+                    require_unchanged(str(path))
+                except ArtifactError as error:
+                    warn(f"{name}: the model loaded before goes on serving, as its files differ: {error}")
             named[name] = _Read(entry.model, entry.path or Path(), entry.manifest) if is_same else self._read(path)
         return self._match(named, warn)
 
