@@ -41,7 +41,7 @@ def _fast_on_uvloop(application: Any, port: int) -> None:
         HttpProtocol,
         app=application,
         front=state.front,
-        fast_path=state.fast_path,
+        inferences=state.inferences,
         keep_alive_s=75,
         max_connections=4_096,
     )
@@ -59,17 +59,17 @@ def _granian(application: Any, port: int) -> None:
     from slotool.serving.http.heads import Head
     from slotool.serving.request_options import from_headers
 
-    front, fast_path = application.state.front, application.state.fast_path
+    front, inferences = application.state.front, application.state.inferences
     front.router.listen()
 
     async def infer(scope: Any, protocol: Any) -> None:
         headers = dict(scope.headers.items())
         head, body = Head("mlp", None, headers, from_headers(headers)), await protocol()
-        reply = fast_path.early_rejection(head)
+        reply = inferences.early_rejection(head)
         if reply is None:
             answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            fast_path.answer(head, body, front.router.now_us(), answered.cancelled, answered.set_result)
-            reply = fast_path.reply_to(head, await answered)
+            inferences.answer(head, body, front.router.now_us(), answered.cancelled, answered.set_result)
+            reply = inferences.reply_to(head, await answered)
         named = [("content-type", reply.media_type), *reply.headers.items()]
         protocol.response_bytes(reply.status, named, reply.body)
 
@@ -132,13 +132,13 @@ def _echo(port: int) -> None:
 
 
 def _one_by_one(application: Any) -> None:
-    outbox = application.state.fast_path.outbox
+    outbox = application.state.inferences.outbox
     outbox.add = lambda transport, answer: transport.write(answer)
 
 
 def _read_each_time(application: Any) -> None:
-    application.state.fast_path.known_heads.find = lambda data: None
-    for reader in application.state.fast_path._inference._readers.values():
+    application.state.inferences.known_heads.find = lambda data: None
+    for reader in application.state.inferences._inference._readers.values():
         reader._remembered = reader._read
 
 

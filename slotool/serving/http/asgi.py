@@ -1,4 +1,4 @@
-"""The ASGI side of a connection: requests that the fast path leaves to the application."""
+"""The ASGI side of a connection: requests that the application answers."""
 
 from __future__ import annotations
 

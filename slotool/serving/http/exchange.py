@@ -19,8 +19,8 @@ RESERVED, ALIGNED = 4, 16
 class Exchange:
     """A request on its way to an answer, of which exactly one is set once its head is read:
 
-    ``reply``: known without its body, which is discarded; ``head``: the fast path answers it when it is complete;
-    ``scope``: the ASGI application does, by ``cycle`` once that has begun.
+    ``reply``: known without its body, which is discarded; ``head``: the handler of inferences answers it when it is
+    complete; ``scope``: the ASGI application does, by ``cycle`` once that has begun.
 
     ``arrival_us``: since when a request with a ``head`` may have been here, by the router's clock.
     ``received``: of its body and not taken yet; ``body``: its place in the intake while it is unfinished;

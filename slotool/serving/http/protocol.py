@@ -12,16 +12,15 @@ from starlette.types import ASGIApp
 from slotool.serving import rejections
 from slotool.serving.front.frontend import FrontEnd
 from slotool.serving.http.asgi import HIGH_WATER_BYTES, AsgiCycle, scope_of
-from slotool.serving.http.deadline import Deadline
 from slotool.serving.http.exchange import Exchange
-from slotool.serving.http.fast_path import FastPath
 from slotool.serving.http.heads import head_fault
+from slotool.serving.http.inference import InferenceHandler
 from slotool.serving.http.requests import HttpRequest, RequestReader
-from slotool.serving.http.transport import FlowControl, Lingering
+from slotool.serving.http.transport import Deadline, FlowControl, Lingering
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.rejections import Rejection
 
-# A request that is not for the fast path, or is rejected, is answered once it is complete if its body is no longer. A
+# A request that is no inference, or is rejected, is answered once it is complete if its body is no longer. A
 # longer body is read by the application itself; a rejection of it goes out at once, and the connection closes.
 MAX_AWAITED_BYTES = HIGH_WATER_BYTES
 # So much is parsed at once: a packet of 256 KiB may hold 14,000 requests, and others want the event loop, too.
@@ -42,7 +41,7 @@ class HttpProtocol(asyncio.Protocol):
     """The protocol that uvicorn's server makes for each connection.
 
     All bytes go through one ``RequestReader``. Requests are answered one after the other, in the order in which they
-    came: those for an inference by the fast path as soon as they are complete, all others by the ASGI application. The
+    came: those for an inference by its handler as soon as they are complete, all others by the ASGI application. The
     latter begins with a complete request too, unless its body is longer than 64 KiB or waits for ``100 Continue``.
 
     An answer given before the last byte of its request has arrived closes the connection. It lingers: what the client
@@ -67,16 +66,16 @@ class HttpProtocol(asyncio.Protocol):
         *,
         app: ASGIApp,
         front: FrontEnd,
-        fast_path: FastPath,
+        inferences: InferenceHandler,
         keep_alive_s: float,
         max_connections: int | None = None,
     ) -> None:
-        self._app, self._server_state, self._fast_path = app, server_state, fast_path
+        self._app, self._server_state, self._inferences = app, server_state, inferences
         self._loop = _loop or asyncio.get_running_loop()
         self._app_state, self._front, self._limits = app_state, front, front.limits
         self._keep_alive_s = keep_alive_s
         self._max_connections = front.limits.connections if max_connections is None else max_connections
-        self._reader = RequestReader(self, fast_path.known_heads)
+        self._reader = RequestReader(self, inferences.known_heads)
         self._deadline = Deadline(self._loop, self._late)
         # The request that is being answered, those that wait for it, and the one whose body is arriving: it may be one
         # of these. Bytes that came meanwhile are not fed yet.
@@ -193,7 +192,7 @@ class HttpProtocol(asyncio.Protocol):
         if request.method == "CONNECT":
             self._reject(Rejection(405, "bad-request", "CONNECT is not served here: this is no proxy"))
             return None
-        head = request.inference or self._fast_path.head_of(request)
+        head = request.inference or self._inferences.head_of(request)
         if head is not None:
             return Exchange(request, head=head, arrival_us=self._front.arrival_us())
         if (fault := head_fault(request)) is not None:
@@ -249,8 +248,8 @@ class HttpProtocol(asyncio.Protocol):
             return
         expected = max(request.content_length or 0, request.body_bytes)
         if exchange.reply is None and exchange.head is not None:
-            reply = None if exchange.body is not None else self._fast_path.early_rejection(exchange.head)
-            reply = reply or self._fast_path.too_large(exchange.head, expected)
+            reply = None if exchange.body is not None else self._inferences.early_rejection(exchange.head)
+            reply = reply or self._inferences.too_large(exchange.head, expected)
             if reply is not None:
                 exchange.reject(reply)
         if exchange.reply is None and exchange.cycle is None and exchange.body is None:
@@ -274,7 +273,7 @@ class HttpProtocol(asyncio.Protocol):
             self._reject(rejection)
         else:
             if exchange.reply is None:
-                exchange.reject(self._fast_path.rejected(exchange.head, rejection))
+                exchange.reject(self._inferences.rejected(exchange.head, rejection))
             if not exchange.is_queued:
                 self._enqueue(exchange)
         self._loop.call_soon(self._advance)
@@ -306,7 +305,7 @@ class HttpProtocol(asyncio.Protocol):
     def _begin(self, exchange: Exchange) -> None:
         if exchange.head is not None and exchange.reply is None:
             # Others may have come while its body did.
-            exchange.reply = self._fast_path.early_rejection(exchange.head)
+            exchange.reply = self._inferences.early_rejection(exchange.head)
         self._begin_admitted(exchange)
 
     def _begin_admitted(self, exchange: Exchange) -> None:
@@ -315,7 +314,7 @@ class HttpProtocol(asyncio.Protocol):
             self._reply(exchange.reply)
         elif exchange.head is not None:
             body, is_disconnected = exchange.take_body(), self._transport.is_closing
-            self._fast_path.answer(
+            self._inferences.answer(
                 exchange.head, body, exchange.arrival_us, is_disconnected, self._inference_ended, self._peer
             )
         else:
@@ -340,13 +339,13 @@ class HttpProtocol(asyncio.Protocol):
     def _inference_ended(self, outcome: Reply | Exception) -> None:
         exchange = self._exchange
         if exchange is not None and exchange.head is not None:
-            self._reply(self._fast_path.reply_to(exchange.head, outcome))
+            self._reply(self._inferences.reply_to(exchange.head, outcome))
 
     def _reply(self, reply: Reply) -> None:
         """Answer the current request, as its last word if more of it is to come."""
         exchange = self._exchange
         if exchange is not None:
-            reply = self._fast_path.finish(exchange, reply, self._peer)
+            reply = self._inferences.finish(exchange, reply, self._peer)
         if self._transport.is_closing() or self._lingers or exchange is None:
             return
         request = exchange.request
@@ -354,7 +353,7 @@ class HttpProtocol(asyncio.Protocol):
         if last or reply.answer is None or not reply.answer.is_shared:
             self._transport.write(reply.http(request.method, close=last))
         else:
-            self._fast_path.outbox.add(self._transport, reply.http())
+            self._inferences.outbox.add(self._transport, reply.http())
         if last:
             self._linger()
         self._answered()

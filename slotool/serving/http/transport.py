@@ -1,4 +1,4 @@
-"""The side of a connection that answers are written to, and how it ends."""
+"""The side of a connection that answers are written to, its timer, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,10 +6,44 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from slotool.serving.http.deadline import Deadline
-
 # How long a client may take to read a last answer and close its side.
 LINGER_S = 2.0
+
+
+class Deadline:
+    """Calls ``on_late`` once the event loop's clock has passed the instant last set.
+
+    Moving it later only writes a number down: the timer that stands looks at that number when it goes off.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_late: Callable[[], None]):
+        self._loop, self._on_late = loop, on_late
+        self._at_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        # When it goes off.
+        self._timer_s = math.inf
+
+    def set(self, at_s: float) -> None:
+        """In seconds of the loop's clock; infinity for never."""
+        self._at_s = at_s
+        if at_s < self._timer_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_s = self._loop.call_at(at_s, self._look), at_s
+
+    def cancel(self) -> None:
+        self._at_s = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_s = None, math.inf
+
+    def _look(self) -> None:
+        self._timer, self._timer_s = None, math.inf
+        if self._loop.time() < self._at_s:
+            self.set(self._at_s)
+        else:
+            self._at_s = math.inf
+            self._on_late()
 
 
 class FlowControl:

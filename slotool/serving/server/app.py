@@ -28,7 +28,7 @@ from slotool.serving.front.live_page import LivePage, RuntimeSettings
 from slotool.serving.front.not_served import reason_of_page
 from slotool.serving.front.oip import OpenInference
 from slotool.serving.front.shared_memory_routes import SharedMemoryRoutes
-from slotool.serving.http import FastPath
+from slotool.serving.http import InferenceHandler
 from slotool.serving.limits import Limits
 from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.metrics import CONTENT_TYPE
@@ -59,7 +59,7 @@ def create_app(
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
-    ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
+    ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.inferences`` what answers the
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
     the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
@@ -107,7 +107,7 @@ def create_app(
     # A redirect would send a POST again, as a GET.
     app.router.redirect_slashes = False
     app.state.front = front
-    app.state.fast_path = FastPath(front, inference, compute)
+    app.state.inferences = InferenceHandler(front, inference, compute)
     return app
 
 

@@ -171,7 +171,7 @@ class Server(uvicorn.Server):
             HttpProtocol,
             app=app,
             front=front,
-            fast_path=app.state.fast_path,
+            inferences=app.state.inferences,
             keep_alive_s=KEEP_ALIVE_S,
             max_connections=max_connections,
         )
@@ -308,7 +308,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def _refused(front: FrontEnd, rejection: Rejection) -> Response:
-    """As the fast path has it: counted for no model, and the connection closes."""
+    """As the inference handler has it: counted for no model, and the connection closes."""
     front.dropped("", rejection.cause)
     return Reply.rejecting(rejection, {"connection": "close"}).response()
 

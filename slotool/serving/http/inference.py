@@ -1,4 +1,4 @@
-"""The fast path from a complete request to the bytes of its answer: past ASGI, its messages and its task."""
+"""Answers complete inference requests: past ASGI, its messages and its task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slotool.serving.served import ServedModel
 LOG = logging.getLogger("uvicorn.error")
 
 
-class FastPath:
+class InferenceHandler:
     """Answers complete inference requests as the application's routes do."""
 
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
@@ -107,7 +107,7 @@ class FastPath:
             return outcome
         if isinstance(outcome, Rejection):
             return self.rejected(head, outcome)
-        LOG.error("Exception on the fast path", exc_info=outcome)
+        LOG.error("Exception in the handler of inferences", exc_info=outcome)
         return Reply.broken(outcome)
 
     def _call_answered(self) -> None:
