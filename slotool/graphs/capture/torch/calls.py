@@ -18,7 +18,7 @@ from slotool.graphs.capture.torch.capture import inference, quiet
 from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.forms import Forms, uncompiled
 from slotool.graphs.capture.torch.network import NetworkWalk
-from slotool.graphs.capture.torch.nodes import shape_of
+from slotool.graphs.capture.torch.nodes import given_arguments, shape_of
 from slotool.graphs.capture.torch.program import export
 from slotool.graphs.graph import OperatorGraph
 from slotool.printable import reason
@@ -185,14 +185,9 @@ def call_name(node: fx.Node) -> str:
 
 def arguments_of(node: fx.Node, constants: dict[fx.Node, Any]) -> dict[str, Any]:
     """As ``Calls.arguments``."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return {}
-    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-    defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    values = {**defaults, **given}
     return {
-        name: constants.get(value, value) if isinstance(value, fx.Node) else value for name, value in values.items()
+        name: constants.get(value, value) if isinstance(value, fx.Node) else value
+        for name, value in given_arguments(node).items()
     }
 
 

@@ -27,6 +27,7 @@ from slotool.graphs.capture.torch.nodes import (
     count_of,
     dtype_of,
     first_value,
+    given_arguments,
     largest_shape,
     plain_name,
     position_of,
@@ -42,21 +43,8 @@ MAY_COPY = ("contiguous", "clone", "reshape", "view", "flatten", "unflatten", "s
 # What images with their channels last may stay that way for.
 LAST_CALLS = {
     *ACTIVATIONS,
-    *(
-        "linear",
-        "layer_norm",
-        "add",
-        "mul",
-        "sub",
-        "div",
-        "mean",
-        "amax",
-        "cat",
-        "softmax",
-        "dropout",
-        "detach",
-        "alias",
-    ),
+    *("linear", "layer_norm", "add", "mul", "sub", "div", "mean", "amax", "cat", "softmax"),
+    *("dropout", "detach", "alias"),
 }
 # Operators that are layers, of which one may stand for a call with ``layers_alone``.
 LAYER_OPERATORS = {
@@ -345,11 +333,7 @@ class NetworkWalk:
 
     def _arguments(self, node: fx.Node, *, turned: bool) -> dict[str, Any]:
         """By schema name, tensors as ``Value``s."""
-        schema = node.target._schema  # type: ignore[union-attr]
-        names = [argument.name for argument in schema.arguments]
-        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-        defaults = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
-        return {name: self._argument(value, turned) for name, value in (defaults | given).items()}
+        return {name: self._argument(value, turned) for name, value in given_arguments(node).items()}
 
     def _argument(self, value: Any, turned: bool) -> Any:
         if isinstance(value, fx.Node):

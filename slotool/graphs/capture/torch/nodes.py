@@ -81,14 +81,20 @@ def shape_of(node: Any) -> Shape | None:
         raise GraphError(f"the module cannot be captured: {BY_VALUES}") from error
 
 
-def arguments_of(node: Any) -> Mapping[str, Any]:
-    """Arguments by their schema's names, defaults filled in, tensors as their shapes."""
+def given_arguments(node: Any) -> dict[str, Any]:
+    """Return the arguments of a call by their schema's names, defaults filled in; none of a call without a schema."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {}
     given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
     defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    return {name: shape_of(value) if hasattr(value, "meta") else value for name, value in (defaults | given).items()}
+    return defaults | given
+
+
+def arguments_of(node: Any) -> Mapping[str, Any]:
+    """Return the arguments of a call by name, tensors as their shapes."""
+    found = given_arguments(node)
+    return {name: shape_of(value) if hasattr(value, "meta") else value for name, value in found.items()}
 
 
 def count_of(node: Any) -> int:
