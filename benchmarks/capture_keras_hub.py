@@ -310,8 +310,8 @@ def counted(name: str) -> dict[str, Any]:
 
 
 def apart(what: str, name: str) -> dict[str, Any]:
-    """``captured`` or ``counted`` in a process of its own, which may have another of Keras' backends."""
-    environment = {**os.environ, "KERAS_BACKEND": "torch" if what == "counted" else "tensorflow"}
+    """``captured`` or ``counted`` in a process of its own, on the backend that ``slotool capture --keras`` runs on."""
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
     command = [sys.executable, "-m", "benchmarks.capture_keras_hub", f"--{what}", name]
     try:
         run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
