@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool import devices
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath
 from slotool.api.measured import MeasuredNetworks
-from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
+from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, trained_and_scored
 from slotool.api.predictor_scores import covers
 from slotool.api.progress import Reporter
 from slotool.api.train_predictor import PredictorTraining
@@ -19,6 +19,7 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.predictors.colocations import Colocation
+    from slotool.predictors.search import Search
     from slotool.predictors.training.selection import TrainingRun
 
 RELATIVE = ("predictor", "MAPE", "MAE s", "of added s", "±5 %", "±10 %", "90 % covers")
@@ -67,9 +68,8 @@ def trained_on_colocations(
     solo: FilePath | None,
     model: str | Sequence[str],
     depths: Sequence[int] | None,
-    engine: str,
-    address: str | None,
-    training_device: str,
+    searching: AbstractContextManager[Search[Any]],
+    device: str,
     seed: int,
     force: bool,
     reporter: Reporter,
@@ -90,9 +90,8 @@ def trained_on_colocations(
     if others:
         raise ArgumentError("model", f"one predictor of co-located latency is kept: {model}, or {others[0]}")
     names = own if model in (AUTO, *own) else [*own, model]
-    on = devices.required(training_device, "training_device")
-    with search_on(engine, address, on) as search:
-        makers = predictor_makers(names, depths or DEPTHS, search, colocated=True, device=on)
+    with searching as search:
+        makers = predictor_makers(names, depths or DEPTHS, search, colocated=True, device=device)
         if out is not None:
             refuse_existing(out, force)
         labelled = join_colocated(source.table(), source.read_graphs(), source.rows)

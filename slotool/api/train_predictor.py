@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from slotool import devices
 from slotool.api.command_line import command_line
 from slotool.api.display import Part, table
-from slotool.api.inputs import FilePath
+from slotool.api.inputs import FilePath, as_list
 from slotool.api.measured import ColocatedRows, MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
@@ -161,23 +161,26 @@ def train_predictor(
     from slotool.predictors.splits import paper_split
     from slotool.predictors.training.selection import AUTO
 
-    source = MeasuredNetworks.of(latency, graphs, rows)
-    reporter, written = reporter_of(progress), None if out is None else Path(out)
-    if source.is_colocated():
-        return trained_on_colocations(
-            source, written, solo=solo, model=model, depths=depths, engine=engine, address=address,
-            training_device=training_device, seed=seed, force=force, reporter=reporter,
-        )  # fmt: skip
-    if solo is not None:
-        raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
     own, of_many = names_of(SOLO), SettingsPredictor.name
-    asked = names_among(model, (AUTO, *own, of_many), "model", plugins=registry)
-    if of_many in asked:
-        if len(asked) > 1:
+    if of_many in as_list(model):
+        if len(as_list(model)) > 1:
             raise ArgumentError("model", f"{of_many} learns several settings at once, the others one: ask for it alone")
         refuse_search(of_many, depths, engine, address)
         if training_device != devices.CPU:
             raise ArgumentError("training_device", f"{of_many} trains on the CPU only; leave it out")
+    on = devices.required(training_device, "training_device")
+    searching = search_on(engine, address, on)
+    source = MeasuredNetworks.of(latency, graphs, rows)
+    reporter, written = reporter_of(progress), None if out is None else Path(out)
+    if source.is_colocated():
+        return trained_on_colocations(
+            source, written, solo=solo, model=model, depths=depths, searching=searching, device=on, seed=seed,
+            force=force, reporter=reporter,
+        )  # fmt: skip
+    if solo is not None:
+        raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
+    asked = names_among(model, (AUTO, *own, of_many), "model", plugins=registry)
+    if of_many in asked:
         if written is not None:
             refuse_existing(written, force)
         return trained_on_settings(source, written, seed, force, reporter)
@@ -185,8 +188,7 @@ def train_predictor(
         refuse_search(", ".join(asked), depths, engine, address)
     names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
     names += [name for name in asked if name not in (AUTO, *own)]
-    on = devices.required(training_device, "training_device")
-    with search_on(engine, address, on) as search:
+    with searching as search:
         makers = predictor_makers(names, depths or DEPTHS, search, device=on)
         if written is not None:
             refuse_existing(written, force)
