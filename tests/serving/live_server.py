@@ -109,7 +109,7 @@ class LiveServer:
     @property
     def front(self) -> FrontEnd:
         """What all protocols share."""
-        return self.server.config.app.state.front
+        return self.server._front
 
     @property
     def address(self) -> str:
