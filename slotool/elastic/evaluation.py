@@ -139,7 +139,7 @@ def summary(outcomes: OutcomeTable) -> list[dict[str, Any]]:
             "accuracy": 1.0 - float(error[:, i].mean()),
             "standard_error": float(error[:, i].std() / np.sqrt(len(error))),
             "confidence": float(sure[:, i].mean()),
-            "median_latency_s": float(np.median(latency_s[:, i])),
+            "median_latency_s": float(np.median(latency_s[:, i]) if turns is None else turns.medians_s[i]),
             "mean_latency_s": float(latency_s[:, i].mean() if turns is None else turns.means_s[i]),
             "mean_of_all_s": None if turns is None else float(turns.samples_s[i].mean()),
             "timing": None if turns is None else state(bool(turns.stable[i])),
