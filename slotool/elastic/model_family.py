@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -309,10 +310,11 @@ def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
 def _advice(name: str, service: Signature, own: Signature) -> str:
     """What to do where tensors differ in name."""
     for ours, theirs in ((service.inputs, own.inputs), (service.outputs, own.outputs)):
-        missing = [spec.name for spec in ours if spec.name not in {each.name for each in theirs}]
-        other = [spec.name for spec in theirs if spec.name not in {each.name for each in ours}]
-        if missing and other:
-            return f"; where two are the same tensor, rename one, such as {name}:{other[0]}={missing[0]}"
+        missing = [spec for spec in ours if spec.name not in {each.name for each in theirs}]
+        other = [spec for spec in theirs if spec.name not in {each.name for each in ours}]
+        for spec, same in product(missing, other):
+            if spec.takes(same):
+                return f"; where two are the same tensor, rename one, such as {name}:{same.name}={spec.name}"
     return ""
 
 

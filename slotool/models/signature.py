@@ -209,6 +209,10 @@ class Signature:
             known = {tensor.name: tensor for tensor in theirs}
             for tensor in mine:
                 if tensor.name not in known:
+                    if len(mine) == len(theirs) == 1:
+                        other = theirs[0]
+                        kinds = "" if tensor.takes(other) else f"is {other}, expected {tensor}, and "
+                        return f"{side} {other.name!r} {kinds}is not called {tensor.name!r}"
                     return f"{side} {tensor.name!r} ({tensor}) is missing; there are {', '.join(known)}"
                 found = known.pop(tensor.name)
                 if not tensor.takes(found):
