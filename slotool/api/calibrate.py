@@ -104,7 +104,7 @@ class Calibrated(Result):
         elif math.isnan(self.noise):
             return "the time was up before any label was repeated, which tells how sure they are"
         else:
-            what = f"labels are {self._noise_in_words} on average, and {MAX_NOISE:.0%} are allowed"
+            what = f"labels are off by {self.noise:.1%} on average, and {MAX_NOISE:.0%} are allowed"
         return f"the machine was too noisy: {what}"
 
     @property
@@ -166,8 +166,13 @@ class Calibrated(Result):
         title = f"Calibrated by {counted(len(labels), 'network')} of {spread}, in {self.seconds:.0f} s"
         parts: list[Part] = [table(title, ["predictor", f"MAPE, each {self._held_out_by} held out"], rows)]
         parts.append(
-            f"labels: {counted(kinds, 'kind')}, {self._unstable} of {len(labels)} differ by more than "
-            f"± {PRECISION:.0%} when repeated, {self._noise_in_words} on average"
+            f"labels: {counted(kinds, 'kind')}, "
+            + (
+                "measured in one round each, so that their noise is unknown"
+                if math.isnan(self.noise)
+                else f"{self._unstable} of {len(labels)} differ by more than ± {PRECISION:.0%} when repeated, off by "
+                f"{self.noise:.1%} on average"
+            )
         )
         parts.append(f"{'kept' if self.out else 'best, not kept:'} {self.run.best}: {self.run.held_out.why()}")
         parts.append(f"for {self.run.adapted.setting}")
@@ -184,10 +189,6 @@ class Calibrated(Result):
     @property
     def _by_kind(self) -> bool:
         return by_kind(self.run)
-
-    @property
-    def _noise_in_words(self) -> str:
-        return "of unknown noise" if math.isnan(self.noise) else f"off by {self.noise:.1%}"
 
     @property
     def _held_out_by(self) -> str:

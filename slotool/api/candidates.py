@@ -106,7 +106,7 @@ def _compared(chosen: Chosen, others: Sequence[Chosen]) -> str:
     assert own is not None
     if own.here and not all(one.coverage.here for one in others if one.coverage):
         similar = machine_differences(chosen.opened.require_solo()) is not None
-        return f"its labels were measured on {'a similar' if similar else 'this'} machine"
+        return f"no other was measured on {'a machine as similar' if similar else 'this machine'}"
     known = [(one.path, one.coverage.covered) for one in others if one.coverage]
     if not own.covered and not any(covered for _, covered in known):
         return (

@@ -113,8 +113,8 @@ class Chosen:
             raise ArgumentError(argument, f"{len(found)} settings of {self.path} fit: say {fitting}")
         why = [self.why] if self.why else []
         if len(found) > 1:
-            others = ", ".join(repr(known[i].backend) for i in found if i != chosen)
-            why.append(f"of its backends {known[chosen].backend}, not {others}")
+            others = ", ".join(known[i].backend for i in found if i != chosen)
+            why.append(f"backend {known[chosen].backend}; --backend chooses {others}")
         there = self.opened.solo
         if there is not None and len(known) > 1:
             assert isinstance(there.predictor, SettingsPredictor)

@@ -310,8 +310,8 @@ def _numbered_classes(
         return numbers
     raise InputError(
         f"{task.output} has {shape[1]} classes, {dataset.name} has {dataset.classes} ({', '.join(dataset.labels[:5])}"
-        f"{', …' if dataset.classes > 5 else ''}); as the models do not name their classes, examples of each are "
-        "needed, or their numbers from 0 as labels; numbers to predict are a regression"
+        f"{', …' if dataset.classes > 5 else ''}), and the models do not name theirs; add an example of each class, or "
+        f"label examples by the numbers of the classes, 0 to {shape[1] - 1}; to predict numbers, the task is regression"
     )
 
 

@@ -249,4 +249,4 @@ def _unproven(rules: RuleSet) -> list[str]:
     doubt = "no version is proven to be the best"
     if rules.best_bound is not None:
         doubt = f"{best} alone is proven to keep only {unit.amount(rules.best_bound)}"
-    return [f"{span}: no promise, as {doubt}; --best {best} promises errors above {best}'s instead"]
+    return [f"{span}: listed without a promise, as {doubt}; --best {best} promises errors above {best}'s instead"]

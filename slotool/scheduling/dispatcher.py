@@ -13,7 +13,7 @@ from slotool.scheduling.call_times import CallTimes
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.policy_failure import PolicyFailure
-from slotool.scheduling.query import Query
+from slotool.scheduling.query import DEADLINE_PASSED, Query
 from slotool.scheduling.workers import Batch, Workers
 from slotool.tables import OperatingPoint
 
@@ -104,7 +104,7 @@ class Dispatcher:
         """
         dropped: list[Drop] = []
         for query in self.queue.expire(now_us):
-            dropped.append(self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed"))
+            dropped.append(self._dropped(query, RequestOutcome.EXPIRED, DEADLINE_PASSED))
         worker = self.workers.idle()
         while worker is not None and self.queue:
             dropped += self._shed(now_us)

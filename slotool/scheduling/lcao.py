@@ -12,6 +12,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.scheduling.policy import CannotMeet
+from slotool.scheduling.query import DEADLINE_PASSED
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.tables import LatencyTable, OperatingPoint
 from slotool.tables.latency import copies_in
@@ -122,7 +123,7 @@ class Lcao:
 
     def _too_late(self, left_us: float, co_runners: int) -> CannotMeet:
         if left_us <= 0:
-            return CannotMeet("the deadline has passed")
+            return CannotMeet(DEADLINE_PASSED)
         fastest_us = min(self.profile.with_co_runners(co_runners).values(), default=math.inf)
         given = f" with {co_runners} co-runner{'s' * (co_runners > 1)}" if co_runners else ""
         need = f"{fastest_us:.4g} µs are needed{given}"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from slotool.tables import OperatingPoint
 
 RESPONSE_TIME = "response-time"
+DEADLINE_PASSED = "the deadline has passed"
 
 
 class Query(NamedTuple):

@@ -13,6 +13,7 @@ from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import Conc
+from slotool.scheduling.query import DEADLINE_PASSED
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class ControlSpace:
     def too_slow(self, points: Iterable[OperatingPoint], batch_size: int, slack_us: float) -> str:
         """The sentence for when none of these points, whose latencies are known, fits."""
         if slack_us <= 0:
-            return "the deadline has passed"
+            return DEADLINE_PASSED
         fastest_us = min(self.latency_us(point, batch_size) or 0.0 for point in points)
         return f"the deadline would be missed: {fastest_us:.0f} µs are needed and {slack_us:.0f} µs are left"
 

@@ -7,6 +7,7 @@ import reprlib
 from typing import Any
 
 from slotool.errors import SlotoolError
+from slotool.scheduling.query import DEADLINE_PASSED
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 50
@@ -77,8 +78,11 @@ def expired(waited_us: float) -> Rejection:
 def deadline_infeasible(waited_us: float, left_us: float, headroom_us: float, reason: str) -> Rejection:
     """504: too little time is left for a call and the latency headroom; no work was spent on it."""
     left = f"{left_us:.0f} µs are left after {waited_us:.0f} µs of waiting"
-    headroom = f"recent answers needed up to {headroom_us:.0f} µs more than planned"
-    return Rejection(504, "expired", f"the deadline is infeasible: {left}, {reason}, and {headroom}")
+    held_back = f"of which {min(headroom_us, left_us):.0f} µs are held back"
+    why = f"{held_back}, as recent answers needed up to {headroom_us:.0f} µs more than planned"
+    # A policy only sees what is not held back.
+    rest = "" if reason == DEADLINE_PASSED else f"; {reason}"
+    return Rejection(504, "expired", f"the deadline is infeasible: {left}, {why}{rest}")
 
 
 def waited_too_long(waited_us: float) -> Rejection:

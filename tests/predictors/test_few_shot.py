@@ -506,7 +506,7 @@ def test_no_answer_is_less_than_operators_take_in_any_label(slotool, folder: Pat
     assert done.exit_code == 0, done.stderr
     found = slotool("predict", tmp_path / "a", "--graph", graphs, "--json").document["predictions"]
     latency_s = np.array([row["latency_s"] for row in found])
-    raised = np.array(["is below anything measured" in (row["no_interval"] or "") for row in found])
+    raised = np.array(["raised to the least measured" in (row["no_interval"] or "") for row in found])
     assert 0 < raised.sum() < len(GRAPHS) - len(largest)
     assert latency_s[raised] == pytest.approx(min_s[raised])
     assert np.all(latency_s > 0.49 * min_s)

@@ -103,7 +103,7 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
     assert count("slotool_worker_restarts_total") == 2
     assert losses == [
         "worker 0 ended in the middle of a call (exit code -9)",
-        "worker 1 took longer than 4 s over a call (--hang), and was ended",
+        "worker 1 was ended: a call took longer than 4 s, the limit of calls like it (--hang)",
     ]
     assert (count("slotool_retries_total", {"model": "family"}) or 0) >= 2
 

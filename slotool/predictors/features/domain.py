@@ -127,15 +127,16 @@ class Distance:
         if self.unseen_types:
             parts.append(f"{self.unseen:.0%} of its cost in types never measured ({_listed(self.unseen_types)})")
         if self.unlike > WORTH_A_WORD:
-            parts.append(f"{self.unlike:.0%} of its cost spent unlike the most similar training network")
+            parts.append(f"{self.unlike:.0%} of its cost in other types than those of the nearest training network")
         if max(self.operators_beyond, self.totals_beyond) > WORTH_A_WORD:
             parts.append(self._beyond())
         return ", ".join(parts) or None
 
     def _beyond(self) -> str:
         if self.totals_beyond >= self.operators_beyond:
-            side = "smaller" if self.below else "larger"
-            return f"{math.exp(self.totals_beyond):.3g} times {side} than any training network in {self.total}"
+            side = "fewer" if self.below else "more"
+            total = self.total.replace("_", " ")
+            return f"{math.exp(self.totals_beyond):.3g} times {side} {total} than any training network"
         return f"its operators {math.exp(self.operators_beyond):.3g} times larger than any of their type in training"
 
     def document(self) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def raised(
 def raised_in_words(where: str, min_operator_s: float) -> str:
     """Why there is no interval. ``where``: nothing less was measured, such as "on this device"."""
     return (
-        f"it is below anything measured {where}, where no network took less than {1e6 * min_operator_s:.3g} µs an "
-        "operator: it is given as that"
+        f"predicted faster than any network measured {where}, and raised to the least measured, "
+        f"{1e6 * min_operator_s:.3g} µs for each operator"
     )
 
 

@@ -129,12 +129,12 @@ class HeldOut:
         if gain <= 0:
             return f"{what}; none of the others has a lower error"
         labels = len(self.log_errors[kept])
-        less = f"{what}; {single} is {gain:.1%} ± {error:.1%} less wrong on the {labels} held-out labels"
+        less = f"{what}; {single} alone erred {gain:.1%} ± {error:.1%} less on the {labels} held-out labels"
         if kept == SETTINGS:
-            return f"{less}, and {CLEARLY:g} standard errors are asked of it"
+            return f"{less}, which is less than the {CLEARLY:g} standard errors that count"
         return (
-            f"{less}, but was picked by these from {len(self.log_errors) - 2}: kept alone, such a pick erred more than "
-            f"the mean on other networks in {PICKS_WORSE} of {PICKS_TRIED} trials"
+            f"{less}, but these labels also chose it among {len(self.log_errors) - 2}, and in {PICKS_WORSE} of "
+            f"{PICKS_TRIED} trials such a choice erred more on other networks than the mean did"
         )
 
 

@@ -14,7 +14,7 @@ from slotool.scheduling.batching.shedding import to_shed
 from slotool.scheduling.batching.slowness import Slowness
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
-from slotool.scheduling.query import Query
+from slotool.scheduling.query import DEADLINE_PASSED, Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
@@ -58,7 +58,7 @@ class BatchingPolicy(Policy):
             return None
         grid, slack_us = self.grid, query.slack_us(now_us)
         if slack_us <= 0:
-            return CannotMeet("the deadline has passed")
+            return CannotMeet(DEADLINE_PASSED)
         lowest = 0 if query.min_accuracy is None else int(np.searchsorted(grid.accuracy, query.min_accuracy))
         if lowest > self._best:
             most = grid.accuracy[self._best]

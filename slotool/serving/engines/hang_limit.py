@@ -16,7 +16,7 @@ class HangLimit:
     """Limits of calls in seconds, at most ``hang_s``, by model, operating point and power of two of their size."""
 
     def __init__(self, hang_s: float):
-        self._hang_s = hang_s
+        self.hang_s = hang_s
         # Between two looks for calls that are longer.
         self.look_s = min(hang_s, MIN_S) / 4
         self._times: defaultdict[str, CallTimes] = defaultdict(CallTimes)
@@ -27,6 +27,6 @@ class HangLimit:
     def of(self, model: str, point: OperatingPoint, size: int) -> float:
         usual_s = 1e-6 * self._times[model].of(point, size.bit_length())
         if not usual_s:
-            return self._hang_s
-        limit_s = max(MIN_S, MIN_FACTOR * usual_s, min(USUAL_FACTOR * usual_s, self._hang_s / 2))
-        return min(self._hang_s, limit_s)
+            return self.hang_s
+        limit_s = max(MIN_S, MIN_FACTOR * usual_s, min(USUAL_FACTOR * usual_s, self.hang_s / 2))
+        return min(self.hang_s, limit_s)

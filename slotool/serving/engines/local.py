@@ -371,7 +371,8 @@ class LocalInferenceEngine(InferenceEngine):
         if call is not None:
             ended = f"worker {worker} ended in the middle of a call (exit code {code})"
             limit_s = self._hang.of(*call.terms)
-            hung = f"worker {worker} took longer than {limit_s:.3g} s over a call (--hang), and was ended"
+            hung = f"worker {worker} was ended: a call took longer than {limit_s:.3g} s, the limit of calls like it"
+            hung += f" (at most {self._hang.hang_s:g} s, --hang)" if limit_s < self._hang.hang_s else " (--hang)"
             call.done(WorkerLost(hung if process.has_hung else ended))
 
     def _replace_later(self, worker: int, pauses: int) -> None:
