@@ -13,8 +13,8 @@ from slotool.api.inputs import FilePath
 from slotool.api.measured import MeasuredNetworks
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, trained_and_scored
 from slotool.api.predictor_scores import covers
+from slotool.api.predictor_training import PredictorTraining
 from slotool.api.progress import Reporter
-from slotool.api.train_predictor import PredictorTraining
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:

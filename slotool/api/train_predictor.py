@@ -2,92 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from slotool import devices
 from slotool.api.command_line import command_line
-from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, as_list
 from slotool.api.measured import ColocatedRows, MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
-from slotool.api.predictor_scores import (
-    FLOOR,
-    FLOOR_MEANS,
-    IN_SECONDS,
-    RELATIVE,
-    floor_relative,
-    in_seconds,
-    relative,
-)
+from slotool.api.predictor_training import PredictorTraining
 from slotool.api.progress import Reporting, reporter_of
-from slotool.api.result import Result
 from slotool.api.values import at_least
 from slotool.errors import ArgumentError
-from slotool.printable import counted
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from slotool.api.colocation_training import ColocationTraining
     from slotool.api.settings_training import SettingsTraining
-    from slotool.predictors.training.selection import TrainingRun
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class PredictorTraining(Result):
-    """How well each predictor does on rows held out, and which was kept. ``model``: those that could be kept. ``out``:
-    the artifact written, if any."""
-
-    run: TrainingRun[Any]
-    model: str
-    out: Path | None = None
-
-    schema = "train-predictor"
-
-    @cached_property
-    def scores(self) -> dict[str, Any]:
-        """Scores by predictor, with how many rows trained, chose and scored them."""
-        return self.run.scores()
-
-    @property
-    def kept(self) -> str:
-        """Name of the predictor that was kept."""
-        return str(self.scores["chosen"])
-
-    def frame(self) -> pd.DataFrame:
-        """Scores on the rows held out, one row a predictor."""
-        import pandas as pd
-
-        return pd.DataFrame.from_dict(self.document["predictors"], orient="index")
-
-    def findings(self) -> Mapping[str, Any]:
-        return {"artifact": None if self.out is None else str(self.out), "model": self.model, **self.scores}
-
-    def shown(self) -> list[Part]:
-        from slotool.predictors.labels import Setting
-
-        predictors, rows = self.scores["predictors"], self.scores["rows"]
-        kinds = ", ".join(f"{kind['n']} {name}" for name, kind in predictors[self.kept]["by_kind"].items())
-        tested = counted(rows["test"], "held-out network")
-        title = f"On {tested} ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
-        chosen = self.model == "auto" or "," in self.model
-        why = "it has the lowest MAE on the dev set" if chosen else "as asked"
-        seconds = [[name, *in_seconds(each), f"{each['dev_mae_s']:.3g}"] for name, each in predictors.items()]
-        shares = [[name, *relative(each)] for name, each in predictors.items()]
-        shares.append([FLOOR, *floor_relative(predictors[self.kept])])
-        return [
-            table(title, ["predictor", *IN_SECONDS, "dev MAE s"], seconds),
-            table("Relative to the latency", ["predictor", *RELATIVE], shares),
-            FLOOR_MEANS,
-            f"labels: {Setting.from_document(self.scores['setting'])}",
-            f"kept {self.kept}: {why}",
-            *([f"wrote {self.out}"] if self.out else []),
-        ]
 
 
 @command_line(

@@ -22,8 +22,9 @@ from slotool.cli import (
     terminal,
 )
 from slotool.cli.commands import HELP_COLUMNS, Command, Group, keeping_inputs
+from slotool.cli.docstrings import EXAMPLE
 from slotool.cli.failures import INTERRUPTED, report_failure
-from slotool.cli.from_signature import EXAMPLE, command_of, commands_of, words_of
+from slotool.cli.from_signature import command_of, commands_of, words_of
 from slotool.process import end_without_collecting
 
 SUMMARY = "Measure and predict latency of networks; serve them within deadlines and error tolerances."

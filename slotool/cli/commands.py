@@ -18,7 +18,7 @@ from slotool import factories
 from slotool.api.arguments import naming_options
 from slotool.api.outputs import require_kept
 from slotool.cli import terminal
-from slotool.cli.from_signature import EXAMPLE
+from slotool.cli.docstrings import EXAMPLE
 from slotool.cli.option_lines import option_line
 from slotool.cli.plugin_names import plugins_of
 from slotool.cli.wrong_values import plain

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+# Beginning of a paragraph that is a command to copy.
+EXAMPLE = "Example: "
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$", re.MULTILINE)
 _ENTRY = re.compile(r"^    (\w+): ", re.MULTILINE)
 _CODE = re.compile(r'``"?(.*?)"?``', re.DOTALL)

@@ -24,13 +24,12 @@ import slotool
 from slotool.api import values
 from slotool.api.command_line import CommandLine
 from slotool.api.data_options import source_in
-from slotool.cli.docstrings import Docstring, read_docstring
+from slotool.cli.docstrings import EXAMPLE, Docstring, read_docstring
 
 # Columns that hold whole numbers, and what the help calls those whose name is no noun for one value.
 _WHOLE = ("threads", "batch_size")
 _CALLED = {"threads": "number of threads", "machine": "machine id", "batch_size": "batch size"}
 ROWS = "Rows of the latency table"
-EXAMPLE = "Example: "
 # Characters up to which choices stand in the place of a value; beyond that, the sentence names them.
 _WIDEST_CHOICES = 20
 # Numbers in equal steps are shortened to start:stop:step from so many on.
