@@ -139,10 +139,6 @@ class DefaultDeadline:
         if math.isinf(query.deadline_us) and not math.isinf(self._default_us):
             self._waiting.append((query.arrival_us + self._default_us, model_queue, query.id))
 
-    def first_arrival_us(self, now_us: float) -> float:
-        """Requests without a deadline that came before this have waited too long by now."""
-        return now_us - self._default_us
-
     def has_passed(self, query: Query, now_us: float) -> bool:
         return math.isinf(query.deadline_us) and now_us >= query.arrival_us + self._default_us
 
