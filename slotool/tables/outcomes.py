@@ -12,7 +12,7 @@ import pandas as pd
 
 from slotool.errors import TableError
 from slotool.tables.labels import label_texts
-from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema
+from slotool.tables.schema import AMOUNT, MAX_NUMBER, MODERATE, NOT_EMPTY, Column, Schema, list_of
 from slotool.tables.table import Table
 
 OUTCOME_SCHEMA = Schema(
@@ -94,7 +94,7 @@ class OutcomeTable(Table):
         found = []
         for name, dtype in ((SAMPLES, np.float64), (DISTURBED, np.bool_)):
             try:
-                values = np.stack([np.asarray(cell, dtype=dtype) for cell in self.rows[name]])
+                values = np.stack([np.asarray(list_of(cell), dtype=dtype) for cell in self.rows[name]])
             except (TypeError, ValueError):
                 return None
             cells = np.empty((len(self.versions), len(self.examples), *values.shape[1:]), dtype=dtype)

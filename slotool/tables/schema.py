@@ -118,13 +118,9 @@ class Schema:
         frame = self.validate(frame, str(path))
         with whole_file(path) as partial:
             if path.suffix == ".csv":
-                lists = {
-                    c.name: frame[c.name].map(_list_text)
-                    for c in self.columns
-                    if c.kind == "numbers" and c.name in frame
-                }
+                lists = {name: frame[name].map(_csv_cell) for name in frame.columns if frame[name].dtype == object}
                 # Quotes keep spaces around text.
-                frame.assign(**lists).to_csv(partial, index=False, quoting=csv.QUOTE_NONNUMERIC)
+                pd.DataFrame({**frame, **lists}).to_csv(partial, index=False, quoting=csv.QUOTE_NONNUMERIC)
             else:
                 self._write_parquet(frame, partial, provenance or {})
 
@@ -319,7 +315,7 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
 
 def _first_bad(rule: Constraint, given: Any) -> Any:
     """Of a list the first number that breaks the rule; anything else as it is."""
-    if not isinstance(given, np.ndarray | list) or (numbers := _list_of(given)) is None or rule.holds(numbers).all():
+    if not isinstance(given, np.ndarray | list) or (numbers := list_of(given)) is None or rule.holds(numbers).all():
         return given
     return float(numbers[~rule.holds(numbers)][0])
 
@@ -380,17 +376,19 @@ def _as_flag(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
 
 
 def _as_numbers(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
-    read = [_list_of(value) for value in values]
+    read = [list_of(value) for value in values]
     bad = np.array([value is None for value in read], dtype=bool)
     lists = pd.Series([np.empty(0) if value is None else value for value in read], dtype=object)
     return lists, bad
 
 
-def _list_text(numbers: np.ndarray) -> str:
-    return LIST_SEPARATOR.join(map(repr, numbers.tolist()))
+def _csv_cell(cell: Any) -> Any:
+    numbers = list_of(cell) if isinstance(cell, np.ndarray | list) else None
+    return cell if numbers is None else LIST_SEPARATOR.join(map(repr, numbers.tolist()))
 
 
-def _list_of(value: Any) -> np.ndarray | None:
+def list_of(value: Any) -> np.ndarray | None:
+    """Return a cell's numbers, float64 [n]: of a list, of text with ``;`` between them, or of one number; else None."""
     if isinstance(value, str):
         value = [part for part in value.split(LIST_SEPARATOR) if part.strip()]
     try:

@@ -51,7 +51,7 @@ def test_means_are_of_undisturbed_calls_and_both_are_shown(monkeypatch: pytest.M
     assert rules.frame().set_index("version")["response_time_s"]["large"] == pytest.approx(6e-4, rel=0.02)
 
 
-def test_median_and_mean_are_of_the_same_calls() -> None:
+def test_median_and_mean_are_of_the_same_calls_from_csv_too(tmp_path: Path) -> None:
     """Of ten examples seven were disturbed in every repeat, which made them three times as long."""
     rows = [
         {"example": str(i), "version": "rf", "error": 0.0, "confidence": 0.9, "latency_s": t, "samples_s": [t, t],
@@ -59,6 +59,8 @@ def test_median_and_mean_are_of_the_same_calls() -> None:
         for i, t in enumerate([7e-3] * 7 + [2e-3, 3e-3, 4e-3])
     ]  # fmt: skip
     (row,) = summary(OutcomeTable.of(rows))
+    OutcomeTable.of(rows).save(tmp_path / "rf.csv")
+    assert summary(OutcomeTable.load(tmp_path / "rf.csv")) == [row]
     assert (row["median_latency_s"], row["mean_latency_s"]) == pytest.approx((3e-3, 3e-3))
 
 
