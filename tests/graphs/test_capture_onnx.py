@@ -389,8 +389,8 @@ def test_files_that_hold_no_model_are_explained(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(GraphError, match="not an ONNX model"):
             capture_onnx(tmp_path / name)
-    for path in (tmp_path, tmp_path / "none.onnx"):
-        with pytest.raises(GraphError, match="no such file"):
+    for path, sentence in ((tmp_path, "a folder"), (tmp_path / "none.onnx", "no such file")):
+        with pytest.raises(GraphError, match=sentence):
             capture_onnx(path)
 
 

@@ -180,11 +180,11 @@ def test_files_that_are_not_what_is_expected_are_sentences(folder: Path, slotool
     (folder / "text.pem").write_text("no certificate")
     server, missing, text = folder / "server.pem", folder / "missing.pem", folder / "text.pem"
     for files, sentence in (
-        ((missing, None, None), "there is no such file"),
+        ((missing, None, None), "no such file"),
         ((text, None, None), "a certificate and its private key, PEM, are expected"),
         ((server, folder / "client.pem", None), "a certificate and its private key"),
         ((server, None, text), "certificates of the clients' authorities"),
-        ((folder, None, None), "there is no such file"),
+        ((folder, None, None), "no such file"),
     ):
         with pytest.raises(InputError, match=sentence):
             Certificate(*files)
