@@ -184,7 +184,7 @@ def test_files_that_are_not_what_is_expected_are_sentences(folder: Path, slotool
         ((text, None, None), "a certificate and its private key, PEM, are expected"),
         ((server, folder / "client.pem", None), "a certificate and its private key"),
         ((server, None, text), "certificates of the clients' authorities"),
-        ((folder, None, None), "no such file"),
+        ((folder, None, None), "a folder"),
     ):
         with pytest.raises(InputError, match=sentence):
             Certificate(*files)
