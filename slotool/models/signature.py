@@ -210,9 +210,9 @@ class Signature:
             for tensor in mine:
                 if tensor.name not in known:
                     if len(mine) == len(theirs) == 1:
-                        other = theirs[0]
-                        kinds = "" if tensor.takes(other) else f"is {other}, expected {tensor}, and "
-                        return f"{side} {other.name!r} {kinds}is not called {tensor.name!r}"
+                        only = theirs[0]
+                        kinds = "" if tensor.takes(only) else f"is {only}, expected {tensor}, and "
+                        return f"{side} {only.name!r} {kinds}is not called {tensor.name!r}"
                     return f"{side} {tensor.name!r} ({tensor}) is missing; there are {', '.join(known)}"
                 found = known.pop(tensor.name)
                 if not tensor.takes(found):
