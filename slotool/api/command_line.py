@@ -45,6 +45,7 @@ class CommandLine:
         panels: Parameters by title of their panel in the help.
         hidden: Parameters that the help leaves out.
         python_only: Parameters that the command does not have.
+        tables: Keys of the file of options that list tables, which no parameter states.
         fixed: Values of parameters that the command does not have.
         ineffective: Options that are refused, because another option leaves them without effect.
         resumes: True if an interrupted run prints how to go on.
@@ -63,9 +64,15 @@ class CommandLine:
     panels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     python_only: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     ineffective: tuple[Ineffective, ...] = ()
     resumes: bool = False
+
+    def option(self, parameter: str) -> str:
+        """Return the option of a parameter: ``--slo`` for ``slo_s``."""
+        stated = self.names.get(parameter)
+        return stated.split()[0] if stated else f"--{parameter.removesuffix('_s').replace('_', '-')}"
 
 
 def command_line(**differences: Any) -> Callable[[Function], Function]:

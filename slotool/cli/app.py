@@ -18,7 +18,6 @@ from slotool import __version__, factories
 from slotool.cli import (
     demo,
     interrupts,
-    serve,
     terminal,
 )
 from slotool.cli.commands import HELP_COLUMNS, Command, Group, keeping_inputs
@@ -53,8 +52,7 @@ THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
         *("evaluate-rules", "evaluate-drift", "export-rules"),
         "plan",
         "simulate",
-        serve,
-        *("loadtest", "report"),
+        *("serve", "loadtest", "report"),
     ),
 }
 # Functions with another name than their command.
@@ -69,6 +67,8 @@ SUCCESSORS = {
 }
 # What a command does with options before its function takes them, as module:function.
 PREPARED = {"plan": "slotool.cli.plan_models:prepare"}
+# What a command runs in place of its function, as module:function.
+RUN = {"serve": "slotool.cli.serve:run"}
 # Words before the name of a command, and their help.
 GROUPS = {
     "generate": "Draw random operator graphs, or arrivals of requests.",
@@ -138,11 +138,18 @@ def _made(words: str, theme: str | None) -> Any:
     function = getattr(slotool, FUNCTIONS.get(words, words.replace(" ", "_").replace("-", "_")))
     declared = next(one for one in commands_of(function) if " ".join(words_of(function, one)) == words)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    module, _, name = PREPARED.get(words, "").partition(":")
-    prepare = getattr(import_module(module), name) if module else None
-    callback = keeping_inputs(command_of(function, declared, prepare))
+    prepare, run = _resolved(PREPARED.get(words)), _resolved(RUN.get(words))
+    callback = keeping_inputs(command_of(function, declared, prepare, run))
     alone.command(words.rpartition(" ")[2], cls=Command, rich_help_panel=theme)(callback)
     return typer.main.get_command(alone)
+
+
+def _resolved(path: str | None) -> Any:
+    """Return the function of ``module:function``; None of None."""
+    if path is None:
+        return None
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 def _dress(group: typer.Typer, theme: str | None = None) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from types import SimpleNamespace, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
@@ -25,6 +25,9 @@ from slotool.api import values
 from slotool.api.command_line import CommandLine
 from slotool.api.data_options import source_in
 from slotool.cli.docstrings import EXAMPLE, Docstring, read_docstring
+
+if TYPE_CHECKING:
+    from slotool.cli.output import Output
 
 # Columns that hold whole numbers, and what the help calls those whose name is no noun for one value.
 _WHOLE = ("threads", "batch_size")
@@ -81,12 +84,14 @@ def command_of(
     function: Callable[..., Any],
     declared: CommandLine | None = None,
     prepare: Callable[[dict[str, Any]], None] | None = None,
+    run: Callable[[SimpleNamespace, Output], None] | None = None,
 ) -> Callable[..., None]:
     """Return the function that typer makes a command of: it has an option for each parameter of ``function``.
 
-    ``prepare`` checks and changes what was given before it is read as arguments.
+    ``prepare`` checks and changes what was given before it is read as arguments. ``run`` takes the arguments in place
+    of ``function`` and prints the result itself.
     """
-    return _Builder(function, declared or commands_of(function)[0], prepare).callback()
+    return _Builder(function, declared or commands_of(function)[0], prepare, run).callback()
 
 
 class _Builder:
@@ -95,8 +100,9 @@ class _Builder:
         function: Callable[..., Any],
         declared: CommandLine,
         prepare: Callable[[dict[str, Any]], None] | None = None,
+        run: Callable[[SimpleNamespace, Output], None] | None = None,
     ):
-        self._function, self._declared, self._prepare = function, declared, prepare
+        self._function, self._declared, self._prepare, self._runner = function, declared, prepare, run
         left_out = {*declared.python_only, *declared.fixed}
         self._parameters = {
             name: parameter
@@ -114,6 +120,9 @@ class _Builder:
     def callback(self) -> Callable[..., None]:
         """The function that typer calls, with a parameter for each option."""
         parameters = list(self._options())
+        parameters += [
+            _option(name, list[Any], None, f"--{name}", hidden=True, parser=_as_it_is) for name in self._declared.tables
+        ]
         parameters.append(_option("json", bool, False, "--json", help="Print one JSON document instead of tables."))
 
         def run(**given: Any) -> None:
@@ -174,6 +183,9 @@ class _Builder:
                 without = mode._option_names() - self._option_names()
             refuse_without_effect([*without], f"{'with' if given[trigger] else 'without'} {mode._option(trigger)}")
         call = {**builder._declared.fixed, **builder._converted(given)}
+        if self._runner is not None:
+            self._runner(SimpleNamespace(**call, **{name: given[name] for name in self._declared.tables}), output)
+            return
         if "progress" in builder._parameters:
             call["progress"] = output
         with interrupts.explaining(output.note) if builder._declared.resumes else nullcontext():
@@ -224,10 +236,7 @@ class _Builder:
         for other in (*self._makers.values(), *self._modes.values()):
             if name in other._parameters and name not in self._parameters:
                 return other._option(name)
-        if name in self._arguments():
-            return name.upper()
-        stated = self._declared.names.get(name)
-        return stated.split()[0] if stated else f"--{name.removesuffix('_s').replace('_', '-')}"
+        return name.upper() if name in self._arguments() else self._declared.option(name)
 
     def _arguments(self) -> Sequence[str]:
         if self._declared.arguments is not None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import typer
 
 from slotool.api.inputs import cores_given
 from slotool.cli import interrupts
 from slotool.cli.commands import config_file, refuse_without_effect
-from slotool.cli.options import Json, panel, parse_duration
 from slotool.cli.serve_logs import access_log_at, events_to, traces_to
 from slotool.cli.serve_pools import of_only_pool, router_of, scaling_of
 from slotool.cli.serve_sources import beside_config, devices_of, first_read, keys_in_force, reader
 from slotool.cli.serve_workers import (
-    OF_WORKERS,
     autoscalers_of,
     chosen_engine,
     engine_of,
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from starlette.applications import Starlette
 
@@ -41,99 +40,12 @@ if TYPE_CHECKING:
     from slotool.serving.operations.service_file import KeysInForce
     from slotool.serving.server.server import SecondaryFrontEnd
 
-
-def register(app: typer.Typer) -> None:
-    serve.writes = ("log",)  # type: ignore[attr-defined]  # a file that must not be one it reads
-    app.command()(serve)
+PORT = 8000
 
 
-_points, _network, _workers, _limits = map(panel, ("Operating points", "Network", "Workers", "Limits and log"))
-
-
-def serve(
-    artifacts: Annotated[
-        list[Path] | None, typer.Argument(help="Models to serve, unless --config lists [[models]].", show_default=False)
-    ] = None,
-    rules: Annotated[Path | None, _points("--rules", help="Tolerance tiers, from gen-rules.")] = None,
-    latency: Annotated[Path | None, _points("--latency", help="Latency table: choose points by deadline.")] = None,
-    outcomes: Annotated[
-        list[Path] | None, _points("--outcomes", help="Outcome table of a model: choose points by accuracy.")
-    ] = None,
-    policy: Annotated[str, _points("--policy", help="by-demand, value-iteration, slackfit …")] = "by-demand",
-    deadline_ms: Annotated[
-        float | None, _points("--deadline-ms", min=0.001, help="Usual deadline, for policies.")
-    ] = None,
-    plan: Annotated[Path | None, _points("--plan", help="Switching plan, for --policy switching.")] = None,
-    name: Annotated[
-        list[str] | None,
-        _network("--name", help="Name to serve under, per artifact.", show_default="the artifact's"),
-    ] = None,
-    host: Annotated[str, _network("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, _network("--port", min=0, max=65535, help="HTTP port; 0: any free one.")] = 8000,
-    grpc_port: Annotated[
-        int | None, _network("--grpc-port", min=0, max=65535, help="Serve gRPC on this port too.")
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        _network(
-            "--token-file",
-            help="Token to send, or .toml of clients.",
-            show_default="$SLOTOOL_TOKEN",
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None, _network("--tls-certificate", help="PEM file: speak TLS, and show this.")
-    ] = None,
-    tls_key: Annotated[Path | None, _network("--tls-key", help="Its key.", show_default="same file")] = None,
-    tls_clients: Annotated[
-        Path | None, _network("--tls-clients", help="PEM file: clients must show certificates of these.")
-    ] = None,
-    engine: Annotated[str, _workers("--engine", help="inline (this process), local (processes) or ray.")] = "auto",
-    replicas: Annotated[int, _workers("--replicas", min=1, help="Workers of --engine local or ray.")] = 1,
-    threads: Annotated[int, _workers("--threads", min=1, help="Compute threads per call.")] = 1,
-    address: Annotated[
-        str | None, _workers("--address", help="Ray cluster: host:port or auto.", show_default="auto")
-    ] = None,
-    hang: Annotated[str, _workers("--hang", help="Restart a worker whose call takes longer.")] = "10s",
-    allow_faults: Annotated[bool, typer.Option("--allow-faults", hidden=True)] = False,
-    max_batch: Annotated[int, _limits("--max-batch", min=1, help="Examples in one request.")] = 1_024,
-    max_queue: Annotated[int, _limits("--max-queue", min=1, help="Requests that may wait.")] = 1_000,
-    default_deadline_ms: Annotated[
-        float,
-        _limits("--default-deadline-ms", min=0, metavar="MS", help="Longest wait without a deadline; 0: any."),
-    ] = 10_000.0,
-    lame_duck: Annotated[
-        str | None,
-        _limits("--lame-duck", help="Answer on after SIGTERM.", show_default="5s; 0s on 127.0.0.1"),
-    ] = None,
-    drain: Annotated[str, _limits("--drain", help="Then: time to finish requests.")] = "10s",
-    log: Annotated[Path | None, _limits("--log", help="Append events to this file, as JSON lines.")] = None,
-    max_body_mib: Annotated[int, typer.Option("--max-body-mib", min=1, max=1_024, hidden=True)] = 16,
-    access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
-    http: Annotated[Literal["fast", "uvicorn"], typer.Option("--http", hidden=True)] = "fast",
-    reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
-    traces: Annotated[str | None, typer.Option("--traces", hidden=True)] = None,
-    traces_share: Annotated[float, typer.Option("--traces-share", min=0, max=1, hidden=True)] = 1.0,
-    shared_memory: Annotated[bool, typer.Option("--shared-memory", hidden=True)] = False,
-    address_rate: Annotated[float | None, typer.Option("--address-rate", min=1e-3, hidden=True)] = None,
-    trusted_proxies: Annotated[str | None, typer.Option("--trusted-proxies", hidden=True)] = None,
-    max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
-    requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
-    switch_workers: Annotated[bool, typer.Option("--switch-workers", hidden=True)] = False,
-    device: Annotated[str, typer.Option("--device", hidden=True)] = "cpu",
-    models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
-    pools: Annotated[list[Any] | None, typer.Option("--pools", hidden=True, parser=lambda entry: entry)] = None,
-    pool: Annotated[str | None, typer.Option("--pool", hidden=True)] = None,
-    json: Json = False,
-) -> None:
-    """Serve artifacts, each request at a point that fits it.
-
-    Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
-    /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
-    Further ones: docs/reference/service-file.md (--device, --address-rate, --traces …).
-
-    Example: slotool serve family --rules rules.json --latency latency.parquet
-    """
+def run(options: SimpleNamespace, output: Output) -> None:
+    """Serve in this process until a signal ends it. ``options``: the arguments of ``slotool.serve``, and ``models`` and
+    ``pools`` of the service file."""
     import signal
 
     # What it would load again is not loaded yet; a terminal that closes ends a server as SIGTERM does, once it listens.
@@ -143,7 +55,6 @@ def serve(
     import math
     from functools import partial
 
-    from slotool.cli.output import Output
     from slotool.serving import Limits, create_app
     from slotool.serving.access.clients import read_clients
     from slotool.serving.access.guard import others_can_read
@@ -151,43 +62,49 @@ def serve(
     from slotool.serving.operations.sources import Sources
     from slotool.serving.server.server import bind, is_loopback, serve_until_signalled, url_of
 
-    hang_s, drain_s = (parse_duration(text, option) for text, option in ((hang, "--hang"), (drain, "--drain")))
-    assert hang_s is not None
-    assert drain_s is not None
-    _refuse_options_without_effect(engine := stated_engine(engine, device, pools is not None), max_replicas)
-    _check_scaling(replicas, max_replicas, requests_per_worker, latency is not None or bool(models))
-    output = Output(as_json=json)
-    deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
-    subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    max_replicas, requests_per_worker = scaling_of(pools, pool, engine, max_replicas, requests_per_worker)
-    given = Sources(
-        *subjects,
-        threads,
-        policy,
-        deadline_us,
-        plan,
-        replicas,
-        mapped=engine != "inline",
-        devices=devices_of(device, engine, max_replicas, switch_workers),
+    engine, pools, pool = (
+        stated_engine(options.engine, options.device, options.pools is not None),
+        options.pools,
+        options.pool,
     )
-    _require_models(artifacts, models)
-    read = reader(given, bool(models), pool, max_queue)
-    replicas, threads = (sources := first_read(read, switch_workers)).workers
+    _check_scaling(options, engine)
+    max_replicas, requests_per_worker = scaling_of(
+        pools, pool, engine, options.max_replicas, options.requests_per_worker
+    )
+    given = Sources(
+        tuple(options.artifacts),
+        tuple(options.names),
+        options.rules,
+        options.latency,
+        tuple(options.outcomes),
+        options.threads or 1,
+        options.policy,
+        math.inf if options.deadline_ms is None else options.deadline_ms * 1e3,
+        options.plan,
+        options.replicas or 1,
+        mapped=engine != "inline",
+        devices=devices_of(options.device, engine, max_replicas, options.switch_workers),
+    )
+    lists_models = bool(options.models)
+    _require_models(options)
+    read = reader(given, lists_models, pool, options.max_queue)
+    replicas, threads = (sources := first_read(read, options.switch_workers)).workers
     _take_threads(threads, 0 if engine == "ray" else max(replicas or 1, max_replicas or 1), output)
-    files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
-             "tls_clients": tls_clients}  # fmt: skip
-    token_file, log, *tls = (beside_config(path, key) if models else path for key, path in files.items())
+    token_file, log, *tls = (
+        beside_config(getattr(options, key), key) if lists_models else getattr(options, key)
+        for key in ("token_file", "log", "tls_certificate", "tls_key", "tls_clients")
+    )
     certificate = _certificate(*tls)
-    clients, addresses = read_clients(token_file), _address_rates(address_rate, trusted_proxies)
+    clients, addresses = read_clients(token_file), _address_rates(options)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read its tokens")
     # Before the models are loaded: a port in use should be known at once.
     with (
-        bind(host, port) as listener,
-        _grpc_listener(host, grpc_port) as grpc_listener,
+        bind(options.host, PORT if options.port is None else options.port) as listener,
+        _grpc_listener(options.host, options.grpc_port) as grpc_listener,
         events_to(log) as events,
-        access_log_at(access_log) as accesses,
-        traces_to(traces, traces_share) as spans,
+        access_log_at(options.access_log) as accesses,
+        traces_to(options.traces, options.traces_share) as spans,
     ):
         engine = chosen_engine(engine, served := sources.load(output.warn), replicas)
         autoscalers = autoscalers_of(sources, served, max_replicas, requests_per_worker)
@@ -195,46 +112,55 @@ def serve(
             sources,
             served,
             partial(
-                engine_of, engine, max_examples=max_batch, hang_s=hang_s, address=address, max_replicas=max_replicas
+                engine_of,
+                engine,
+                max_examples=options.max_batch,
+                hang_s=options.hang_s,
+                address=options.address,
+                max_replicas=max_replicas,
             ),
-            max_queue=of_only_pool(pools, pool, "max-queue", max_queue),
-            default_deadline_us=1e3 * default_deadline_ms or math.inf,
+            max_queue=of_only_pool(pools, pool, "max-queue", options.max_queue),
+            default_deadline_us=1e3 * options.default_deadline_ms or math.inf,
             events=events,
         )
         runtime_settings = ReloadableSettings(sources, router, output.warn, read)
         app = create_app(
             router,
-            limits=Limits.of(max_batch, max_body_mib),
+            limits=Limits.of(options.max_batch, options.max_body_mib),
             clients=clients,
             addresses=addresses,
             runtime_settings=runtime_settings,
             access_log=accesses,
             traces=spans,
-            reprofiling=reprofiling_of(router, runtime_settings) if reprofile else (),
-            worker_changes=worker_changes(router, runtime_settings, autoscalers, switch_workers),
-            faults=with_faults(router.engine, listener) if allow_faults else None,
-            shared_memory=shared_memory and _only_here(listener, "--shared-memory"),
+            reprofiling=reprofiling_of(router, runtime_settings) if options.reprofile else (),
+            worker_changes=worker_changes(router, runtime_settings, autoscalers, options.switch_workers),
+            faults=with_faults(router.engine, listener) if options.allow_faults else None,
+            shared_memory=options.shared_memory and _only_here(listener, "--shared-memory"),
         )
-        if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
+        if not is_loopback(listener) and options.tls_clients is None and (clients is None or certificate is None):
             risk = "anyone who can reach this machine" if clients is None else "anyone who intercepts a token"
-            output.warn(f"listening on {host}: {risk} can use the server")
+            output.warn(f"listening on {options.host}: {risk} can use the server")
         secondary, grpc_address = _grpc_front(app, grpc_listener, certificate)
         url = url_of(listener, encrypted=certificate is not None)
-        ready = partial(_ready, output, url, grpc_address, router.models, default_deadline_ms, sources.devices)
-        reload = partial(_reload, output, runtime_settings, certificate, app, token_file, keys_in_force(bool(models)))
+        ready = partial(_ready, output, url, grpc_address, router.models, options.default_deadline_ms, sources.devices)
+        reload = partial(_reload, output, runtime_settings, certificate, app, token_file, keys_in_force(lists_models))
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
+        lame_duck_s = options.lame_duck_s
+        if lame_duck_s is None:
+            # A balancer sees twice that the server is not ready; scripts on this machine wait for its end.
+            lame_duck_s = 0.0 if is_loopback(listener) else 5.0
         ended_by = serve_until_signalled(
             app,
             listener,
             ready,
-            drain_s=drain_s,
-            lame_duck_s=_lame_duck_s(lame_duck, listener),
+            drain_s=options.drain_s,
+            lame_duck_s=lame_duck_s,
             warn=output.warn,
             secondary=secondary,
             on_hangup=reload,
             tls=None if certificate is None else certificate.context,
-            http=http,
+            http=options.http,
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
@@ -249,45 +175,25 @@ def _take_threads(threads: int | None, workers: int, output: Output) -> None:
         output.warn(warning)
 
 
-def _lame_duck_s(stated: str | None, listener: socket.socket) -> float:
-    """Seconds of --lame-duck. By default a balancer sees twice that the server is not ready; a server that only this
-    machine reaches ends at once, as scripts wait for its end."""
-    from slotool.serving.server.server import is_loopback
-
-    seconds = parse_duration(stated, "--lame-duck", may_be_zero=True)
-    if seconds is None:
-        return 0.0 if is_loopback(listener) else 5.0
-    return seconds
-
-
-def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> None:
-    if engine == "inline":
-        refuse_without_effect(("address", *OF_WORKERS), "with --engine inline")
-    elif engine in ("auto", "local"):
-        refuse_without_effect(("address",), f"with --engine {engine}")
-    elif engine != "ray":
+def _check_scaling(options: SimpleNamespace, engine: str) -> None:
+    """Raise usage errors of autoscaling that show before models are loaded."""
+    if engine not in ("inline", "auto", "local", "ray"):
         refuse_without_effect(("max_replicas",), f"with --engine {engine}")
-    if max_replicas is None:
-        refuse_without_effect(("requests_per_worker",), "without --max-replicas")
-    else:
-        refuse_without_effect(("switch_workers",), "with --max-replicas, by which workers come and go")
-
-
-def _check_scaling(least: int, most: int | None, per_worker_per_s: float | None, latency_known: bool) -> None:
-    """What can be said of autoscaling before models are loaded."""
+    most, least = options.max_replicas, options.replicas or 1
     if most is None:
         return
+    refuse_without_effect(("switch_workers",), "with --max-replicas, by which workers come and go")
     if most < least:
         raise typer.BadParameter(f"{most} workers at most, and {least} at least", param_hint="--max-replicas")
-    if per_worker_per_s is None and not latency_known:
+    if options.requests_per_worker is None and options.latency is None and not options.models:
         raise typer.BadParameter(
             "say for how many requests per second a worker is good: there is no latency table",
             param_hint="--requests-per-worker",
         )
 
 
-def _require_models(artifacts: list[Path] | None, models: list[Any] | None) -> None:
-    if not (artifacts or models):
+def _require_models(options: SimpleNamespace) -> None:
+    if not (options.artifacts or options.models):
         file = config_file()
         given_file = f"; {file} lists none" if file else ""
         raise typer.BadParameter(
@@ -304,20 +210,16 @@ def _only_here(listener: socket.socket, option: str) -> bool:
     return True
 
 
-def _certificate(file: Path | None = None, key: Path | None = None, clients: Path | None = None) -> Certificate | None:
+def _certificate(file: Path | None, key: Path | None, clients: Path | None) -> Certificate | None:
     from slotool.serving.access.tls import Certificate
 
-    for path, option in ((key, "--tls-key"), (clients, "--tls-clients")):
-        if path is not None and file is None:
-            raise typer.BadParameter("without --tls-certificate the server does not speak TLS", param_hint=option)
     return None if file is None else Certificate(file, key, clients)
 
 
-def _address_rates(rate: float | None, proxies: str | None) -> AddressRates | None:
+def _address_rates(options: SimpleNamespace) -> AddressRates | None:
     from slotool.serving.access.addresses import AddressRates
 
-    if rate is None and proxies is not None:
-        raise typer.BadParameter("without --address-rate nobody asks for addresses", param_hint="--trusted-proxies")
+    rate, proxies = options.address_rate, options.trusted_proxies
     return None if rate is None else AddressRates(rate, proxies.split(",") if proxies else ())
 
 

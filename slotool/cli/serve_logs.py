@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slotool.cli.commands import refuse_without_effect
 from slotool.cli.serve_sources import beside_config
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ def traces_to(collector: str | None, share: float) -> Iterator[Traces | None]:
     from slotool.serving.monitoring.traces import Traces, otlp_exporter
 
     if collector is None:
-        refuse_without_effect(("traces_share",), "without --traces")
         yield None
         return
     traces = Traces(otlp_exporter(collector), share)

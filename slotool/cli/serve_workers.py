@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from slotool.api.serve import OF_WORKERS
 from slotool.cli.commands import STATED, stated_in
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from slotool.serving.operations.worker_switching import WorkerSwitching
     from slotool.serving.routing.pools import AnyRouter, PooledEngine
     from slotool.serving.routing.router import Router
-
-# Options of serve that workers alone have.
-OF_WORKERS = ("allow_faults", "hang", "max_replicas", "replicas", "switch_workers")
 
 
 def stated_engine(engine: str, device: str, has_pools: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import httpx
@@ -35,3 +36,19 @@ def test_what_it_cannot_use_is_its_own_sentence(tmp_path: Path) -> None:
 def test_one_that_is_not_ready_in_time_is_ended() -> None:
     with pytest.raises(TimedOut, match=r"not ready after 0\.05 s"):
         slotool.serve(MLP, start_timeout_s=0.05)
+
+
+def test_arguments_are_the_options_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    words: list[str] = []
+    monkeypatch.setattr(
+        import_module("slotool.planning.server_process"),
+        "RunningServer",
+        lambda line, start_timeout_s: words.extend(line),
+    )
+    slotool.serve(
+        ["a", "b"], outcomes="o.csv", names=("x/", "y"), replicas=1, hang_s=2.5, reprofile=True, options=["--pool", "p"]
+    )
+    assert words == [
+        *("a", "b", "--outcomes", "o.csv", "--name", "x/", "--name", "y", "--port", "0", "--replicas", "1"),
+        *("--hang", "2.5", "--reprofile", "--pool", "p"),
+    ]
