@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
     from slotool.api.build_tables import build_tables
     from slotool.api.calibrate import calibrate
-    from slotool.api.capture import capture, capture_applications, capture_zoo
+    from slotool.api.capture import capture
     from slotool.api.choose_points import choose_points
     from slotool.api.compare_predictors import compare_predictors
     from slotool.api.doctor import doctor
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from slotool.api.generate_networks import generate_networks
     from slotool.api.import_outcomes import import_outcomes
     from slotool.api.loadtest import loadtest
+    from slotool.api.named_networks import PackageNetworks
     from slotool.api.plan import plan
     from slotool.api.predict import predict
     from slotool.api.predict_points import predict_points
@@ -46,13 +47,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "PackageNetworks",
     "__version__",
     "adapt_predictor",
     "build_tables",
     "calibrate",
     "capture",
-    "capture_applications",
-    "capture_zoo",
     "choose_points",
     "compare_predictors",
     "doctor",
@@ -94,12 +94,11 @@ __all__ = [
 
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
+    "PackageNetworks": "named_networks",
     "adapt_predictor": "adapt_predictor",
     "build_tables": "build_tables",
     "calibrate": "calibrate",
     "capture": "capture",
-    "capture_applications": "capture",
-    "capture_zoo": "capture",
     "choose_points": "choose_points",
     "compare_predictors": "compare_predictors",
     "doctor": "doctor",
@@ -139,6 +138,8 @@ _MODULES = {
 
 # Functions that left, with what to call instead.
 _SUCCESSORS = {
+    "capture_applications": 'capture(slotool.PackageNetworks("keras", "all"), …)',
+    "capture_zoo": 'capture(slotool.PackageNetworks("timm", "families"), …)',
     "estimate_rules": "gen_rules(…, dry_run=True)",
     "plan_tables": "build_tables(…, dry_run=True)",
     "switching_plan_cost": "gen_switching_plan(…, dry_run=True)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,10 +22,15 @@ from slotool.machine import usable_cores
 from slotool.printable import counted
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Limits
 
 # Seconds after which the capture of one model has hung.
 TIMEOUT_S = 600.0
+# The same for each network of a package.
+PACKAGE_TIMEOUT_S = 180.0
 # The share of counted FLOPs that a graph may lack without a word.
 UNCOUNTED_WARNED = 0.01
 
@@ -65,8 +71,8 @@ def capture(
     Args:
         networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
             keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
-            or a graph file; or the networks of a package. Models given by name are captured in a process of their own,
-            model objects in this one.
+            or a graph file; or ``PackageNetworks``, those of a package. Models given by name are captured in a process
+            of their own, model objects in this one.
         out: Graph file to write: .jsonl or .parquet.
         input_shape: Shape of one example without the batch, in the model's own order of axes: for torch modules, free
             axes of ONNX and Keras, and Keras models that are not built, which this builds; one for all, or one for
@@ -87,18 +93,26 @@ def capture(
         GraphError: The model, or none of several, can be captured.
         AlreadyExistsError: ``out`` exists.
         TimedOut: A capture took longer than ``timeout_s``.
-        RunError: A capture died, or took too much memory.
+        RunError: A capture died, or took too much memory; or no network of a package could be captured.
+        MissingPackageError: The package is not installed.
     """
     from slotool.graphs.capture import Limits
 
+    reporter = reporter_of(progress)
+    max_bytes = None if max_memory_gb is None else int(max_memory_gb * 1e9)
     if isinstance(networks, PackageNetworks):
-        return _of_package(networks, out, processes, timeout_s, max_memory_gb, force, progress)
+        if networks.package == KERAS:
+            for argument, given in (("processes", processes), ("timeout_s", timeout_s), ("max_memory_gb", max_bytes)):
+                if given is not None:
+                    raise ArgumentError(
+                        argument, "it has no effect on several networks of keras.applications; leave it out"
+                    )
+        return _of_package(networks, out, Limits(timeout_s or PACKAGE_TIMEOUT_S, max_bytes), processes, force, reporter)
     if processes is not None:
         raise ArgumentError("processes", "it has an effect on the networks of a package only; leave it out")
-    reporter = reporter_of(progress)
+    limits = Limits(timeout_s or TIMEOUT_S, max_bytes)
     asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
     _refuse(out, force)
-    limits = Limits(timeout_s or TIMEOUT_S, None if max_memory_gb is None else int(max_memory_gb * 1e9))
     failed: dict[str, str] = {}
     graphs = asked.graphs(limits, failed)
     for name, reason in failed.items():
@@ -113,136 +127,66 @@ def capture(
 def _of_package(
     networks: PackageNetworks,
     out: FilePath | None,
+    limits: Limits,
     processes: int | None,
-    timeout_s: float | None,
-    max_memory_gb: float | None,
     force: bool,
-    progress: Reporting,
+    reporter: Reporter,
 ) -> Capture:
-    if networks.package != KERAS:
-        limits = {} if timeout_s is None else {"timeout_s": timeout_s}
-        return capture_zoo(
-            networks.package, networks.names, out, processes=processes, **limits, max_memory_gb=max_memory_gb,
-            force=force, progress=progress,
-        )  # fmt: skip
-    for argument, given in (("processes", processes), ("timeout_s", timeout_s), ("max_memory_gb", max_memory_gb)):
-        if given is not None:
-            raise ArgumentError(argument, "it has no effect on several networks of keras.applications; leave it out")
-    return capture_applications(networks.names, out, force=force, progress=progress)
+    """Capture networks of a package; those that cannot be captured are left out. Raises ``RunError`` for none left."""
+    from slotool.graphs.capture.zoo import PACKAGES
 
-
-@writes("out")
-def capture_applications(
-    names: str | Sequence[str] = "all",
-    out: FilePath | None = None,
-    *,
-    force: bool = False,
-    progress: Reporting = "auto",
-) -> Capture:
-    """Read several networks of keras.applications as operator graphs; those that cannot be captured are left out.
-
-    Args:
-        names: ``"all"``, or names.
-        out: Graph file to write: .jsonl or .parquet.
-        force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
-
-    Returns:
-        ``graphs``, and why those left out ``failed``.
-
-    Raises:
-        GraphError: A name is none of keras.applications.
-        RunError: No network could be captured; nothing is written.
-        AlreadyExistsError: ``out`` exists.
-        MissingPackageError: Keras is not installed.
-    """
-    given = names if isinstance(names, str) else ",".join(names)
-    _refuse(out, force)
-    graphs, failed = _applications(given, reporter_of(progress))
-    if out is not None:
-        _write(Path(out), graphs, {"keras": given})
-    return Capture(graphs, "keras.applications", None, failed, None if out is None else Path(out))
-
-
-@writes("out")
-def capture_zoo(
-    package: str,
-    names: str | Sequence[str] = "families",
-    out: FilePath | None = None,
-    *,
-    processes: int | None = None,
-    timeout_s: float = 180.0,
-    max_memory_gb: float | None = None,
-    force: bool = False,
-    progress: Reporting = "auto",
-) -> Capture:
-    """Read networks of torchvision, timm or transformers as operator graphs; those that cannot be captured are left
-    out.
-
-    They are built without weights; nothing is downloaded. Where there is an ``out``, a journal beside it keeps what is
-    done until it is written: called again after an interruption, the function goes on with the rest.
-
-    Args:
-        package: torchvision, timm or transformers.
-        names: ``"all"``, ``"families"`` (one network of each module or type), or names; of transformers types of
-            configurations, such as bert, whose defaults are taken.
-        out: Graph file to write: .jsonl or .parquet.
-        processes: Captures that run side by side; None: as many as there are cores.
-        timeout_s: Seconds after which the capture of one network is given up, and the next started.
-        max_memory_gb: What the capture of a network may take; None: 90 % of what is free.
-        force: Replace ``out`` if it exists, and begin again where a journal is.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
-
-    Returns:
-        ``graphs``, in the order of the names, and why those left out ``failed``.
-
-    Raises:
-        ArgumentError: There is no such package here, or no process.
-        GraphError: The package has no network of a name.
-        RunError: No network could be captured; nothing is written.
-        AlreadyExistsError: ``out`` exists.
-        MissingPackageError: The package is not installed.
-    """
-    from slotool.api.capture_sweep import swept
-    from slotool.errors import ArgumentError
-    from slotool.graphs.capture import Limits
-    from slotool.graphs.capture.zoo import PACKAGES, chosen_networks
-
-    if package not in PACKAGES:
-        raise ArgumentError("package", f"{package!r} is none of {', '.join(PACKAGES)}")
-    if processes is None:
-        processes = usable_cores()
-    if processes < 1:
+    package, names = networks.package, networks.text
+    if package not in (KERAS, *PACKAGES):
+        raise ArgumentError("networks", f"unknown package {package!r}; available: {', '.join((KERAS, *PACKAGES))}")
+    if processes is not None and processes < 1:
         raise ArgumentError("processes", f"{processes} is less than 1")
     _refuse(out, force)
-    given = names if isinstance(names, str) else ",".join(names)
-    reporter = reporter_of(progress)
-    # torch and a package of a thousand networks are imported, which takes seconds.
-    with short_phase(reporter, f"looking for networks of {package}"):
-        chosen = chosen_networks(package, given)
-    limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
-    with swept(package, chosen, out, force, limits, processes, reporter) as (graphs, failed):
+    captured = (
+        _applications(names, reporter)
+        if package == KERAS
+        else _zoo(package, names, out, force, limits, processes or usable_cores(), reporter)
+    )
+    # The journal of a sweep stays until its networks are written.
+    with captured as (graphs, failed):
         if not graphs:
             raise _none_of(failed)
         if out is not None:
-            _write(Path(out), graphs, {package: given})
-    return Capture(graphs, package, None, failed, None if out is None else Path(out))
+            _write(Path(out), graphs, {package: names})
+    whence = "keras.applications" if package == KERAS else package
+    return Capture(graphs, whence, None, failed, None if out is None else Path(out))
 
 
-def _applications(names: str, reporter: Reporter) -> tuple[list[OperatorGraph], dict[str, str]]:
-    """The graphs of several members of keras.applications, and why those that are missing failed."""
+def _zoo(
+    package: str,
+    names: str,
+    out: FilePath | None,
+    force: bool,
+    limits: Limits,
+    processes: int,
+    reporter: Reporter,
+) -> AbstractContextManager[tuple[list[OperatorGraph], dict[str, str]]]:
+    from slotool.api.capture_sweep import swept
+    from slotool.graphs.capture.zoo import chosen_networks
+
+    # torch and a package of a thousand networks are imported, which takes seconds.
+    with short_phase(reporter, f"looking for networks of {package}"):
+        chosen = chosen_networks(package, names)
+    return swept(package, chosen, out, force, limits, processes, reporter)
+
+
+@contextmanager
+def _applications(names: str, reporter: Reporter) -> Iterator[tuple[list[OperatorGraph], dict[str, str]]]:
+    """Graphs of several members of keras.applications, and the reason for each that is missing."""
     from slotool.graphs.capture import ApplicationGraphs
     from slotool.graphs.capture.loading import chosen_applications
 
     chosen = chosen_applications(names)
     with reporter.progress("capturing networks of keras.applications", total=len(chosen)) as progress:
         graphs = ApplicationGraphs(chosen, progress.advance)
-        done = list(graphs)
+        captured = list(graphs)
     for name, reason in graphs.failed.items():
         reporter.warn(f"{name} is left out: {reason}")
-    if not done:
-        raise _none_of(graphs.failed)
-    return done, graphs.failed
+    yield captured, graphs.failed
 
 
 def _none_of(failed: Mapping[str, str]) -> RunError:

@@ -19,10 +19,21 @@ KERAS = "keras"
 
 @dataclass(frozen=True)
 class PackageNetworks:
-    """Networks of a package: ``names`` of them, ``"all"``, or ``"families"``."""
+    """Networks of a package, built without weights and download.
+
+    Args:
+        package: torchvision, timm, transformers, or keras for keras.applications.
+        names: ``"all"``, ``"families"`` (one network of each module or type; not of keras), or names; of transformers
+            types of configurations, such as bert, whose defaults are taken.
+    """
 
     package: str
-    names: str
+    names: str | Sequence[str] = "families"
+
+    @property
+    def text(self) -> str:
+        """Names with commas."""
+        return self.names if isinstance(self.names, str) else ",".join(self.names)
 
 
 @command_line(metavars={"torch": "MODULE:FACTORY"})

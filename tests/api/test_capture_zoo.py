@@ -16,6 +16,7 @@ from torch import nn
 
 import slotool
 import slotool.process
+from slotool import PackageNetworks
 from slotool.api import capture_sweep
 from slotool.api.progress import Quiet
 from slotool.errors import (
@@ -71,7 +72,7 @@ def timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_network_that_dies_or_refuses_costs_itself_alone(tmp_path: Path, timm: None) -> None:
     out = tmp_path / "zoo.jsonl"
     with pytest.warns(SlotoolWarning, match="is left out"):
-        found = slotool.capture_zoo("timm", "all", out, processes=1, progress=None)
+        found = slotool.capture(PackageNetworks("timm", "all"), out, processes=1, progress=None)
     assert [graph.name for graph in found.graphs] == ["small_a", "small_b"]
     assert [graph.weights for graph in found.graphs] == [112, 168]
     assert "exit code 3" in found.failed["dies"]
@@ -79,7 +80,7 @@ def test_a_network_that_dies_or_refuses_costs_itself_alone(tmp_path: Path, timm:
     assert out.exists()
     assert not Path(f"{out}.journal").exists()
     with pytest.raises(AlreadyExistsError):
-        slotool.capture_zoo("timm", "all", out)
+        slotool.capture(PackageNetworks("timm", "all"), out)
 
 
 def test_names_are_families_or_of_the_package(timm: None) -> None:
@@ -115,7 +116,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, timm: None, monkeypatch: p
         f"1 of 3 networks are kept in {out}.journal; the same command goes on with the rest"
     ]
     with pytest.warns(SlotoolWarning, match="dies is left out: odd"):
-        found = slotool.capture_zoo("timm", names, out, progress=None)
+        found = slotool.capture(PackageNetworks("timm", names), out, progress=None)
     assert asked == ["small_a", "small_b", "small_b", "dies"]
     assert (len(found.graphs), found.failed) == (2, {"dies": "odd"})
 
@@ -126,7 +127,7 @@ def test_a_network_that_hangs_is_given_up_and_the_sweep_goes_on(
     hanging = TIMM.replace("os._exit(3)", "import time; time.sleep(600)")
     (tmp_path / "timm.py").write_text(hanging)
     with pytest.warns(SlotoolWarning, match="dies is left out: capturing dies took longer than 20 s and was stopped"):
-        found = slotool.capture_zoo("timm", "dies,small_a", processes=1, timeout_s=20, progress=None)
+        found = slotool.capture(PackageNetworks("timm", "dies,small_a"), processes=1, timeout_s=20, progress=None)
     assert [graph.name for graph in found.graphs] == ["small_a"]
     assert "allow more with --timeout" in found.failed["dies"]
 
@@ -220,7 +221,7 @@ def test_a_torchvision_that_cannot_be_imported_costs_no_network_of_text(
     for name in before:
         monkeypatch.delitem(sys.modules, name)
     try:
-        found = slotool.capture_zoo("transformers", "bert", progress=None)
+        found = slotool.capture(PackageNetworks("transformers", "bert"), progress=None)
         assert "torchvision" not in sys.modules
         with pytest.raises(RuntimeError, match="nms does not exist"):
             importlib.import_module("torchvision")
@@ -232,13 +233,13 @@ def test_a_torchvision_that_cannot_be_imported_costs_no_network_of_text(
 
 
 def test_what_is_asked_wrongly_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match="'keras' is none of torchvision, timm, transformers"):
-        slotool.capture_zoo("keras")
+    with pytest.raises(ArgumentError, match="unknown package 'other'; available: keras, torchvision"):
+        slotool.capture(PackageNetworks("other"))
     with pytest.raises(ArgumentError, match="processes: 0 is less than 1"):
-        slotool.capture_zoo("timm", processes=0)
+        slotool.capture(PackageNetworks("timm"), processes=0)
     monkeypatch.setattr("slotool.extras.find_spec", lambda _: None)
     with pytest.raises(MissingPackageError, match=r"timm, which is not installed; pip install 'slotool\[zoo\]'"):
-        slotool.capture_zoo("timm")
+        slotool.capture(PackageNetworks("timm"))
 
 
 def test_one_factory_makes_many_networks(tmp_path: Path) -> None:
