@@ -101,7 +101,7 @@ def evaluate_rules(
 
 def _draw(made: RuleSet, rounds: list[list[TierVerdict]], plot: Path, source: str) -> None:
     from slotool.reports.plots import save_png
-    from slotool.reports.series.degradation import observed_against_tolerance
+    from slotool.reports.series.tiers import observed_against_tolerance
 
     save_png(observed_against_tolerance(made, rounds, source), plot)
 

@@ -221,7 +221,7 @@ def _no_groups(outcomes: OutcomeTable, column: str) -> str:
 def _draw(outcomes: OutcomeTable, rules: RuleSet, alone: RuleSet, folder: Path, name: str) -> list[Path]:
     """Write the plots into ``folder`` and return their paths; ``alone``: the rules of single versions only."""
     from slotool.reports.plots import save_plots
-    from slotool.reports.series.savings import savings_against_tolerance
+    from slotool.reports.series.tiers import savings_against_tolerance
     from slotool.reports.series.versions import version_figures
 
     return save_plots([*version_figures(name, outcomes), *savings_against_tolerance(name, rules, alone)], folder)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from slotool.errors import InputError
 from slotool.reports import collect
-from slotool.reports.figures import figures_of
+from slotool.reports.report import figures_of
 from tests.reports.made_tables import family_outcomes, outcomes, request_log, slo_nn_outcomes
 from tests.serving.browser import browser_at
 

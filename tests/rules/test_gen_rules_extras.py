@@ -7,9 +7,7 @@ import pytest
 
 import slotool as library
 from slotool.api.display import Table
-from slotool.reports.series.degradation import observed_against_tolerance
-from slotool.reports.series.savings import savings_against_tolerance
-from slotool.reports.series.tiers import tolerance_tiers
+from slotool.reports.series.tiers import observed_against_tolerance, savings_against_tolerance, tolerance_tiers
 from slotool.reports.series.versions import version_figures
 from slotool.rules import RuleSet, generate_rules
 from slotool.rules.analysis import CATEGORIES, categories, category_confidences, category_errors

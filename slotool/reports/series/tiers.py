@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
@@ -10,6 +11,7 @@ from slotool.reports.axes import error_axis, linear_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import duration, percent
 from slotool.rules.evidence.units import LossUnit
+from slotool.rules.monitor.verdict import TierVerdict
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import OSFA
 from slotool.rules.ruleset.rules import Rule, RuleSet
@@ -87,3 +89,97 @@ def _table(tiers: list[Rule], rules: RuleSet) -> Rows:
 
 def _span(first: float, last: float, unit: LossUnit) -> str:
     return unit.amount(first) if first == last else unit.named(f"{unit.number(first)} – {unit.number(last)}")
+
+
+def observed_against_tolerance(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], source: str) -> Figure:
+    """One dot per tier and fold; ``rounds``: the verdicts of each fold, or of the one table."""
+    every = [verdict for verdicts in rounds for verdict in verdicts]
+    unit, (tolerance, observed) = rules.unit, _columns(every)
+    above = sum(verdict.above_tolerance for verdict in every)
+    diagonal = np.array([0.0, tolerance.max()])
+    curves = [Curve("tolerance", diagonal, diagonal, "dashes", colour=4)]
+    for colour, objective in enumerate(dict.fromkeys(v.rule.objective for v in every)):
+        x, y = _columns([v for v in every if v.rule.objective == objective])
+        curves.append(Curve(f"tiers for {objective.replace('-', ' ')}", x, y, "dots", colour))
+    return Figure(
+        id=f"degradation-{rules.method}",
+        title=f"{rules.method}: tolerance and observed degradation",
+        caption=(
+            f"{above} of {len(every)} tiers lie above the dashed line, which is their tolerance "
+            f"({rules.tolerance_kind} to {rules.best_words}, confidence {percent(rules.confidence)})."
+        ),
+        source=source,
+        x=error_axis(f"tolerance ({rules.tolerance_kind})", tolerance, unit),
+        y=error_axis("degradation on held-out outcomes", np.concatenate([observed, diagonal]), unit),
+        curves=tuple(curves),
+        table=Rows(
+            ("tier", "tolerance", "observed", "above tolerance"),
+            tuple(
+                (
+                    v.rule.id,
+                    unit.amount(v.rule.tolerance),
+                    unit.amount(v.degradation),
+                    "yes" if v.above_tolerance else "no",
+                )
+                for v in every
+            ),
+        ),
+        headlines=(("tiers above their tolerance", f"{above} of {len(every)}"),),
+    )
+
+
+def _columns(verdicts: Sequence[TierVerdict]) -> tuple[np.ndarray, np.ndarray]:
+    """Tolerances and observed degradations; an infinite one (relative to no error at all) is not drawn."""
+    pairs = np.array([(v.rule.tolerance, v.degradation) for v in verdicts if np.isfinite(v.degradation)])
+    return pairs[:, 0], pairs[:, 1]
+
+
+FIELDS = {"response time": ("response_time_s", "best_response_time_s"), "cost": ("cost", "best_cost")}
+
+
+def savings_against_tolerance(name: str, rules: RuleSet, alone: RuleSet) -> list[Figure]:
+    """One figure for response time, one for cost, in percent of the best version's.
+
+    ``alone``: rules of single versions only, of the same tolerances and objectives (the paper's TT-OSFA).
+    """
+    return [_figure(name, what, rules, alone) for what in FIELDS]
+
+
+def _figure(name: str, what: str, rules: RuleSet, alone: RuleSet) -> Figure:
+    objectives = list(dict.fromkeys(rule.objective for rule in rules.rules))
+    own = what.replace(" ", "-")
+    shown = {"single versions": _tiers(alone, own if own in objectives else objectives[0])}
+    shown |= {f"tiers for {objective.replace('-', ' ')}": _tiers(rules, objective) for objective in objectives}
+    tolerance = np.array([rule.tolerance for rule in shown["single versions"]])
+    field, base = FIELDS[what]
+    values = {
+        label: np.array([getattr(rule, field) for rule in tiers]) / max(rules.config[base], 1e-12)
+        for label, tiers in shown.items()
+    }
+    widest = rules.unit.amount(float(tolerance[-1]))
+    ends = ", ".join(f"{percent(1 - float(share[-1]))} by {label}" for label, share in values.items())
+    return Figure(
+        id=f"savings-{name}-{own}",
+        title=f"{name}: {what} against tolerance",
+        caption=f"Saved of {rules.best_version}'s {what} at a tolerance of {widest} ({rules.tolerance_kind}): {ends}.",
+        source=name,
+        x=error_axis(f"tolerance ({rules.tolerance_kind} error degradation)", tolerance, rules.unit),
+        y=linear_axis(
+            f"{what}, % of {rules.best_version}'s", np.concatenate([*values.values(), [0.0]]) * 100, suffix=" %"
+        ),
+        curves=tuple(
+            Curve(label, tolerance, share * 100, "steps", slot, wide=label == "single versions")
+            for slot, (label, share) in enumerate(values.items())
+        ),
+        table=Rows(
+            ("tolerance", *values),
+            tuple(
+                (rules.unit.amount(float(tier)), *(percent(float(share[at])) for share in values.values()))
+                for at, tier in enumerate(tolerance)
+            ),
+        ),
+    )
+
+
+def _tiers(rules: RuleSet, objective: str) -> list[Rule]:
+    return sorted((rule for rule in rules.rules if rule.objective == objective), key=lambda rule: rule.tolerance)
