@@ -2,8 +2,7 @@
 Hugging Face, module:factory; of many labels: the Extreme Classification Repository's text format, FMA."""
 
 from slotool.data.columns import Columns, Inputs, concatenate
-from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit, Split
-from slotool.data.numbering import numbered
+from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit, Split, numbered
 from slotool.data.options import DataOptions, DataSource, ImageOptions
 from slotool.data.registry import (
     ADAPTERS,

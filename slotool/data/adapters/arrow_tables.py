@@ -9,10 +9,98 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from slotool.data.arrow_values import field_of, values_of
-from slotool.data.sequences import Ragged
-from slotool.data.table import ColumnSource, Field
+from slotool.data.sequences import Ragged, dense_if_equal
+from slotool.data.table import ANY_LENGTH, ColumnSource, Field
 from slotool.errors import DataError
+
+_OBJECT = np.dtype(np.object_)
+
+
+def field_of(kind: pa.DataType) -> Field:
+    """What a column of this Arrow type holds."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType) or types.is_dictionary(kind):
+        return field_of(kind.value_type if types.is_dictionary(kind) else kind.storage_type)
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return Field(np.dtype(kind.to_pandas_dtype()))
+    if types.is_decimal(kind):
+        return Field(np.dtype(np.float64))
+    is_image = types.is_struct(kind) and _image_bytes(kind) is not None
+    if _is_text(kind) or is_image:
+        return Field(_OBJECT, is_image=is_image)
+    if _is_list(kind):
+        inner = field_of(kind.value_type)
+        size = kind.list_size if types.is_fixed_size_list(kind) else ANY_LENGTH
+        if not inner.unreadable and not inner.is_image:
+            return Field(inner.dtype, (size, *inner.shape))
+    return Field(_OBJECT, unreadable=str(kind)[:60])
+
+
+def values_of(
+    table: ColumnSource, column: str, rows: np.ndarray, values: pa.Array | pa.ChunkedArray
+) -> np.ndarray | Ragged:
+    """The values of one column in ``rows`` [m]: an array of the field's dtype [m, ...], or ``Ragged``; text and
+    images as ``bytes`` objects. Raises ``DataError`` naming the row of a value that is missing."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):  # which it stays when it has no chunk, or too much for one
+            values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    return _values(table, column, rows, values)
+
+
+def _values(table: ColumnSource, column: str, rows: np.ndarray, values: pa.Array) -> np.ndarray | Ragged:
+    kind, types = values.type, pa.types
+    if values.null_count:
+        at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+        raise table.trouble(column, int(rows[at]), "it has no value")
+    if isinstance(kind, pa.BaseExtensionType):
+        return _values(table, column, rows, values.storage)
+    if types.is_dictionary(kind):
+        return _values(table, column, rows, values.dictionary_decode())
+    if types.is_struct(kind):
+        return _values(table, column, rows, values.field(_image_bytes(kind)))
+    if _is_list(kind):
+        return _lists(table, column, rows, values)
+    if types.is_decimal(kind):
+        values = values.cast(pa.float64())
+    elif _is_text(kind):
+        values = values.cast(pa.large_binary())
+    made: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return made
+
+
+def _lists(table: ColumnSource, column: str, rows: np.ndarray, values: Any) -> np.ndarray | Ragged:
+    if pa.types.is_fixed_size_list(values.type):
+        indptr = np.arange(len(values) + 1, dtype=np.int64) * values.type.list_size
+    else:
+        offsets = values.offsets.to_numpy().astype(np.int64)
+        indptr = offsets - offsets[0]
+    inner = _values(table, column, np.repeat(rows, np.diff(indptr)), values.flatten())
+    if isinstance(inner, Ragged):
+        raise DataError(f"{table.source}: column {column!r} holds lists of lists of different lengths")
+    if not len(values):
+        return np.empty((0, 0, *inner.shape[1:]), dtype=inner.dtype)
+    return dense_if_equal(inner, indptr)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(
+        check(kind)
+        for check in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary,
+                      types.is_fixed_size_binary)
+    )  # fmt: skip
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(check(kind) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+
+
+def _image_bytes(kind: pa.DataType) -> int | None:
+    """Which member of a struct holds an image file: Hugging Face's ``{bytes, path}``."""
+    at = kind.get_field_index("bytes")
+    return at if at >= 0 and _is_text(kind.field(at).type) and kind.get_field_index("path") >= 0 else None
 
 
 def fields_of(schema: pa.Schema, class_names: Mapping[str, tuple[str, ...]]) -> dict[str, Field]:
