@@ -44,7 +44,7 @@ class Other(MaxBatch):
 """
 MODEL = """
 from slotool.models import Signature, TensorSpec
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 
 
 def same(location, threads):

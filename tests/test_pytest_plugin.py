@@ -14,7 +14,7 @@ import numpy as np
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.models import Signature, TensorSpec
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 from slotool.scheduling import FixedPoint
 from slotool.testing.policies import PolicyConformance
 

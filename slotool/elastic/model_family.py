@@ -19,8 +19,8 @@ from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.models import Classification, Model, Signature, Task
 from slotool.models.calibration import Calibration, Temperature
-from slotool.models.class_names import class_numbers
 from slotool.models.signature import FREE, RowCountError, TensorSpec, require_rows, try_two
+from slotool.models.tasks import class_numbers
 from slotool.models.wrapped import Renames, unwrapped
 from slotool.tables import OperatingPoint
 

@@ -12,7 +12,7 @@ from slotool.data.columns import Columns
 from slotool.elastic.model_family import ModelFamily
 from slotool.elastic.model_family_files import open_versions, save_family
 from slotool.models import Classification, Signature, TensorSpec
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 
 SIGNATURE = Signature(
     (TensorSpec("ids", "INT64", (-1, -1)), TensorSpec("word", "BYTES", (-1, 1)), TensorSpec("odd", "BOOL", (-1,))),

@@ -17,7 +17,7 @@ from slotool.elastic.model_family import ModelFamily, ModelVersion
 from slotool.elastic.model_family_files import open_versions, save_family
 from slotool.errors import InputError
 from slotool.models import Classification, Model, MultiLabel, Regression, Signature, Task, Text
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 from slotool.models.tasks import make_task
 from slotool.profiling.backends.elastic_backend import ElasticBackend, ModelAtPoint
 from slotool.tables import OperatingPoint

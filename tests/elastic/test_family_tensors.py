@@ -14,7 +14,7 @@ import slotool as api
 from slotool.elastic import load_model
 from slotool.elastic.model_family import ModelFamily
 from slotool.errors import InputError
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 from slotool.models.signature import Signature
 from slotool.models.wrapped import BatchedModel, RenamedModel, Renames, batched
 from tests.conftest import Slotool

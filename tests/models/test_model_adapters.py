@@ -23,7 +23,7 @@ from sklearn.svm import LinearSVC
 
 from slotool.errors import InputError, RunError
 from slotool.models import Model, Signature, TensorSpec
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 from slotool.models.adapters.sklearn import SklearnModel
 from slotool.models.adapters.torch_program import TorchModuleModel
 from slotool.models.loading import load

@@ -16,7 +16,7 @@ import torch
 from slotool.errors import ArgumentError, InputError, SlotoolWarning
 from slotool.models import Signature, TensorSpec
 from slotool.models.adapters import onnx as onnx_adapter
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 from slotool.models.adapters.onnx import CPU_PROVIDER, CUDA_PROVIDER, NO_CPU_FALLBACK, OnnxModel
 from slotool.models.adapters.remote import HttpModel
 from slotool.models.adapters.torch_program import TorchModuleModel, TorchProgramModel

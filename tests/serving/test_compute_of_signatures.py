@@ -13,7 +13,7 @@ from PIL import Image
 from wrapped_model import served_as_is
 
 from slotool.models import Classification, Regression, Signature, Task, Text
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
 

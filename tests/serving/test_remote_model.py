@@ -16,8 +16,15 @@ from live_server import LiveServer, ThreeLinear, live_server, served
 
 from slotool.errors import InputError, RunError, TimedOut
 from slotool.models import Signature, TensorSpec
-from slotool.models.adapters.remote import MAX_TRIES, GrpcModel, HttpModel, RemoteUnavailable, open_remote
-from slotool.models.adapters.remote_tokens import VARIABLE, headers_for
+from slotool.models.adapters.remote import (
+    MAX_TRIES,
+    VARIABLE,
+    GrpcModel,
+    HttpModel,
+    RemoteUnavailable,
+    headers_for,
+    open_remote,
+)
 from slotool.models.loading import load
 from slotool.serving.access.clients import Clients
 

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from slotool.data.columns import Columns
 from slotool.errors import InputError, RunError
 from slotool.models import Classification, Model, Regression, Signature, TensorSpec, Text
-from slotool.models.adapters.function import FunctionModel
+from slotool.models.adapters.factory import FunctionModel
 from slotool.models.adapters.onnx import OnnxModel
 from slotool.models.signature import DTYPES, FREE
 from slotool.models.wrapped import batched

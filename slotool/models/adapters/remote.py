@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from abc import abstractmethod
@@ -15,12 +16,13 @@ import numpy as np
 from slotool import extras, strict_json
 from slotool.errors import InputError, RunError, SlotoolError, TimedOut
 from slotool.models import inference_messages as messages
-from slotool.models.adapters.remote_tokens import VARIABLE, headers_for
 from slotool.models.model import Model
 from slotool.models.signature import Signature
 from slotool.printable import reason
 from slotool.tables import FULL, OperatingPoint
 
+# Names the variable that holds the token of each server.
+VARIABLE = "SLOTOOL_REMOTE_TOKENS"
 # Answers of a server that may be another one in a moment: too many requests, no worker, no upstream.
 RETRIED_STATUS = {429, 502, 503, 504}
 FIRST_PAUSE_S = 0.02
@@ -309,3 +311,25 @@ def _sentence(content: bytes) -> str:
         said = content[:200].decode(errors="replace")
     text = said.get("error", said) if isinstance(said, dict) else said
     return reason(RunError(str(text) or "no reason"))
+
+
+def headers_for(url: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the header with the token for the server behind ``url``; empty where none is named for it.
+
+    Tokens come from environment variables: no artifact and no command line holds one. ``SLOTOOL_REMOTE_TOKENS`` names
+    the variable of each server: ``models.example.com:8000=VARIABLE``, several apart by spaces. A token goes to the
+    server that is named, host and port, and to no other.
+
+    Raises ``InputError`` for an entry that is not HOST:PORT=NAME, and for a variable that is not set or holds no token.
+    """
+    for entry in environment.get(VARIABLE, "").split():
+        server, equals, name = entry.partition("=")
+        if not equals or not server or not name:
+            raise InputError(f"{VARIABLE}: an entry is not HOST:PORT=NAME, such as models.example.com:8000=MY_TOKEN")
+        if server.lower() != urlsplit(url).netloc.lower():
+            continue
+        token = environment.get(name, "").strip()
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise InputError(f"{VARIABLE}: ${name}, for {server}, is not set to a token of visible ASCII characters")
+        return {"authorization": f"Bearer {token}"}
+    return {}

@@ -9,9 +9,8 @@ import numpy as np
 
 from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
-from slotool.models.class_names import class_numbers
 from slotool.models.signature import FREE, Signature, TensorSpec
-from slotool.models.tasks import Classification, make_task
+from slotool.models.tasks import Classification, class_numbers, make_task
 from slotool.workloads.client.endpoint import ServerAnswer
 
 LABEL, CONFIDENCE, LOGITS = "label", "confidence", "logits"
