@@ -96,7 +96,7 @@ class PairedTest:
 
     def p_value(self, alone: int, best_alone: int) -> float:
         """Where the candidate alone errs on ``alone`` of the examples, and the best version on ``best_alone``."""
-        from slotool.rules.evidence.counting_kernels import greatest_tail
+        from slotool.rules.evidence.kernels import greatest_tail
 
         least, most = self._shares(alone, best_alone)
         if not self.trials or not alone * self._scale < best_alone + self.tolerance * self.trials:

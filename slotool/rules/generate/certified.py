@@ -40,9 +40,8 @@ from slotool.rules.evidence.counting import examples_to_count, paired_p_value
 from slotool.rules.evidence.losses import excess_of, zero_or_largest
 from slotool.rules.generate.base import Assessment, Listed, Problem, RuleGenerator
 from slotool.rules.generate.proposals import Goal, chains
-from slotool.rules.generate.savings import Savings
-from slotool.rules.generate.sequences import holm_over_sequences
 from slotool.rules.policies.routing import OSFA, RoutingPolicy
+from slotool.tables import OutcomeTable
 
 # Versions that may be the best, and policies with their losses against each.
 Against = Sequence[tuple[int, Listed]]
@@ -280,3 +279,61 @@ def _examples_needed(problem: Problem, against: Against, tested: Sequence[Routin
     # The best of several rounds counts.
     luck = max(0.0, 1.0 - ROUNDS_LUCK / quantile) ** 2
     return None if least is None else int(np.ceil(luck * least / (1.0 - LEARN_SHARE)))
+
+
+def holm_over_sequences(sequences: Sequence[Sequence[float]], level: float) -> list[int]:
+    """Return how many hypotheses of each sequence are rejected, from its beginning; ``sequences`` hold p-values.
+
+    Fixed order within each sequence, Holm's procedure across them: a hypothesis is looked at only when all before it in
+    its sequence are rejected, and a sequence that comes to its end leaves its share of the level to the others. This
+    graphical procedure (Bretz, Maurer, Brannath & Posch 2009) rejects any true hypothesis with probability at most the
+    level, however the p-values depend on each other.
+    """
+    rejected = [0] * len(sequences)
+    while active := [at for at, sequence in enumerate(sequences) if rejected[at] < len(sequence)]:
+        share = level / len(active)
+        before = list(rejected)
+        for at in active:
+            while rejected[at] < len(sequences[at]) and sequences[at][rejected[at]] <= share:
+                rejected[at] += 1
+        if rejected == before:
+            break
+    return rejected
+
+
+class Savings:
+    """Lower bounds on shares of what the best version takes, of one column of the table: latency_s or cost.
+
+    Empirical Bernstein bounds (Maurer & Pontil, arXiv 0907.3740). They need a range that no value leaves: here, that no
+    version's answer takes less or more than the least and the most it took in the table.
+
+    ``rows``: the examples that test. ``alpha``: with at most this probability one bound fails; half of it is for the
+    best version's mean, which all bounds share, so ``share`` may be asked ``count`` times.
+    """
+
+    def __init__(self, outcomes: OutcomeTable, column: str, best: int, rows: np.ndarray, alpha: float, count: int):
+        values = outcomes.matrix(column)
+        self._names, self._rows = outcomes.versions, rows
+        self._least, self._most = values.min(axis=0), values.max(axis=0)
+        self._best, self._of_best = best, values[rows, best]
+        self._alpha = 0.5 * alpha / max(1, count)
+        width = bernstein_width(self._of_best, float(self._most[best] - self._least[best]), 0.5 * alpha)
+        self._greatest_best = float(self._of_best.mean()) + width
+
+    def share(self, policy: RoutingPolicy, taken: np.ndarray) -> float:
+        """The least share saved by ``policy``; ``taken``: what it takes, float64 [examples], of all the table."""
+        at = [self._names.index(version) for version in policy.versions]
+        saved = self._of_best - taken[self._rows]
+        span = self._most[self._best] - self._least[self._best] + self._most[at].sum() - self._least[at[0]]
+        least = float(saved.mean()) - bernstein_width(saved, float(span), self._alpha)
+        return max(0.0, least / self._greatest_best) if self._greatest_best > 0 else 0.0
+
+
+def bernstein_width(values: np.ndarray, span: float, alpha: float) -> float:
+    """How far, with probability ≥ 1 − ``alpha``, the expectation lies at most to one side of the mean of ``values``
+    (float64 [examples], independent, within ``span`` of each other)."""
+    count = len(values)
+    if count < 2:
+        return span
+    doubt = np.log(2.0 / alpha)
+    return float(np.sqrt(2.0 * values.var(ddof=1) * doubt / count) + 7.0 * span * doubt / (3.0 * (count - 1)))
