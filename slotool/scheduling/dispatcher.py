@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from slotool.scheduling.call_times import CallTimes
 from slotool.scheduling.edf import EdfQueue
-from slotool.scheduling.policy import CannotMeet, Decision, Policy
-from slotool.scheduling.policy_failure import PolicyFailure
+from slotool.scheduling.policy import CannotMeet, Decision, Policy, PolicyFailure
 from slotool.scheduling.query import DEADLINE_PASSED, Query
 from slotool.scheduling.workers import Batch, Workers
 from slotool.tables import OperatingPoint

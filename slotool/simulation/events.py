@@ -18,8 +18,7 @@ from numba.core.errors import NumbaExperimentalFeatureWarning
 from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching import BatchingPolicy
-from slotool.scheduling.batching.kernel import CHOOSE
-from slotool.scheduling.batching.shedding import to_shed
+from slotool.scheduling.batching.kernel import CHOOSE, to_shed
 from slotool.scheduling.edf import RECENT
 from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SHED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario

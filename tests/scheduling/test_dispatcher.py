@@ -29,7 +29,7 @@ from slotool.scheduling import (
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, ValueIteration
 from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.edf import FixedWorkers
-from slotool.scheduling.policy_failure import PolicyFailure
+from slotool.scheduling.policy import PolicyFailure
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, queue_of, three_versions

@@ -7,7 +7,7 @@ import pytest
 
 from slotool.scheduling import ControlSpace, Decision, Dispatcher, EdfQueue, Query
 from slotool.scheduling.batching import ControlGrid, make_policy
-from slotool.scheduling.batching.slowness import EVERY, EVERY_US, LONG_US, MAX_FACTOR, SPAN_US, Slowness
+from slotool.scheduling.batching.policy import EVERY, EVERY_US, LONG_US, MAX_FACTOR, SPAN_US, Slowness
 from slotool.tables import OperatingPoint
 
 POINTS = {name: OperatingPoint.of(version=name) for name in ("small", "large")}

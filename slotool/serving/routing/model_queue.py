@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from slotool.scheduling import Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
-from slotool.scheduling.policy_failure import PolicyFailure
+from slotool.scheduling.policy import PolicyFailure
 from slotool.serving import rejections
 from slotool.serving.monitoring.metrics import Metrics
 from slotool.serving.rejections import Rejection
