@@ -15,9 +15,9 @@ from slotool.errors import ArgumentError, InputError
 if TYPE_CHECKING:
     import numpy as np
 
+    from slotool.planning.fleet import WorkerType
     from slotool.planning.planner import Demand
     from slotool.planning.tiers import Tiers
-    from slotool.planning.worker import WorkerType
     from slotool.planning.worker_types import Named
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable

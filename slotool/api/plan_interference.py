@@ -13,10 +13,9 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
-    from slotool.planning.fleet import Fleet, Pool
+    from slotool.planning.fleet import Fleet, Pool, WorkerType
     from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.interference import Placement
-    from slotool.planning.worker import WorkerType
     from slotool.tables import LatencyTable, OperatingPoint
 
 

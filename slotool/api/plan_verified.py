@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
     from slotool.api.plan_models import PlannedModel
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, Pool
+    from slotool.planning.fleet import Fleet, Pool, WorkerType
     from slotool.planning.front_end import FrontEnd
     from slotool.planning.planner import Planner
-    from slotool.planning.worker import WorkerType
     from slotool.tables import OutcomeTable
     from slotool.workloads import ArrivalTable
     from slotool.workloads.requests import RequestLog

@@ -18,8 +18,8 @@ import pandas as pd
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.planning.fleet import WorkerType
 from slotool.planning.pool_service import all_busy
-from slotool.planning.worker import WorkerType
 from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.scheduling.batching import ControlGrid, Profile
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace

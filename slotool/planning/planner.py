@@ -17,17 +17,15 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.planning.fleet import Fleet, Found, Pool
-from slotool.planning.fleet_search import MAX_CONFIRMED, MAX_SEARCHED, FleetSearch, confirm
+from slotool.planning.fleet import Fleet, Found, Pool, WorkerType
+from slotool.planning.fleet_search import MAX_CONFIRMED, MAX_SEARCHED, FleetSearch, confirm, smallest_fleet
 from slotool.planning.interference import Placement
 from slotool.planning.promise import Promise
-from slotool.planning.sizes import smallest_fleet
 from slotool.planning.tiers import TierFleetSearch, Tiers
 from slotool.planning.traffic import Traffic
-from slotool.planning.worker import WorkerType
 from slotool.simulation import Scenario, SimulationResult
 from slotool.simulation.events import MAX_MODELS, simulate_together
-from slotool.simulation.overhead import Overhead
+from slotool.simulation.service import Overhead
 from slotool.tables import OutcomeTable
 
 # Of each model the policies that do best on workers of its own, and of their combinations the likeliest.

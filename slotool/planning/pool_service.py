@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from slotool.planning.worker import SamplesUs
+from slotool.planning.fleet import SamplesUs
 from slotool.scheduling.batching import BatchingPolicy, Profile
 from slotool.simulation import Scenario, ServiceTimes, SimulationResult, simulate
-from slotool.simulation.overhead import Overhead
 from slotool.simulation.result import Points
+from slotool.simulation.service import Overhead
 
 # Of the cores' time, that is counted for other processes at most: beyond it nothing is known.
 MAX_CORES_SHARE = 0.5

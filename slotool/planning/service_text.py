@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from slotool.machine import usable_cores
-from slotool.planning.fleet import Pool
+from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.scaling import ScalingLimits
-from slotool.planning.worker import WorkerType
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,16 @@ import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.planning.fleet import Fleet, Found, Pool
+from slotool.planning.fleet import Fleet, Found, Pool, WorkerType
 from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
-from slotool.planning.worker import WorkerType
 from slotool.rules.policies.points import from_point, in_turn
 from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling.batching import ControlGrid, Profile, read_samples
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.simulation import Scenario
-from slotool.simulation.overhead import Overhead
+from slotool.simulation.service import Overhead
 from slotool.simulation.tiers import Asked, TieredService, TierResult
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 

@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from slotool.planning.fleet import WorkerType
 from slotool.planning.front_end import FrontEnd
-from slotool.planning.worker import WorkerType
-from slotool.simulation.overhead import Overhead
-from slotool.simulation.service import after_call, after_rest, how_rested
+from slotool.simulation.service import Overhead, after_call, after_rest, how_rested
 from slotool.workloads.requests import RequestLog
 
 # Over how long a worker's past may count, and from which busy share on all calls may be alike: those by which calls of

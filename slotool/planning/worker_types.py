@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.machine import machine_id
+from slotool.planning.fleet import WorkerType
 from slotool.planning.tiers import read_versions
-from slotool.planning.worker import WorkerType
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.scheduling.batching import Profile, read_profile
 from slotool.scheduling.space import outcome_columns

@@ -14,9 +14,9 @@ from scipy.stats import binomtest
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken, SlotoolWarning, TableError
 from slotool.machine import usable_cores
+from slotool.planning.fleet import WorkerType
 from slotool.planning.fleet_search import MAX_READ_PER_S, FleetSearch
 from slotool.planning.promise import Promise, attainment_at_least, attainment_at_most, mean_at_least
-from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import LatencyTable, OutcomeTable

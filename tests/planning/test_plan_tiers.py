@@ -12,9 +12,9 @@ import pytest
 import slotool as api
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken, SlotoolWarning
+from slotool.planning.fleet import WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.tiers import TierFleetSearch, TierMix, Tiers, read_versions
-from slotool.planning.worker import WorkerType
 from slotool.rules import Conc, Rule, RuleSet, from_point, generate_rules
 from slotool.scheduling import ControlSpace, ToleranceTiers
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable

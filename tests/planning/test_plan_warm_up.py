@@ -6,15 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from slotool.planning.fleet import Pool
+from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.fleet_search import FleetSearch
 from slotool.planning.front_end import FrontEnd
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
 from slotool.planning.warm_up import calls_of, with_warm_up
-from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import read_profile
-from slotool.simulation.overhead import Overhead
+from slotool.simulation.service import Overhead
 from slotool.tables import LatencyTable
 from slotool.workloads import Poisson
 from slotool.workloads.requests import RequestLog

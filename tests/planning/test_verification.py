@@ -18,15 +18,14 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.data import DataSource
 from slotool.errors import InputError, PromiseBroken
 from slotool.planning import front_end, verification
-from slotool.planning.fleet import Pool
+from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.front_end import FrontEnd, burst_times_s, fastest_apart, read_in_turn
 from slotool.planning.planner import Demand, Planner
 from slotool.planning.pool_service import all_busy
 from slotool.planning.promise import Promise
 from slotool.planning.traffic import Traffic
-from slotool.planning.worker import WorkerType
 from slotool.scheduling.batching import read_profile
-from slotool.simulation.overhead import Overhead
+from slotool.simulation.service import Overhead
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import ArrivalTable, Poisson
 from slotool.workloads.requests import RequestLog

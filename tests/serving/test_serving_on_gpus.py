@@ -15,10 +15,9 @@ import torch
 
 from slotool import devices
 from slotool.elastic.family import Family, Version
-from slotool.planning.fleet import Pool
+from slotool.planning.fleet import Pool, WorkerType
 from slotool.planning.promise import Promise
 from slotool.planning.service_text import ServedModel, service_text
-from slotool.planning.worker import WorkerType
 from slotool.serving import Router
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, worker
 from slotool.serving.engines.messages import CALL, FAILED, READY, REPLY

@@ -14,7 +14,7 @@ from slotool.rules.policies.conditions.sure import Sure
 from slotool.rules.policies.routing import RoutingPolicy
 from slotool.scheduling import ControlSpace, ToleranceTiers
 from slotool.simulation import Scenario, ServiceTimes
-from slotool.simulation.overhead import Overhead
+from slotool.simulation.service import Overhead
 from slotool.simulation.tiers import Asked, TieredService, TierResult
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.simulation.plain_tiers import simulate_plainly
