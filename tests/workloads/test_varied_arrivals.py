@@ -22,7 +22,7 @@ from slotool.workloads import (
     TimeVarying,
     read_trace,
 )
-from slotool.workloads.arrivals.gaps import gamma_arrivals
+from slotool.workloads.arrivals.process import gamma_arrivals
 
 TRACES = Path(os.environ.get("SLOTOOL_DATA_DIR", "/nowhere")) / "traces"
 REAL = pytest.mark.skipif(not TRACES.is_dir(), reason="no traces in $SLOTOOL_DATA_DIR")

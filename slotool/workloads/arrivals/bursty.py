@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slotool.workloads.arrivals.gaps import gamma_arrivals, positive_rate, variability
-from slotool.workloads.arrivals.process import ArrivalProcess
+from slotool.workloads.arrivals.process import ArrivalProcess, gamma_arrivals, positive_rate, variability
 
 
 class Bursty(ArrivalProcess):

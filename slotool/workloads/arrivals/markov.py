@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.workloads.arrivals.gaps import gamma_arrivals, positive_rate, stretched
-from slotool.workloads.arrivals.process import ArrivalProcess
+from slotool.workloads.arrivals.process import ArrivalProcess, gamma_arrivals, positive_rate, stretched
 
 
 class MarkovModulated(ArrivalProcess):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -38,3 +39,48 @@ class ArrivalProcess(ABC):
                 f"{self.mean_rate_per_s:g} arrivals/s over {duration_s:g} s are more than {MAX_ARRIVALS:,} requests"
             )
         return self.draw(duration_s, np.random.default_rng(seed))
+
+
+def positive_rate(rate_per_s: float, what: str = "a rate") -> float:
+    """``rate_per_s`` itself. Raises ``InputError`` when it is not positive and finite."""
+    if not 0 < rate_per_s < math.inf:
+        raise InputError(f"{what} of {rate_per_s:g}/s is not a positive, finite rate")
+    return rate_per_s
+
+
+def variability(cv2: float) -> float:
+    """``cv2`` itself. Raises ``InputError`` when it is negative or not finite."""
+    if not 0 <= cv2 < math.inf:
+        raise InputError(f"a squared coefficient of variation of {cv2:g} is negative or not finite")
+    return cv2
+
+
+def gamma_arrivals(total: float, cv2: float, generator: np.random.Generator) -> np.ndarray:
+    """Instants in [0, total) at mean gap 1, float64: gamma gaps of variance ``cv2``, evenly spaced for 0.
+
+    Bursty for ``cv2`` above 1, Poisson at 1.
+    """
+    if cv2 == 0:
+        return np.arange(math.ceil(total), dtype=np.float64) + 0.5 * (total >= 1)
+    parts, reached = [], 0.0
+    while reached < total:
+        count = math.ceil(1.1 * (total - reached) + 16)
+        parts.append(reached + np.cumsum(generator.gamma(1.0 / cv2, cv2, count)))
+        reached = float(parts[-1][-1])
+    times = np.concatenate(parts)
+    return times[times < total]
+
+
+def stretched(total: np.ndarray, edges_s: np.ndarray, rates_per_s: np.ndarray) -> np.ndarray:
+    """Seconds at which a piecewise linear count reaches ``total`` (ascending, in arrivals).
+
+    ``rates_per_s`` [bins] holds between ``edges_s`` [bins + 1]; where it is 0 no request arrives.
+    """
+    reached = np.concatenate([[0.0], np.cumsum(np.diff(edges_s) * rates_per_s)])
+    busy = np.concatenate([[True], rates_per_s > 0])
+    # Where the rate is 0 the count stands still: time jumps there.
+    bins = np.clip(np.searchsorted(reached, total, side="right") - 1, 0, len(rates_per_s) - 1)
+    bins = np.where(busy[bins + 1], bins, np.maximum(bins - 1, 0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside = np.where(rates_per_s[bins] > 0, (total - reached[bins]) / rates_per_s[bins], 0.0)
+    return np.maximum.accumulate(edges_s[bins] + inside)

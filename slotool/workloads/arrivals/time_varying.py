@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.workloads.arrivals.gaps import gamma_arrivals, positive_rate, stretched, variability
-from slotool.workloads.arrivals.process import ArrivalProcess
+from slotool.workloads.arrivals.process import ArrivalProcess, gamma_arrivals, positive_rate, stretched, variability
 
 # A ramp in this many steps is a ramp to every queue.
 RAMP_STEPS = 1_000

@@ -12,8 +12,7 @@ import pandas as pd
 
 from slotool.errors import InputError, TableError
 from slotool.regular_files import require_regular
-from slotool.workloads.arrivals.gaps import gamma_arrivals, positive_rate, stretched
-from slotool.workloads.arrivals.process import ArrivalProcess
+from slotool.workloads.arrivals.process import ArrivalProcess, gamma_arrivals, positive_rate, stretched
 
 _MINUTE = re.compile(r"(?:minute_)?(\d+)")
 # How long a burst lasts, whose requests all come at once: it has a rate then.
