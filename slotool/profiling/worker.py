@@ -19,8 +19,7 @@ from slotool.process import die_with_parent, end_without_collecting, keep_freed_
 
 if TYPE_CHECKING:
     from slotool.profiling.backends import Backend
-    from slotool.profiling.bench import Bench
-    from slotool.profiling.stream_bench import StreamBench
+    from slotool.profiling.bench import Bench, StreamBench
 
 # Nothing above may import numpy, torch or tensorflow: they read their thread counts when they are loaded.
 
@@ -82,7 +81,7 @@ def _start(options: dict[str, Any]) -> tuple[Bench | StreamBench, dict[str, Any]
     first = Bench(backend, affinity, rule, cold=options["cold"])
     bench: Bench | StreamBench = first
     if options["streams"]:
-        from slotool.profiling.stream_bench import StreamBench
+        from slotool.profiling.bench import StreamBench
 
         bench = StreamBench(first, lambda: Bench(make(), affinity, rule, cold=options["cold"]))
     hello = {"pid": os.getpid(), **in_force, "device": bench.device(), "start_s": time.perf_counter() - started}
