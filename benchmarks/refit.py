@@ -9,7 +9,7 @@ The shipped one has seen all of them, so its way of adapting is judged, not its 
 (``datasets/timm-network-features.parquet``) and the throughputs that it was fitted to, which its own weights hold to
 the digit. Judged by families of networks held out, and devices too, beside the scores of the file shipped.
 
-``slotool/predictors/features/cpu_prices.py``: ``--only cpu-prices`` prints its numbers, and writes nothing.
+``slotool/predictors/settings/price_prior.py``: ``--only cpu-prices`` prints its numbers, and writes nothing.
 
 ``--write`` puts the artifacts back. It takes some five minutes of a core.
 """
@@ -113,7 +113,7 @@ def refit_adapted(keep: bool) -> None:
 
 
 def print_cpu_prices() -> None:
-    """Rows of ``cpu_prices``, in its order."""
+    """Rows of ``price_prior``, in its order."""
     epyc = architectures()
     onnx_labels = LatencyTable.load(DATASETS / "random-architectures-onnx-latency.parquet")
     onnx = join_labels(onnx_labels, epyc.items)

@@ -32,7 +32,7 @@ from benchmarks.capture_zoo import PACKAGES, built, names_of
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Examples, Predictor
 from slotool.predictors.features.domain import operator_cost_s
-from slotool.predictors.noise import label_noise_s
+from slotool.predictors.labels import label_noise_s
 from slotool.predictors.solo.three_term import ThreeTermPredictor
 from slotool.predictors.trained.artifact import TrainedPredictor
 from slotool.predictors.transfer.contenders import SCALED, contenders, fitted, hold_out

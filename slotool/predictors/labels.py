@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -15,8 +16,8 @@ from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
 from slotool.machine import differences, machine_facts, machine_id
 from slotool.predictors.base import Asked, Examples
-from slotool.predictors.noise import label_noise_s
 from slotool.tables import FULL, LatencyTable
+from slotool.tables.rounds import Counts, round_medians
 
 
 @dataclass(frozen=True)
@@ -271,3 +272,22 @@ def facts_of(setting: Setting) -> dict[str, Any] | None:
 def _cpu_of(machine: str) -> str | None:
     """The processor's name when the labels come from this very machine."""
     return machine_facts()["cpu"] if machine == machine_id() else None
+
+
+def label_noise_s(samples: np.ndarray, per_round: Counts = ()) -> float:
+    """How far a label, the median of its samples, may be off, in seconds, by what its rounds show.
+
+    ``samples``: float64 seconds [n], in the order measured, of which each round gave ``per_round``; where the rounds
+    are unknown, the halves of the samples stand for two. The difference between the mean of the first rounds' medians
+    and that of the last, scaled to the deviation of the mean of all: if rounds err independently and as often up as
+    down, this is distributed as the error of the label, so a predictor that knows every true latency is off by so much.
+    What hit all rounds alike, it does not see; and it is too high where one round scatters widely, for the label, the
+    median of all together, keeps to the others. NaN for a single round or sample.
+    """
+    half = len(samples) // 2
+    medians = round_medians(samples, per_round if len(per_round) else (half, len(samples) - half))
+    first = len(medians) // 2
+    if not first:
+        return math.nan
+    last = len(medians) - first
+    return float(abs(medians[:first].mean() - medians[first:].mean())) * math.sqrt(first * last) / len(medians)

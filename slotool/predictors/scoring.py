@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from slotool.predictors.noise import floor
 from slotool.tables import Column, Schema, Table
 from slotool.tables.schema import NOT_NEGATIVE, POSITIVE
 
@@ -110,3 +109,22 @@ def mean_score(scores: Sequence[Score]) -> Score:
         else:
             found[name] = round(float(np.mean(values))) if isinstance(first, int) else float(np.mean(values))
     return found
+
+
+def floor(measured_s: np.ndarray, noise_s: np.ndarray) -> dict[str, float | None]:
+    """What a perfect predictor would score, in the keys of ``score``, from labels and their noise [n].
+
+    Labels without noise known count as the others do on average; None where they are more than half.
+    """
+    known = np.isfinite(noise_s)
+    if 2 * known.sum() < len(known):
+        return dict.fromkeys(("mae_s", "mae_over_mean", "mape", "within_5_percent", "within_10_percent"))
+    error_s, label_s = noise_s[known], measured_s[known]
+    relative = error_s / label_s
+    return {
+        "mae_s": float(error_s.mean()),
+        "mae_over_mean": float(error_s.mean() / label_s.mean()),
+        "mape": float(relative.mean()),
+        "within_5_percent": float(np.mean(relative <= 0.05)),
+        "within_10_percent": float(np.mean(relative <= 0.10)),
+    }

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.labels import join_labels
-from slotool.predictors.noise import floor, label_noise_s
-from slotool.predictors.scoring import mean_score, score
+from slotool.predictors.labels import join_labels, label_noise_s
+from slotool.predictors.scoring import floor, mean_score, score
 from slotool.predictors.splits import ALL, MIN_DEV_ROWS, PROTOCOLS, RowSplit, splits_of
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s

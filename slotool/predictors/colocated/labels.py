@@ -18,10 +18,10 @@ from slotool.predictors.labels import (
     Setting,
     facts_in,
     graphs_by_name,
+    label_noise_s,
     measured_rows,
     only_setting,
 )
-from slotool.predictors.noise import label_noise_s
 from slotool.tables import LatencyTable
 
 JOINT = "+"
