@@ -12,9 +12,8 @@ import time
 import torch
 
 from slotool.data import load_dataset
-from slotool.elastic.supernets.choosing import score
 from slotool.elastic.supernets.networks import resnet_for
-from slotool.elastic.supernets.search import evenly
+from slotool.elastic.supernets.search import evenly, score
 from slotool.elastic.supernets.training import Training, train
 from slotool.elastic.supernets.wrapping import wrap
 

@@ -83,7 +83,7 @@ def choose_points(
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.data import load_dataset, numbered
-    from slotool.elastic.supernets.choosing import chosen
+    from slotool.elastic.supernets.search import chosen
     from slotool.elastic.supernets.supernet import KIND, Supernet
     from slotool.tables import LatencyTable
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from slotool.elastic.slo_nn.kernels.integer_dots import LINE_BYTES, ROWS, row_dots, row_dots_plain
+from slotool.elastic.slo_nn.kernels.int8 import LINE_BYTES, ROWS, row_dots, row_dots_plain
 
 
 @njit

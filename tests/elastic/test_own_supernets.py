@@ -16,7 +16,6 @@ from torch.nn import functional
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
 from slotool.elastic import load_model
-from slotool.elastic.supernets import choosing
 from slotool.elastic.supernets.own import OwnNetwork
 from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.errors import InputError
@@ -141,7 +140,7 @@ def test_training_an_own_network_from_the_command_line(
     slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(choosing, "SCORED", 5)
+    monkeypatch.setattr("slotool.elastic.supernets.search.SCORED", 5)
     lines = ["import torch", "from tests.elastic.own_networks import ResNet, stirred"]
     lines += ["torch.manual_seed(0)", "net = stirred(ResNet())"]
     Path("mine.py").write_text("\n".join(lines))
@@ -161,7 +160,7 @@ def test_training_an_own_network_from_the_command_line(
 
 
 def test_a_graph_file_starts_at_random(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "SCORED", 5)
+    monkeypatch.setattr("slotool.elastic.supernets.search.SCORED", 5)
     builder = GraphBuilder("mlp")
     last = builder.add("Flatten", builder.add("InputLayer", shape=[1, 8, 8]))
     last = builder.add("Dense", last, units=32, activation="relu")

@@ -16,10 +16,8 @@ from starlette.testclient import TestClient
 from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
 from slotool.elastic import ElasticModel, load_model
-from slotool.elastic.supernets import choosing
-from slotool.elastic.supernets.choosing import score
 from slotool.elastic.supernets.networks import resnet
-from slotool.elastic.supernets.search import SearchResult, SubnetRegression, evenly, pareto, search
+from slotool.elastic.supernets.search import SearchResult, SubnetRegression, evenly, pareto, score, search
 from slotool.elastic.supernets.space import Space, Subnet
 from slotool.elastic.supernets.statistics import SubnetNorm
 from slotool.elastic.supernets.supernet import Supernet, measure
@@ -151,7 +149,7 @@ def test_a_search_finds_the_front_and_its_ends() -> None:
 
 
 def test_train_supernet_end_to_end(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "SCORED", 8)
+    monkeypatch.setattr("slotool.elastic.supernets.search.SCORED", 8)
     out, few = tmp_path / "supernet", load_dataset("digits").train
     np.savez(tmp_path / "few.npz", x=few.x[:300], y=few.y[:300])
     command = ["train", "supernet", "-o", out, "--data", tmp_path / "few.npz", "--epochs", 1, "--expand", "0.5,1"]
@@ -191,7 +189,7 @@ def assert_served(model: ElasticModel, latency: LatencyTable, outcomes: OutcomeT
 
 
 def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "SCORED", 8)
+    monkeypatch.setattr("slotool.elastic.supernets.search.SCORED", 8)
     torch.manual_seed(0)
     data, module, norm = load_dataset("digits"), GraphModule(space().graph), SubnetNorm()
     subnets = evenly(space(), 12)

@@ -11,9 +11,9 @@ from typing import Any
 from torch import nn
 
 from slotool.data import Dataset
-from slotool.elastic.supernets.choosing import chosen, score
 from slotool.elastic.supernets.importing import ImportedNetwork, import_torch
 from slotool.elastic.supernets.layers import build
+from slotool.elastic.supernets.search import chosen, score
 from slotool.elastic.supernets.space import Space, Subnet
 from slotool.elastic.supernets.statistics import SubnetNorm, signatures
 from slotool.elastic.supernets.supernet import Supernet

@@ -17,7 +17,7 @@ from slotool.elastic.slo_nn.activator import Activator
 from slotool.elastic.slo_nn.confidence import ConfidenceTables
 from slotool.elastic.slo_nn.kernels import grid, single
 from slotool.elastic.slo_nn.kernels import layout as k
-from slotool.elastic.slo_nn.kernels.integer_dots import ROWS
+from slotool.elastic.slo_nn.kernels.int8 import ROWS
 from slotool.elastic.slo_nn.mlp import MLP
 from slotool.elastic.slo_nn.quantization import Int8Weights
 from slotool.elastic.slo_nn.rankers.clusters import Clusters
