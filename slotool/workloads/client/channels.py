@@ -19,8 +19,7 @@ from slotool.workloads.client import event_loop
 from slotool.workloads.client.compute import ComputeEndpoint
 from slotool.workloads.client.endpoint import Channel, Endpoint, Example, Terms
 from slotool.workloads.client.http_channel import HttpChannel, ask_parameter, ask_signature, first_model
-from slotool.workloads.client.infer import InferEndpoint
-from slotool.workloads.client.named_infer import NamedInferEndpoint
+from slotool.workloads.client.infer import InferEndpoint, NamedInferEndpoint
 from slotool.workloads.client.served_signature import ServedSignature, classes_scored, is_plain
 from slotool.workloads.client.target import ANSWER_WITHIN_S
 
