@@ -309,7 +309,7 @@ class Planned:
     @cached_property
     def probed(self) -> Settings:
         """The settings with what was found of their device."""
-        from slotool.profiling.device_probe import probed
+        from slotool.profiling.campaign import probed
 
         return probed(self.settings, self.items)
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,52 @@ from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.machine import throttled
 from slotool.profiling.backends import backend_class
-from slotool.profiling.device_probe import probed
 from slotool.profiling.engines import Engine, LocalEngine
 from slotool.profiling.journal import Journal, JournalContent, read_journal, refuse_other
-from slotool.profiling.plan import Item, Plan, Settings, make_plan, solo_items
+from slotool.profiling.plan import STREAMS, Item, Plan, Settings, make_plan, solo_items
+from slotool.profiling.process import MeasuringWorker
 from slotool.profiling.rows import Key, Row, by_key, check_row, doubt, key_of, present_names
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
 from slotool.tables.latency import MEASURED_COLUMNS
 from slotool.timing.interference import OtherWork
 from slotool.timing.speed import facts_with_speed
+
+# Free memory is never all to be had: allocators round up, and others may take some meanwhile.
+USABLE_SHARE = 0.9
+
+
+def probed(settings: Settings, items: Sequence[Item]) -> Settings:
+    """The settings with what a worker process found of their device, by the backend of the first of ``items``; as they
+    are for the CPU, and when probed before.
+
+    A process of its own asks, so that this one holds nothing on the device. Raises ``InputError`` when the backend does
+    not offer the device, ``WorkerError`` when the process does not start.
+    """
+    if settings.device == "cpu" or settings.device_name or not items:
+        return settings
+    with MeasuringWorker(
+        backend=settings.backend_of(items[0].subjects[0]),
+        device=settings.device,
+        threads=settings.threads,
+        affinity=settings.cores_of()[0],
+        rule=settings.round_rule,
+        cold=settings.cold,
+        seed=settings.seed,
+        streams=settings.on_streams,
+    ) as worker:
+        found = worker.hello["device"]
+    if not found:
+        return settings
+    memory = found["memory"]
+    return replace(
+        settings,
+        device_name=found["device_name"],
+        device_limit_bytes=None if memory is None else int(USABLE_SHARE * memory["free_bytes"]),
+        colocation=STREAMS if settings.on_streams else found["colocation"],
+        device_busy_percent=found["busy_percent"] or 0.0,
+    )
+
 
 # Columns that only a campaign writes.
 _MARKS = ("content", "rounds", "stable", "calls_per_sample")

@@ -13,8 +13,7 @@ import pytest
 from slotool.api.profile import profile_colocated
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, WorkerError
 from slotool.profiling.busy_copies import BusyCopies
-from slotool.profiling.campaign import Campaign, plan_only, profile_solo
-from slotool.profiling.device_probe import USABLE_SHARE, probed
+from slotool.profiling.campaign import USABLE_SHARE, Campaign, plan_only, probed, profile_solo
 from slotool.profiling.plan import Settings, combinations_of, solo_items
 from slotool.profiling.process import MeasuringWorker
 from slotool.tables import LatencyTable
