@@ -69,11 +69,6 @@ def category(operator: Operator) -> str:
     return next((own for own, words in _BY_NAME.items() if any(word in name for word in words)), "other")
 
 
-def roofline_s(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """Seconds of each network by a neutral roofline, float64 > 0 [n]."""
-    return np.asarray(np.exp(network_features(graphs)[:, TOTALS.index("roofline")]))
-
-
 def network_features(graphs: Sequence[OperatorGraph]) -> np.ndarray:
     """float64 [n, ``FEATURES``]. Names of operators matter for their category only, so a network has nearly the same
     numbers from whatever library it was captured."""
