@@ -10,7 +10,6 @@ import typer
 
 from benchmarks.reproduction.reproduce import reproduce
 from slotool.cli.failures import report_failure
-from slotool.cli.options import Force, Json, Out, Seed
 from slotool.cli.output import Output
 from slotool.errors import SlotoolError
 
@@ -33,10 +32,10 @@ def main(
             show_default="shipped ones",
         ),
     ] = None,
-    out: Out = Path("reproduction"),
-    seed: Seed = 0,
-    force: Force = False,
-    json: Json = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("reproduction"),
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
     """Make figures of the five papers by commands of slotool, beside the papers' own.
 

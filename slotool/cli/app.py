@@ -7,7 +7,6 @@ from collections import UserDict
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import import_module
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import slotool
 from slotool import __version__, factories
-from slotool.cli import (
-    demo,
-    interrupts,
-    terminal,
-)
+from slotool.cli import interrupts, terminal
 from slotool.cli.commands import HELP_COLUMNS, Command, Group, keeping_inputs
 from slotool.cli.docstrings import EXAMPLE
 from slotool.cli.failures import INTERRUPTED, report_failure
@@ -30,10 +25,10 @@ SUMMARY = "Measure and predict latency of networks; serve them within deadlines 
 
 FIRST_STEP = "slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms"
 
-# Commands, and files that register commands of their own, by theme, in the order of use. A command is made of the
-# function of its name when it is used, so that no other's module is imported.
-THEMES: Mapping[str, tuple[ModuleType | str, ...]] = {
-    "Start": (demo, "doctor"),
+# Commands by theme, in the order of use. A command is made of the function of its name when it is used, so that no
+# other's module is imported.
+THEMES: Mapping[str, tuple[str, ...]] = {
+    "Start": ("demo", "doctor"),
     "Measure and predict": (
         *("generate mlp", "generate cnn", "generate architectures", "generate arrivals"),
         "capture",
@@ -65,6 +60,8 @@ SUCCESSORS = {
     "evaluate-colocated": "evaluate --co-runners",
     "train-colocation-predictor": "train-predictor",
 }
+# Functions of commands that Python callers do not have, as module:function.
+OF_COMMANDS = {"demo": "slotool.cli.demo:demo"}
 # What a command does with options before its function takes them, as module:function.
 PREPARED = {"plan": "slotool.cli.plan_models:prepare"}
 # What a command runs in place of its function, as module:function.
@@ -86,37 +83,11 @@ class _Commands(UserDict[str, Any]):
         return self.data[name]
 
 
-def _application() -> typer.Typer:
-    """Commands that files register; ``command`` adds those that are made of functions."""
-    app = typer.Typer(
-        name="slotool",
-        cls=Group,
-        help=f"{SUMMARY}\n\n{EXAMPLE}{FIRST_STEP}",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_COLUMNS},
-    )
-    for theme, members in THEMES.items():
-        for file in members:
-            if not isinstance(file, str):
-                own = typer.Typer()
-                file.register(own)
-                _dress(own, theme)
-                app.registered_commands += own.registered_commands
-                app.registered_groups += own.registered_groups
-    return app
-
-
-def _with_functions(registered: Mapping[str, Any]) -> _Commands:
-    """Return ``registered`` and the commands that are made of functions, in the order of ``THEMES``."""
+def _by_theme() -> _Commands:
+    """Return the commands in the order of ``THEMES``."""
     commands = _Commands()
     for theme, members in THEMES.items():
         for member in members:
-            if not isinstance(member, str):
-                name = member.__name__.rpartition(".")[2]
-                commands[name] = registered[name]
-                continue
             *above, name = member.split()
             make = partial(_made, member, None if above else theme)
             if not above:
@@ -135,7 +106,8 @@ def _group(name: str, theme: str) -> Any:
 
 def _made(words: str, theme: str | None) -> Any:
     """Make a command of its function."""
-    function = getattr(slotool, FUNCTIONS.get(words, words.replace(" ", "_").replace("-", "_")))
+    public = FUNCTIONS.get(words, words.replace(" ", "_").replace("-", "_"))
+    function = _resolved(OF_COMMANDS.get(words)) or getattr(slotool, public)
     declared = next(one for one in commands_of(function) if " ".join(words_of(function, one)) == words)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     prepare, run = _resolved(PREPARED.get(words)), _resolved(RUN.get(words))
@@ -152,26 +124,22 @@ def _resolved(path: str | None) -> Any:
     return getattr(import_module(module), name)
 
 
-def _dress(group: typer.Typer, theme: str | None = None) -> None:
-    """Give every command of ``group`` the help, the options and the check of outputs that all commands share."""
-    for command in group.registered_commands:
-        command.cls, command.rich_help_panel = Command, theme
-        if command.callback is not None:
-            command.callback = keeping_inputs(command.callback)
-    for info in group.registered_groups:
-        info.cls, info.rich_help_panel = Group, theme
-        if info.typer_instance is not None:
-            _dress(info.typer_instance)
-
-
-app = _application()
+app = typer.Typer(
+    name="slotool",
+    cls=Group,
+    help=f"{SUMMARY}\n\n{EXAMPLE}{FIRST_STEP}",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_COLUMNS},
+)
 
 
 @cache
 def command() -> Any:
     """The parser of the command line, made once for all calls of a process."""
     root: Any = typer.main.get_command(app)
-    root.commands, root.successors = _with_functions(root.commands), SUCCESSORS
+    root.commands, root.successors = _by_theme(), SUCCESSORS
     return root
 
 

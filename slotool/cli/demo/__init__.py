@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from slotool.api.display import Part, duration, table
+from slotool.api.inputs import FilePath
+from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.api.values import at_least
 from slotool.cli.demo.steps import Document, Sizes, Step, load_options, load_s, walkthrough
-from slotool.cli.options import Force, Json, Out, Seed
+from slotool.timing.interference import QUIET_CORES, OtherWork, state
 
 # The file of the user's own networks; it also marks a folder that a demo made.
 OWN_NETWORKS = "own_networks.py"
@@ -24,17 +28,72 @@ NEXT = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(demo)
+@dataclass(frozen=True, repr=False, eq=False)
+class Walkthrough(Result):
+    """Figures of a demo's steps, the seconds that each took, and the cores that other processes kept busy meanwhile.
+
+    Args:
+        folder: Run folder.
+        seconds: Time of the whole.
+        steps_s: Seconds by title of a step.
+        other_cores: Cores by title of a step.
+        figures: Value by name of a figure, by title of a step.
+    """
+
+    folder: Path
+    seconds: float
+    steps_s: Mapping[str, float]
+    other_cores: Mapping[str, float]
+    figures: Mapping[str, Mapping[str, str]]
+
+    schema = "demo"
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "seconds": self.seconds,
+            "steps_s": self.steps_s,
+            "cores_busy_with_others": self.other_cores,
+            "timing": self._timing,
+            "figures": {
+                f"{title}: {name}": value for title, named in self.figures.items() for name, value in named.items()
+            },
+            "report": str(self._report),
+            "next": list(NEXT),
+        }
+
+    def shown(self) -> list[Part]:
+        rows = [
+            [title, name, value, self._timing[title]]
+            for title, named in self.figures.items()
+            for name, value in named.items()
+        ]
+        other_cores = sum(self.other_cores[title] * self.steps_s[title] for title in self.steps_s) / self.seconds
+        return [
+            table("Walkthrough", ["step", "figure", "value", "timing"], _each_step_once(rows)),
+            f"{len(self.steps_s)} steps in {duration(self.seconds)}; the plots are in {self._report}",
+            *_spoiled(other_cores),
+            "Next, with files of your own:",
+            *(f"  {line}" for line in NEXT),
+        ]
+
+    @property
+    def _timing(self) -> dict[str, str]:
+        return {title: state(cores < QUIET_CORES) for title, cores in self.other_cores.items()}
+
+    @property
+    def _report(self) -> Path:
+        return self.folder / "report.html"
 
 
 def demo(
-    out: Out = Path("demo-run"),
-    quick: Annotated[bool, typer.Option("--quick", help="Train less, try less and measure less.")] = False,
-    seed: Seed = 0,
-    force: Force = False,
-    json: Json = False,
-) -> None:
+    *,
+    out: FilePath = "demo-run",
+    quick: bool = False,
+    seed: Annotated[int, at_least(0)] = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Walkthrough:
     """Run every stage on real data, training to report.
 
     A network of 16,455 labels that answers by a few of them, a network of one's own predicted, three ONNX files
@@ -42,47 +101,36 @@ def demo(
     run folder.
 
     Example: slotool demo --out demo-run
+
+    Args:
+        out: File or folder to write.
+        quick: Train less, try less and measure less.
+        seed: Same seed, same result.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
     """
-    from slotool.cli.output import Output, duration, table
     from slotool.data.registry import shipped_dataset
     from slotool.extras import require
-    from slotool.timing.interference import QUIET_CORES, OtherWork, state
 
     require("onnx", "onnxruntime", "matplotlib", needed_by="the demo")
-    output = Output(as_json=json)
-    folder = _fresh_folder(out, force)
+    reporter = reporter_of(progress)
+    folder = _fresh_folder(Path(out), force)
     sizes = Sizes(epochs=2, examples=500, calibration=5, own_epochs=2) if quick else Sizes()
     steps = walkthrough(str(shipped_dataset("tate-16k")), sizes, seed)
-    rows: list[list[str]] = []
-    taken_s: dict[str, float] = {}
-    others: dict[str, float] = {}
+    figures: dict[str, Mapping[str, str]] = {}
+    steps_s: dict[str, float] = {}
+    other_cores: dict[str, float] = {}
     whole = OtherWork()
-    with output.progress("walkthrough", total=len(steps)) as progress:
+    with reporter.progress("walkthrough", total=len(steps)) as bar:
         for number, step in enumerate(steps, 1):
-            progress.say(f"{number}/{len(steps)} {step.title}")
+            bar.say(f"{number}/{len(steps)} {step.title}")
             other = OtherWork()
-            document = _taken(step, folder, output, f"{number:>2}/{len(steps)} {step.title}")
-            taken_s[step.title], others[step.title] = other.read()
-            timing = state(others[step.title] < QUIET_CORES)
-            rows += [[step.title, name, value, timing] for name, value in step.figures(document, folder).items()]
-            progress.advance()
+            document = _taken(step, folder, reporter, f"{number:>2}/{len(steps)} {step.title}")
+            steps_s[step.title], other_cores[step.title] = other.read()
+            figures[step.title] = step.figures(document, folder)
+            bar.advance()
     seconds, _ = whole.read()
-    document = {
-        "folder": str(out),
-        "seconds": seconds,
-        "steps_s": taken_s,
-        "cores_busy_with_others": others,
-        "timing": {title: state(cores < QUIET_CORES) for title, cores in others.items()},
-        "figures": {f"{title}: {name}": value for title, name, value, _ in rows},
-        "report": str(out / "report.html"),
-        "next": list(NEXT),
-    }
-    closing = f"{len(steps)} steps in {duration(seconds)}; the plots are in {out / 'report.html'}"
-    shown = table("Walkthrough", ["step", "figure", "value", "timing"], _each_step_once(rows))
-    spoiled = _spoiled(sum(others[title] * taken_s[title] for title in taken_s) / seconds)
-    output.result(
-        "demo", document, shown, closing, *spoiled, "Next, with files of your own:", *(f"  {line}" for line in NEXT)
-    )
+    return Walkthrough(folder, seconds, steps_s, other_cores, figures)
 
 
 def _spoiled(cores: float) -> list[str]:
@@ -116,13 +164,13 @@ def _fresh_folder(out: Path, force: bool) -> Path:
     return out
 
 
-def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
+def _taken(step: Step, folder: Path, reporter: Reporter, title: str) -> Document:
     """The JSON document of a step. Raises ``RunError`` with its last words when it fails."""
     from concurrent.futures import ThreadPoolExecutor
 
     from slotool.cli.demo.commands import run_command
 
-    output.note(title)
+    reporter.note(title)
     step.prepare(folder)
     with ExitStack() as serving, ThreadPoolExecutor() as pool:
         parts = step.command.split(" & ")
@@ -130,9 +178,9 @@ def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
         if " LOAD " in command:
             command = command.replace("LOAD", load_options(folder))
         if step.served:
-            command = command.replace("URL", serving.enter_context(_server(step, folder, output)))
+            command = command.replace("URL", serving.enter_context(_server(step, folder, reporter)))
         for typed in (*(f"{other} &" for other in beside), command):
-            output.note(f"      $ {typed}")
+            reporter.note(f"      $ {typed}")
         others = [pool.submit(run_command, other, folder) for other in beside]
         document = run_command(command, folder)
         for other in others:
@@ -141,7 +189,7 @@ def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
 
 
 @contextmanager
-def _server(step: Step, folder: Path, output: Any) -> Iterator[str]:
+def _server(step: Step, folder: Path, reporter: Reporter) -> Iterator[str]:
     """What the load test goes to; one of its workers is killed while it runs."""
     import threading
 
@@ -149,13 +197,13 @@ def _server(step: Step, folder: Path, output: Any) -> Iterator[str]:
 
     from slotool.planning.server_process import RunningServer
 
-    output.note(f"      $ slotool serve {step.served} --port 0 &")
+    reporter.note(f"      $ slotool serve {step.served} --port 0 &")
     with RunningServer([*step.served.split(), "--port", "0"], folder) as server:
-        output.note(f"      watch it at {server.url}")
+        reporter.note(f"      watch it at {server.url}")
 
         def kill() -> None:
             worker = psutil.Process(server.process_id).children()[-1]
-            output.note(f"      $ kill -KILL {worker.pid}    # a worker")
+            reporter.note(f"      $ kill -KILL {worker.pid}    # a worker")
             worker.kill()
 
         timer = threading.Timer((step.worker_killed_at or 0.0) * load_s(folder), kill)
