@@ -157,13 +157,13 @@ def test_an_interrupted_command_ends_without_collecting_garbage(tmp_path: Path) 
 IN_COMPILED_CODE = """
 import os, signal, time
 from slotool.cli import app
-def command():
+def command(prog_name):
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
     except KeyboardInterrupt as error:
         raise SystemError("CPUDispatcher returned a result with an exception set") from error
-app._command = lambda: command
+app.command = lambda: command
 app.main()
 """
 
