@@ -25,7 +25,7 @@ NOT_SETTLED = "durations had not settled when sampling began"
 
 
 class Bench:
-    """Answers the requests of ``WorkerProcess`` with plain JSON values. ``cores`` are those the process is bound to.
+    """Answers the requests of ``MeasuringWorker`` with plain JSON values. ``cores`` are those the process is bound to.
 
     ``measure`` times a subject alone. ``prepare`` makes one ready; after it ``sample`` times it again, ``colocated``
     runs it with co-runners, and ``keep_busy`` runs it as a co-runner that is not timed. ``device`` tells of the device

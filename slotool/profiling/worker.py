@@ -1,8 +1,8 @@
 """The measuring process: restricts itself first, imports the backend after, then answers one request per line.
 
-Started as ``python -m slotool.profiling.worker OPTIONS`` with OPTIONS a JSON object (see ``WorkerProcess``). Its first
-line says what it found in force; then each request line (see ``Bench``) gets one answer line. It ends when its
-standard input closes, and dies with its parent.
+Started as ``python -m slotool.profiling.worker OPTIONS`` with OPTIONS a JSON object (see ``MeasuringWorker``).
+Its first line says what it found in force; then each request line (see ``Bench``) gets one answer line. It ends when
+its standard input closes, and dies with its parent.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_busy_copies_are_on_the_device_and_leave_the_core(monkeypatch: pytest.Mo
 
         kill: Callable[..., None] = lambda self: None
 
-    monkeypatch.setattr("slotool.profiling.busy_copies.WorkerProcess", Recorded)
+    monkeypatch.setattr("slotool.profiling.busy_copies.MeasuringWorker", Recorded)
     monkeypatch.setattr("slotool.profiling.busy_copies.cores_by_preference", lambda: [3, 2])
     for device in ("cpu", "cuda:1"):
         with pytest.raises(WorkerError, match="only recorded"), BusyCopies({}, 1, 3, device):
