@@ -260,11 +260,9 @@ def _served_alike(fewer: Fleet, more: Fleet) -> bool:
     return replace(fewer.verdict, utilisation=0.0) == replace(more.verdict, utilisation=0.0)
 
 
-def confirm(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> list[Found]:
-    """``found``, ranked, once the first is confirmed; where all of the traffic was searched, once all that hold are.
-
-    ``advance`` is called for each that was confirmed.
-    """
+def confirm(search: FleetSearch, found: Sequence[Found]) -> list[Found]:
+    """Return ``found``, ranked, once the first is confirmed; where all of the traffic was searched, once all that hold
+    are."""
     ranks = ranked(found, search.promise)
     while True:
         at = next((at for at, each in enumerate(ranks) if not each.confirmed and (each.holds or at == 0)), None)
@@ -272,7 +270,6 @@ def confirm(search: FleetSearch, found: Sequence[Found], advance: Callable[[], N
             return ranks
         ranks[at] = search.confirmed(ranks[at])
         ranks = ranked(ranks, search.promise)
-        advance()
 
 
 def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:

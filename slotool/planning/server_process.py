@@ -125,13 +125,13 @@ class RunningServer:
 
 
 @contextmanager
-def server_process(arguments: Sequence[str], folder: Path | None = None) -> Iterator[str]:
+def server_process(arguments: Sequence[str]) -> Iterator[str]:
     """The address of ``slotool serve ARGUMENTS`` on a free port; stopped by SIGTERM, as an operator would.
 
     Raises ``RunError`` with its last words when it does not start, ``TimedOut`` when that takes too long.
     """
     try:
-        server = RunningServer([*arguments, "--port", "0"], folder)
+        server = RunningServer([*arguments, "--port", "0"])
     except InputError as error:
         # What the caller made up, not what a person gave.
         raise RunError(str(error)) from error
