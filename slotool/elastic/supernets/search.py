@@ -96,7 +96,6 @@ def _flops(space: Space, subnets: Sequence[Subnet]) -> np.ndarray:
 MAX_ENUMERATED = 20_000
 DRAWN = 4_000
 ROUNDS = 6
-Cost = Callable[[Subnet], float]
 
 
 class SubnetRegression:
@@ -137,15 +136,12 @@ class SearchResult:
     accuracy: float
 
 
-def evenly(space: Space, n: int, *, seed: int = 0, cost: Cost | None = None) -> list[Subnet]:
-    """``n`` different subnets (or all there are) from the smallest to the largest, even steps of log ``cost`` apart.
-
-    ``cost``: by default FLOPs. What an accuracy regression should be learnt from.
-    """
-    cost = cost or space.flops
+def evenly(space: Space, n: int, *, seed: int = 0) -> list[Subnet]:
+    """Return ``n`` different subnets (or all there are), from the smallest to the largest in even steps of log FLOPs:
+    those from which an accuracy regression should be learnt."""
     rng = np.random.default_rng(seed)
     pool = list(dict.fromkeys([space.smallest, space.largest, *_some(space, rng, 40 * n)]))
-    costs = np.log([cost(subnet) for subnet in pool])
+    costs = np.log([space.flops(subnet) for subnet in pool])
     chosen: dict[Subnet, None] = {}
     for target in np.linspace(costs.min(), costs.max(), n):
         order = np.argsort(np.abs(costs - target), kind="stable")
