@@ -198,15 +198,13 @@ def hold_out_settings(
     return HeldOutSettings(errors, spread, new_errors, new_spread, simple, fold, by_kind)
 
 
-def choose_labels(
-    model: SettingsModel, networks: Encoded, log_s: np.ndarray, seed: int = 0, n: int = FEW
-) -> np.ndarray:
-    """Rows of the ``n`` networks that tell most of a new setting, among those with a label."""
+def choose_labels(model: SettingsModel, networks: Encoded, log_s: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Return rows of the ``FEW`` networks that tell most of a new setting, among those with a label."""
     rows = np.flatnonzero(np.isfinite(log_s))
     if len(rows) > MAX_CANDIDATES:
         rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_CANDIDATES, replace=False))
     covariance, noise = covariance_before(model, networks.take(rows))
-    return rows[greedy(covariance, noise, np.ones(len(rows)), min(n, len(rows)))]
+    return rows[greedy(covariance, noise, np.ones(len(rows)), min(FEW, len(rows)))]
 
 
 def _devices_hidden(model: SettingsModel) -> Iterator[tuple[list[int], SettingsModel]]:
