@@ -137,21 +137,16 @@ def profile_rows(
     seconds: float,
     co_runners: int,
     *,
-    points: Sequence[OperatingPoint] | None = None,
-    subject: str | None = None,
     seed: int = 0,
     after_turn: Any = None,
 ) -> LatencyTable:
-    """T(k, β) as it is now: every one of ``points`` (default: all) in turns, single answers.
-
-    A ``LatencyTable`` with ``co_runners`` in its rows; ``subject``: the model's name there, by default its own.
-    """
+    """Return T(k, β) as it is now, with ``co_runners`` in its rows: every point in turns, single answers."""
     model = queries.model
-    strategies = [fixed(point.key, point, queries) for point in points or model.points]
+    strategies = [fixed(point.key, point, queries) for point in model.points]
     run(strategies, queries, seconds, seed=seed, after_turn=after_turn)
     rows = [
         {
-            "subject": subject or model.name,
+            "subject": model.name,
             "point": strategy.name,
             "batch_size": 1,
             "device": model.device,
