@@ -38,6 +38,7 @@ class BestLabels(ElasticModel):
     checks_inputs = True
     estimates_each = True
     leaves_out = True
+    task = None
     parameters: Mapping[str, int] = {TOP: MAX_TOP}
     signature = Signature(
         (TensorSpec(INDICES, "INT32", (FREE, FREE)), TensorSpec(VALUES, "FP32", (FREE, FREE))),

@@ -14,8 +14,11 @@ from slotool.data.columns import Columns, Inputs
 from slotool.data.options import DataOptions
 from slotool.errors import InputError
 from slotool.models.signature import Signature
-from slotool.models.tasks import Task
+from slotool.models.tasks import Classification, Task
 from slotool.tables import OperatingPoint
+
+# Name of the output of a model without a signature.
+LOGITS = "logits"
 
 
 class InferenceSession(Protocol):
@@ -40,9 +43,10 @@ class ElasticModel(ABC):
     come as CSR matrices; it takes arrays too. ``whole_inputs``: whether it takes whole numbers only, such as the ids of
     tokens.
     ``remote_points``: points that another server answers, and the seconds that a
-    call may take at most; a server calls them by ``forward_within``, outside its workers. ``signature`` and
-    ``task``: of a model with named inputs and outputs of its own, and what these mean (``respond``); None of one with a
-    single float32 input and scores of classes. ``data_options``: how data sets are read for it, where it says so.
+    call may take at most; a server calls them by ``respond_within``, outside its workers. ``signature``: of a model
+    with named inputs and outputs of its own; None of one with a single float32 input, whose one output ``logits`` holds
+    scores of classes. ``task``: meaning of the outputs that ``respond`` returns; None where they have none that is
+    known. ``data_options``: how data sets are read for it, where it says so.
     ``labels``: names of the classes, where it knows them.
     ``examples``: a few named inputs to warm it with, where it keeps some. ``device``: that it computes on.
     """
@@ -51,7 +55,7 @@ class ElasticModel(ABC):
     whole_inputs: bool = False
     remote_points: Mapping[OperatingPoint, float] = MappingProxyType({})
     signature: Signature | None = None
-    task: Task | None = None
+    task: Task | None = Classification(LOGITS)
     data_options: DataOptions | None = None
     labels: tuple[str, ...] = ()
     examples: Columns | None = None
@@ -86,27 +90,24 @@ class ElasticModel(ABC):
         −inf. Raises ``InputError`` for a point the model does not have.
         """
 
-    def forward_within(self, x: np.ndarray, point: OperatingPoint, timeout_s: float) -> np.ndarray:
-        """``forward``, which at a remote point ends within ``timeout_s``; several threads may call it at the same time.
-
-        Raises ``RemoteUnavailable``, ``TimedOut``, or what the call itself raises.
-        """
-        return self.forward(x, point)
-
     def check_inputs(self, x: Inputs) -> None:  # noqa: B027
         """Raises ``InputError`` naming inputs of the right signature that a version still cannot take; any version may
         be asked."""
 
     def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
-        """The outputs of ``signature`` by name at ``point`` for its inputs, an array where it has only one.
+        """Return the outputs by name at ``point``: those of ``signature`` for its inputs, an array where it has only
+        one; without a signature the scores of ``forward``, as ``logits``.
 
-        Raises ``InputError`` for inputs that do not fit the signature, for a point that the model does not have, and
-        when it has no signature.
+        Raises ``InputError`` for inputs that do not fit, and for a point that the model does not have.
         """
-        raise InputError(f"{self.name} has no named outputs of its own")
+        assert isinstance(x, np.ndarray)
+        return {LOGITS: self.forward(x, point)}
 
     def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
-        """``respond``, as ``forward_within`` is ``forward``."""
+        """``respond``, which at a remote point ends within ``timeout_s``; several threads may call it at the same time.
+
+        Raises ``RemoteUnavailable``, ``TimedOut``, or what the call itself raises.
+        """
         return self.respond(x, point)
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:

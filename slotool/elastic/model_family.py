@@ -169,9 +169,6 @@ class ModelFamily(ElasticModel):
         ``RunError`` when the model itself fails."""
         return self._scores(len(x), self.respond(x, point), point)
 
-    def forward_within(self, x: Any, point: OperatingPoint, timeout_s: float) -> np.ndarray:
-        return self._scores(len(x), self.respond_within(x, point, timeout_s), point)
-
     def expected_accuracies(self, x: Any) -> np.ndarray | None:
         """None: versions differ only on average. ``x`` may be columns, which the default cannot count."""
         return None

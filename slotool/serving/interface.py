@@ -14,13 +14,14 @@ import orjson
 
 from slotool.data.columns import Columns
 from slotool.elastic import ElasticModel
+from slotool.elastic.model import LOGITS
 from slotool.errors import InputError
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, MultiLabel, Task
 from slotool.serving.rejections import bad_request, shown
 from slotool.serving.request_options import misspelt
 
-INPUT, LOGITS, LABEL, CONFIDENCE = "input", "logits", "label", "confidence"
+INPUT, LABEL, CONFIDENCE = "input", "label", "confidence"
 _LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
 # Parameter of a model's configuration, left out where names are so many that it would be longer.
 READING, MAX_READING_CHARACTERS = "reading", 1 << 20

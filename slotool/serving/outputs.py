@@ -1,4 +1,4 @@
-"""What a call gives: scores of classes, or the outputs that a model names itself."""
+"""Outputs of a call: named tensors, and the answers and confidences that the model's task reads from them."""
 
 from __future__ import annotations
 
@@ -9,74 +9,47 @@ import numpy as np
 
 from slotool.elastic import ElasticModel
 from slotool.errors import RunError
-from slotool.models import Task
 from slotool.rules.policies.routing import takes_second
 
 Rows = slice | np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Of a model without a signature.
-
-    ``logits``: float32 [n, classes]; ``confidence``: float64 [n], NaN where the scores are not numbers; ``answers``:
-    int64 [n], the class of the highest score.
-    """
-
-    logits: np.ndarray
-    confidence: np.ndarray
-    answers: np.ndarray
-
-    @classmethod
-    def of(cls, logits: np.ndarray, confidence: np.ndarray) -> Scores:
-        return cls(logits, confidence, logits.argmax(axis=1).astype(np.int64, copy=False))
-
-    def __len__(self) -> int:
-        return len(self.logits)
-
-    @property
-    def first(self) -> object:
-        """The answer to the first example, which is often the only one."""
-        return int(self.answers[0])
-
-    def take(self, rows: Rows) -> Scores:
-        """Those examples."""
-        return Scores(self.logits[rows], self.confidence[rows], self.answers[rows])
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Outputs:
-    """Of a model with a signature. ``tensors``: its outputs [n, ...] by name; ``model``: knows what they mean;
-    ``confidence``: float64 [n], None where the model states none."""
+    """Outputs of one or more examples.
+
+    Attributes:
+        tensors: arrays [n, ...] by name: those of the model's signature, else ``logits`` alone.
+        model: model whose task gives their meaning.
+        confidence: float64 [n], NaN where scores are not numbers; None where the model states none.
+    """
 
     tensors: Mapping[str, np.ndarray]
     model: ElasticModel
     confidence: np.ndarray | None
+    # Computed once, when first read: of a call of several requests together.
+    _answers: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
 
     @property
     def answers(self) -> np.ndarray:
-        """The answer to each example: [n, ...], class numbers int64 [n] of a classification."""
-        return self.model.answers(self.tensors)
+        """Answer to each example: [n, ...], class numbers int64 [n] of a classification."""
+        if self._answers is None:
+            self._answers = self.model.answers(self.tensors)
+        return self._answers
 
     @property
     def first(self) -> object:
-        """The answer to the first example."""
+        """Answer to the first example, which is often the only one."""
         return self.answers[:1].tolist()[0]
 
-    @property
-    def task(self) -> Task | None:
-        return self.model.task
-
     def take(self, rows: Rows) -> Outputs:
-        """Those examples."""
+        """Return the outputs of those examples."""
         tensors = {name: array[rows] for name, array in self.tensors.items()}
-        return Outputs(tensors, self.model, None if self.confidence is None else self.confidence[rows])
-
-
-Computed = Scores | Outputs
+        confidence = None if self.confidence is None else self.confidence[rows]
+        return Outputs(tensors, self.model, confidence, self.answers[rows])
 
 
 def lowest(confidence: np.ndarray) -> float:
@@ -84,7 +57,7 @@ def lowest(confidence: np.ndarray) -> float:
     return float(confidence.item() if len(confidence) == 1 else np.minimum.reduce(confidence))
 
 
-def combined(first: Computed, unsure: np.ndarray, second: Computed) -> Computed:
+def combined(first: Outputs, unsure: np.ndarray, second: Outputs) -> Outputs:
     """Of two answers the surer one; ``second`` holds the examples where ``unsure`` (bool [n]) is set.
 
     Raises ``RunError`` when the versions' outputs have shapes of which no batch can be made.
@@ -96,10 +69,6 @@ def combined(first: Computed, unsure: np.ndarray, second: Computed) -> Computed:
     if len(rows) == len(first):
         return second
     confidence = _replaced(first.confidence, rows, second.confidence[better])
-    if isinstance(first, Scores):
-        assert isinstance(second, Scores)
-        return Scores.of(_replaced(first.logits, rows, second.logits[better]), confidence)
-    assert isinstance(second, Outputs)
     for name, array in first.tensors.items():
         if array.shape[1:] != second.tensors[name].shape[1:] and len(rows):
             other = list(second.tensors[name].shape[1:])
@@ -108,7 +77,7 @@ def combined(first: Computed, unsure: np.ndarray, second: Computed) -> Computed:
     return Outputs(tensors, first.model, confidence)
 
 
-def gathered(parts: Sequence[tuple[np.ndarray, Computed | None]], own: np.ndarray) -> Computed:
+def gathered(parts: Sequence[tuple[np.ndarray, Outputs | None]], own: np.ndarray) -> Outputs:
     """A batch of several versions' answers. ``parts``: per version the examples it answered (int, ascending), and its
     answers; ``own``: int [n], the part that each example's answer is of.
 
@@ -125,11 +94,7 @@ def gathered(parts: Sequence[tuple[np.ndarray, Computed | None]], own: np.ndarra
     sure = [part.confidence for part in answers if part.confidence is not None]
     confidence = np.concatenate(sure)[order] if len(sure) == len(answers) else None
     first = answers[0]
-    if isinstance(first, Scores):
-        assert confidence is not None
-        logits = np.concatenate([part.logits for part in answers if isinstance(part, Scores)])[order]
-        return Scores.of(logits, confidence)
-    named = [part.tensors for part in answers if isinstance(part, Outputs)]
+    named = [part.tensors for part in answers]
     for name, array in first.tensors.items():
         for other in named:
             if other[name].shape[1:] != array.shape[1:]:

@@ -13,8 +13,8 @@ import numpy as np
 from slotool.data.columns import Inputs
 from slotool.models import Classification
 from slotool.scheduling import Decision, Query
-from slotool.serving.interface import CONFIDENCE, LABEL, LOGITS
-from slotool.serving.outputs import Computed, Scores
+from slotool.serving.interface import CONFIDENCE, LABEL
+from slotool.serving.outputs import Outputs
 from slotool.serving.rejections import Rejection, no_longer_served
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
@@ -36,7 +36,7 @@ class InferenceResult(NamedTuple):
         is_shared: other requests were in the call.
     """
 
-    scored: Computed
+    scored: Outputs
     decision: Decision
     queue_us: float
     compute_us: float
@@ -49,7 +49,7 @@ class InferenceResult(NamedTuple):
 
     @property
     def labels(self) -> np.ndarray:
-        """Answers: int64 [n], the class of the highest score, or what the task of the model's signature says."""
+        """Answers: int64 [n], the class of the highest score, or what another task of the model says."""
         return self.scored.answers
 
     def output(self, name: str) -> np.ndarray | None:
@@ -58,14 +58,9 @@ class InferenceResult(NamedTuple):
         A model's own comes before what its task makes of it.
         """
         scored = self.scored
-        if isinstance(scored, Scores):
-            if name == LABEL:
-                return scored.answers
-            if name == LOGITS:
-                return scored.logits
-        elif name in scored.tensors:
+        if name in scored.tensors:
             return scored.tensors[name]
-        elif name == LABEL and isinstance(scored.task, Classification):
+        if name == LABEL and isinstance(scored.model.task, Classification):
             return scored.answers.astype(np.int64, copy=False)
         return scored.confidence.astype(np.float32) if name == CONFIDENCE and scored.confidence is not None else None
 

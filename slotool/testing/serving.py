@@ -28,6 +28,7 @@ import torch
 from slotool.data.columns import Columns, Inputs
 from slotool.elastic import confidence, load_model
 from slotool.elastic.family import Family, Version
+from slotool.elastic.model import LOGITS
 from slotool.errors import InputError
 from slotool.factories import ALLOW_VARIABLE
 from slotool.graphs import GraphBuilder
@@ -39,7 +40,7 @@ from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Router, ServedModel
 from slotool.serving.engines import CallCancelled, InferenceEngine
 from slotool.serving.engines.ensemble import PointRunner
-from slotool.serving.outputs import Computed, Outputs, Scores
+from slotool.serving.outputs import Outputs
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
@@ -96,12 +97,6 @@ def _rules(points: Sequence[OperatingPoint]) -> RuleSet:
     return RuleSet("certified", 0.99, "absolute", "large", 0.1, 1_000, "0" * 64, tuple(rules))
 
 
-def logits_of(computed: Computed) -> np.ndarray:
-    """Scores of a model without a signature."""
-    assert isinstance(computed, Scores)
-    return computed.logits
-
-
 @dataclass(frozen=True)
 class Service:
     """A router over ``two_versions`` and ``named_versions`` on an engine, and the one event loop for all of it."""
@@ -139,22 +134,14 @@ class Service:
 
         return self.runner.run(in_time())
 
-    def begin(self, worker: int, point: OperatingPoint, x: Inputs) -> asyncio.Future[Computed | Exception]:
+    def begin(self, worker: int, point: OperatingPoint, x: Inputs) -> asyncio.Future[Outputs | Exception]:
         """A call of the engine itself, past the router."""
-        ended: asyncio.Future[Computed | Exception] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[Outputs | Exception] = asyncio.get_running_loop().create_future()
         self.engine.begin(worker, NAME if isinstance(x, np.ndarray) else NAMED, point, x, ended.set_result)
         return ended
 
-    def scored(self, worker: int, point: OperatingPoint, x: np.ndarray) -> Scores:
-        async def call() -> Computed | Exception:
-            return await self.begin(worker, point, x)
-
-        outcome = self.run(call())
-        assert isinstance(outcome, Scores), outcome
-        return outcome
-
-    def outputs(self, worker: int, point: OperatingPoint, x: Columns) -> Outputs:
-        async def call() -> Computed | Exception:
+    def outputs(self, worker: int, point: OperatingPoint, x: Inputs) -> Outputs:
+        async def call() -> Outputs | Exception:
             return await self.begin(worker, point, x)
 
         outcome = self.run(call())
@@ -199,9 +186,10 @@ class ServingEngineConformance:
     def test_answers_are_the_models_own_whatever_the_batch(self, service: Service) -> None:
         model = service.served.model
         for n, point in ((1, SMALL), (MANY, SMALL), (1, LARGE), (7, LARGE)):
-            scored = service.scored(0, point, X[:n])
-            np.testing.assert_allclose(scored.logits, model.forward(X[:n], point), atol=1e-4)
-            np.testing.assert_allclose(scored.confidence, confidence(scored.logits), rtol=1e-12)
+            outputs = service.outputs(0, point, X[:n])
+            np.testing.assert_allclose(outputs.tensors[LOGITS], model.forward(X[:n], point), atol=1e-4)
+            assert outputs.confidence is not None
+            np.testing.assert_allclose(outputs.confidence, confidence(outputs.tensors[LOGITS]), rtol=1e-12)
 
     def test_named_tensors_of_any_datatype_and_size_are_the_models_own(self, service: Service) -> None:
         later = Seq("small", "large", 0.9).point
@@ -212,7 +200,6 @@ class ServingEngineConformance:
             x = named_inputs(count, length)
             for point in (SMALL, LARGE, later):
                 outputs, expected = service.outputs(0, point, x), alone.run(x, point)
-                assert isinstance(expected, Outputs)
                 assert list(outputs.tensors) == list(expected.tensors)
                 for name, array in expected.tensors.items():
                     assert outputs.tensors[name].dtype == array.dtype
@@ -223,7 +210,7 @@ class ServingEngineConformance:
     def test_what_a_model_of_named_tensors_raises_is_reported_and_the_worker_goes_on(self, service: Service) -> None:
         x = named_inputs(2, 2)
 
-        async def failed() -> Computed | Exception:
+        async def failed() -> Outputs | Exception:
             return await service.begin(0, SMALL, Columns({**x.arrays, "ids": -x.arrays["ids"]}))
 
         assert "an id is below 0" in str(service.run(failed()))
@@ -277,7 +264,7 @@ class ServingEngineConformance:
             assert answer.decision.point == rule.point
             assert answer.decision.rule == rule.id
             expected = alone.run(X[:64], rule.point)
-            np.testing.assert_allclose(logits_of(answer.scored), logits_of(expected), atol=1e-4)
+            np.testing.assert_allclose(answer.scored.tensors[LOGITS], expected.tensors[LOGITS], atol=1e-4)
 
     def test_both_versions_begin_at_once_only_where_there_are_workers_for_both(self, service: Service) -> None:
         conc = [rule for rule in service.tiers if in_turn(rule.point)][-1]
@@ -309,7 +296,7 @@ class ServingEngineConformance:
         )
 
     def test_a_call_that_is_cancelled_ends_before_its_time_and_the_next_is_answered(self, service: Service) -> None:
-        async def cancelled(after_s: float) -> Computed | Exception:
+        async def cancelled(after_s: float) -> Outputs | Exception:
             ended = service.begin(0, LARGE, X if self.cancels_calls else X[:1])
             await asyncio.sleep(after_s)
             service.engine.cancel(0)
@@ -317,29 +304,29 @@ class ServingEngineConformance:
 
         for after_s in (0.0, 0.02):
             outcome = service.run(cancelled(after_s))
-            assert isinstance(outcome, CallCancelled | Scores)
+            assert isinstance(outcome, CallCancelled | Outputs)
             assert self.cancels_calls in (None, isinstance(outcome, CallCancelled))
-            scored = service.scored(0, SMALL, X[:1])
-            np.testing.assert_allclose(scored.logits, service.served.model.forward(X[:1], SMALL), atol=1e-4)
+            outputs = service.outputs(0, SMALL, X[:1])
+            np.testing.assert_allclose(outputs.tensors[LOGITS], service.served.model.forward(X[:1], SMALL), atol=1e-4)
 
     def test_a_point_that_came_later_is_answered_and_a_foreign_one_refused(self, service: Service) -> None:
         later = Seq("large", "small", 0.5).point
         service.engine.prepare(NAME, (later,))
-        scored = service.scored(0, later, X[:5])
+        outputs = service.outputs(0, later, X[:5])
         expected = PointRunner(service.served.model, [later]).run(X[:5], later)
-        np.testing.assert_allclose(scored.logits, logits_of(expected), atol=1e-4)
+        np.testing.assert_allclose(outputs.tensors[LOGITS], expected.tensors[LOGITS], atol=1e-4)
         foreign = OperatingPoint.of(policy="osfa", version="huge")
         assert "huge" in error_message(lambda: service.engine.prepare(NAME, (foreign,)), InputError)
 
     def test_what_the_model_raises_is_reported_and_the_worker_goes_on(self, service: Service) -> None:
-        async def outcome(point: OperatingPoint) -> Computed | Exception:
+        async def outcome(point: OperatingPoint) -> Outputs | Exception:
             try:
                 return await service.begin(0, point, X[:1])
             except Exception as error:
                 return error
 
         assert isinstance(service.run(outcome(OperatingPoint.of(policy="osfa", version="huge"))), Exception)
-        assert isinstance(service.run(outcome(LARGE)), Scores)
+        assert isinstance(service.run(outcome(LARGE)), Outputs)
 
     def test_requests_of_a_lost_worker_are_answered(self, service: Service) -> None:
         if not self.loses_workers:
@@ -358,6 +345,6 @@ class ServingEngineConformance:
         answers = service.run(lost())
         expected = service.served.model.forward(X, LARGE)
         for answer in answers:
-            np.testing.assert_allclose(logits_of(answer.scored), expected, atol=1e-4)
+            np.testing.assert_allclose(answer.scored.tensors[LOGITS], expected, atol=1e-4)
         assert service.count("slotool_worker_restarts_total") >= 1
         assert service.count("slotool_retries_total", model=NAME) >= 1

@@ -217,7 +217,8 @@ def test_a_family_loads_while_another_server_is_gone(tmp_path: Path) -> None:
     loaded, point = load_model(str(tmp_path / "wine")), OperatingPoint.of(version="away")
     assert list(loaded.remote_points) == [point]
     with pytest.raises((RemoteUnavailable, TimedOut)):
-        loaded.forward_within(x[:1], point, 0.05)
+        loaded.respond_within(x[:1], point, 0.05)
     both = ModelFamily("wine", versions, task, labels, x[:2])
     assert list(both.remote_points.values()) == [0.05]
-    assert both.forward_within(x, both.points[0], 1.0).shape == (len(X), 3)
+    scores = both.respond_within(x, both.points[0], 1.0)[both.task.output]
+    assert scores.shape == (len(X), 3)

@@ -159,7 +159,7 @@ def _inferred(stub: Any, request: Any) -> str:
     try:
         answer = stub.ModelInfer(request)
     except grpc.RpcError as error:
-        return f"{error.code().name}: {error.details()}"  # type: ignore[attr-defined]
+        return f"{error.code().name}: {error.details()}"
     for name in VARYING_PARAMETERS:
         answer.parameters[name].Clear()
     return str(text_format.MessageToString(answer))

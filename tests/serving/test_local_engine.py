@@ -13,6 +13,7 @@ import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.elastic import load_model
+from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError
 from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching.fixed import FixedBatching
@@ -97,7 +98,7 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
 
     answers = asyncio.run(asyncio.wait_for(killed_under_them(), 300))
     served = family()
-    logits = np.concatenate([answer.scored.logits for answer in answers])
+    logits = np.concatenate([answer.scored.tensors[LOGITS] for answer in answers])
     np.testing.assert_allclose(logits, served.model.forward(X[:40], served.model.full), atol=1e-4)
     count = router.metrics.registry.get_sample_value
     assert count("slotool_worker_restarts_total") == 2

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotool.elastic.model import LOGITS
 from slotool.errors import InputError
+from slotool.models.packing import pack, unpack
 from slotool.profiling.engines.ray_cluster import workers_that_fit
 from slotool.scheduling.autoscaler import Autoscaler, Scaling
 from slotool.serving import ServedModel
-from slotool.serving.engines.messages import encode_point
+from slotool.serving.engines.messages import encode_point, tensors_of_inputs
 from slotool.serving.engines.ray import RayInferenceEngine
 from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISSING, Load, Worker
 from slotool.serving.operations.autoscaling import Autoscaling
@@ -165,6 +167,10 @@ def entry(served: ServedModel, **other: Any) -> dict[str, Any]:
     return {**known, "points": [], "batch_sizes": (2,), **other}
 
 
+def packed_inputs(examples: int) -> bytes:
+    return pack(tensors_of_inputs(X[:examples]))
+
+
 @pytest.mark.parametrize("other", [{"path": "/nowhere"}, {"manifest": b"of another model"}])
 def test_an_artifact_that_does_not_lie_where_the_worker_is_comes_as_bytes(
     artifact: ServedModel, other: dict[str, Any]
@@ -174,9 +180,9 @@ def test_an_artifact_that_does_not_lie_where_the_worker_is_comes_as_bytes(
     assert artifact.path is not None
     files = {NAME: {file.name: file.read_bytes() for file in artifact.path.iterdir()}}
     assert worker.load(entries, 1, files) == (DONE,)
-    kind, logits, _ = worker.compute(1, NAME, encode_point(LARGE), X[:3])
+    kind, packed = worker.compute(1, NAME, encode_point(LARGE), packed_inputs(3))
     assert kind == DONE
-    np.testing.assert_array_equal(logits, artifact.model.forward(X[:3], LARGE))
+    np.testing.assert_array_equal(unpack(packed)[LOGITS], artifact.model.forward(X[:3], LARGE))
 
 
 def test_a_worker_says_what_is_wrong_and_obeys_when_it_is_called_off(artifact: ServedModel, tmp_path: Path) -> None:
@@ -185,7 +191,7 @@ def test_a_worker_says_what_is_wrong_and_obeys_when_it_is_called_off(artifact: S
     assert worker.load([entry(artifact, path=str(tmp_path), manifest=b"{}")], 1)[0] == FAILED
     assert worker.load([entry(artifact)], 1) == (DONE,)
     worker.cancel(7)
-    assert worker.compute(7, NAME, encode_point(SMALL), X[:1]) == (CANCELLED,)
-    assert worker.compute(8, NAME, encode_point(SMALL), X[:1])[0] == DONE
-    kind, said = worker.compute(9, "nobody", encode_point(SMALL), X[:1])
+    assert worker.compute(7, NAME, encode_point(SMALL), packed_inputs(1)) == (CANCELLED,)
+    assert worker.compute(8, NAME, encode_point(SMALL), packed_inputs(1))[0] == DONE
+    kind, said = worker.compute(9, "nobody", encode_point(SMALL), packed_inputs(1))
     assert (kind, "nobody" in said) == (FAILED, True)

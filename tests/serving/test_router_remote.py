@@ -11,6 +11,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from slotool.data.columns import Inputs
+from slotool.elastic.model import LOGITS
 from slotool.errors import RunError, TimedOut
 from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
 from slotool.serving import InferenceResult, Rejection, Router
@@ -42,14 +44,14 @@ class LargeIsRemote(ThreeLinear):
         self.takes_s = 0.0
         self.given_s: list[float] = []
 
-    def forward_within(self, x: np.ndarray, point: OperatingPoint, timeout_s: float) -> np.ndarray:
+    def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
         self.given_s.append(timeout_s)
         time.sleep(min(self.takes_s, timeout_s))
         if self.takes_s > timeout_s:
             raise TimedOut("it did not answer")
         if self.fails is not None:
             raise self.fails
-        return self.forward(x, point)
+        return self.respond(x, point)
 
 
 class Service:
@@ -84,7 +86,7 @@ def test_it_answers_as_a_local_version_does() -> None:
     here, elsewhere = Service(ThreeLinear()), Service(LargeIsRemote())
     for options in (SEQ, CONC, SMALL_ALONE, BEST):
         expected, answer = here.answer(options), elsewhere.answer(options)
-        np.testing.assert_allclose(answer.scored.logits, expected.scored.logits, rtol=1e-6)
+        np.testing.assert_allclose(answer.scored.tensors[LOGITS], expected.scored.tensors[LOGITS], rtol=1e-6)
         assert answer.fallback == ""
         assert "fallback" not in explanation(answer)
     assert not elsewhere.events
@@ -104,7 +106,7 @@ def test_a_local_version_answers_for_one_that_fails(error: Exception, cause: str
         model.fails = error
         service = Service(model)
         answer = service.answer(options)
-        np.testing.assert_allclose(answer.scored.logits, ThreeLinear().forward(X, version), rtol=1e-6)
+        np.testing.assert_allclose(answer.scored.tensors[LOGITS], ThreeLinear().forward(X, version), rtol=1e-6)
         assert explanation(answer)["fallback"] == f"{said}; {version.get('version')} answered alone"
         assert service.fallbacks(cause) == 1
 

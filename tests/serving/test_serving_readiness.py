@@ -25,7 +25,7 @@ from slotool.serving import Rejection, Router, ServedModel
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine, WorkerLost
 from slotool.serving.engines.base import Done, WorkerChange
 from slotool.serving.events import Events, log_to
-from slotool.serving.outputs import Scores
+from slotool.serving.outputs import Outputs
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.routing import pools
 from slotool.tables import OperatingPoint
@@ -57,7 +57,7 @@ class Puppet(InferenceEngine):
         self.calls[worker] = done
 
     def answer(self, worker: int = 0) -> None:
-        self.calls.pop(worker)(Scores.of(np.zeros((1, 4), np.float32), np.ones(1)))
+        self.calls.pop(worker)(Outputs({"logits": np.zeros((1, 4), np.float32)}, ThreeLinear(), np.ones(1)))
 
     def ready_in_s(self) -> float:
         return 7.3

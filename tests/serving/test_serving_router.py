@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from slotool.elastic import confidence
+from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError
 from slotool.rules.policies.cascades import ANSWERS, Cascade, Step
 from slotool.rules.policies.conditions.agree import Agree
@@ -39,7 +40,6 @@ from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.engines.cascade_run import cascade_run
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.events import Events
-from slotool.serving.outputs import Scores
 from slotool.serving.request import Request
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.routing.headroom import EVERY
@@ -410,7 +410,7 @@ def test_a_tier_may_be_a_cascade(three: ThreeLinear) -> None:
 
 def test_a_version_that_gives_no_answer_is_passed_over(three: ThreeLinear) -> None:
     x, cascade = batch(50), CASCADES[0]
-    scores = [Scores.of(logits, confidence(logits)) for logits in (three.forward(x, point) for point in POINTS)]
+    scores = [PointRunner(three, []).run(x, point) for point in POINTS]
     run = cascade_run(cascade, x)
     run.missing()
     run.given(scores[1])
@@ -451,7 +451,7 @@ def test_conc_does_not_wait_for_the_second_version_when_the_first_is_sure(three:
     three.forward = forward
     try:
         result = together(router, (batch(3), RequestOptions(tolerance=0.2)))[0]
-        np.testing.assert_array_equal(answered(result).scored.logits, plain(batch(3), SMALL))
+        np.testing.assert_array_equal(answered(result).scored.tensors[LOGITS], plain(batch(3), SMALL))
     finally:
         released.set()
 
@@ -495,7 +495,9 @@ def test_those_who_wait_share_a_call_and_get_their_own_answers(three: ThreeLinea
     assert three.calls == [(LARGE, 16)]
     for (x, _), result in zip(asked, results, strict=True):
         assert answered(result).batch == 16
-        np.testing.assert_allclose(answered(result).scored.logits, x.reshape(1, -1) @ three.weights[LARGE], rtol=1e-5)
+        np.testing.assert_allclose(
+            answered(result).scored.tensors[LOGITS], x.reshape(1, -1) @ three.weights[LARGE], rtol=1e-5
+        )
 
 
 def test_nobody_rides_below_the_accuracy_asked_for(three: ThreeLinear) -> None:

@@ -10,13 +10,13 @@ from slotool.data.columns import Inputs
 from slotool.devices import CPU
 from slotool.errors import InputError, WorkerError
 from slotool.machine import usable_cores
-from slotool.serving.outputs import Computed
+from slotool.serving.outputs import Outputs
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.serving.served import ServedModel
 
-Done = Callable[[Computed | Exception], None]
+Done = Callable[[Outputs | Exception], None]
 # Called when a worker is lost or not needed any more (False), and when it has come or is replaced (True).
 WorkerChange = Callable[[int, bool], None]
 
@@ -60,7 +60,7 @@ class InferenceEngine(ABC):
         ``CallCancelled``, or with what the model raised. Arrays given to ``done`` are its own, to keep.
         """
 
-    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Computed:
+    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Outputs:
         """As ``begin``, at once and in the event loop, of an engine that is ``in_loop`` and at a point whose versions
         do not begin at the same time. Raises what the model raises."""
         raise NotImplementedError(f"engine {self.name} does not compute in the event loop")

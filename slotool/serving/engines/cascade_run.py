@@ -14,7 +14,7 @@ import numpy as np
 from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
 from slotool.rules.policies.cascades import Cascade
-from slotool.serving.outputs import Computed, gathered
+from slotool.serving.outputs import Outputs, gathered
 from slotool.tables.labels import label_text
 
 
@@ -23,11 +23,11 @@ class OneCascadeRun:
 
     def __init__(self, cascade: Cascade, x: Inputs, names: Sequence[str] = ()):
         self.cascade, self.x, self._names = cascade, x, names
-        self._given: dict[str, Computed | None] = {}
+        self._given: dict[str, Outputs | None] = {}
         # What conditions have looked at: most look at it again.
         self._confidences: dict[str, float] = {}
         self._labels: dict[str, str] = {}
-        self._picked: Computed | None = None
+        self._picked: Outputs | None = None
         self._over = False
 
     @property
@@ -36,7 +36,7 @@ class OneCascadeRun:
         return len(self._given)
 
     @property
-    def asked(self) -> dict[str, tuple[np.ndarray, Computed | None]]:
+    def asked(self) -> dict[str, tuple[np.ndarray, Outputs | None]]:
         """Per version asked the example, and its answer."""
         return {name: (_THE_ONE, answers) for name, answers in self._given.items()}
 
@@ -45,7 +45,7 @@ class OneCascadeRun:
         """The example, while a further version is to be asked; None when there is no need."""
         return None if self._over else _THE_ONE
 
-    def given(self, answers: Computed) -> None:
+    def given(self, answers: Outputs) -> None:
         """Take in the next version's answer. Raises ``InputError`` where it lacks what the conditions look at."""
         self._take(answers)
 
@@ -58,12 +58,12 @@ class OneCascadeRun:
         """Whether all versions were asked and no answer can go out."""
         return self._over and self._picked is None
 
-    def answers(self) -> Computed:
+    def answers(self) -> Outputs:
         """What goes out."""
         assert self._picked is not None
         return self._picked
 
-    def _take(self, answers: Computed | None) -> None:
+    def _take(self, answers: Outputs | None) -> None:
         step = self.cascade.steps[len(self._given)]
         self._given[step.version] = answers
         if step.accept is not None and not step.accept.holds_one(self):
@@ -101,7 +101,7 @@ class BatchCascadeRun:
     def __init__(self, cascade: Cascade, x: Inputs, names: Sequence[str] = ()):
         self.cascade, self.x, self.names = cascade, x, names
         # Per version asked: which examples it was asked for, and its answers.
-        self.asked: dict[str, tuple[np.ndarray, Computed | None]] = {}
+        self.asked: dict[str, tuple[np.ndarray, Outputs | None]] = {}
         # Per version what conditions have looked at: to make it costs more than to compare it.
         self.labels: dict[str, np.ndarray] = {}
         self._rows = np.arange(len(x))
@@ -118,7 +118,7 @@ class BatchCascadeRun:
         """The examples that the next version is asked for: int [any], all at first; None when there is no need."""
         return self._rows if len(self._rows) and len(self.asked) < len(self.cascade.steps) else None
 
-    def given(self, answers: Computed) -> None:
+    def given(self, answers: Outputs) -> None:
         """Take in the next version's answers to ``next_rows``. Raises ``InputError`` where they lack what the
         conditions look at."""
         self._take(answers)
@@ -132,13 +132,13 @@ class BatchCascadeRun:
         """Whether all versions were asked and no answer can go out for some example."""
         return self.next_rows is None and bool((self._picked < 0).any())
 
-    def answers(self) -> Computed:
+    def answers(self) -> Outputs:
         """What goes out for the batch. Raises ``RunError`` when the versions' outputs make no batch."""
         parts = list(self.asked.values())
         _, answers = parts[int(self._picked[0])]
         return answers if len(self._picked) == 1 and answers is not None else gathered(parts, self._picked)
 
-    def _take(self, answers: Computed | None) -> None:
+    def _take(self, answers: Outputs | None) -> None:
         rows, step = self._rows, self.cascade.steps[len(self.asked)]
         self._complete &= answers is not None
         self.asked[step.version] = rows, answers
@@ -210,7 +210,7 @@ def label_of(answer: object, names: Sequence[str]) -> str:
     return label_text(answer)
 
 
-def _confidence_of(version: str, answers: Computed) -> np.ndarray:
+def _confidence_of(version: str, answers: Outputs) -> np.ndarray:
     if answers.confidence is None:
         raise InputError(f"version {version} states no confidence: no second version can be consulted")
     return answers.confidence

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from slotool.data.columns import Columns, Inputs, concatenate
-from slotool.elastic import ElasticModel, confidence
+from slotool.elastic import ElasticModel
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.models.signature import FREE, require_rows, try_two
@@ -23,7 +23,7 @@ from slotool.rules.policies.cascades import Cascade
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import Conc, consults_second
 from slotool.serving.engines.cascade_run import cascade_run, class_names
-from slotool.serving.outputs import Computed, Outputs, Scores, combined
+from slotool.serving.outputs import Outputs, combined
 from slotool.tables import OperatingPoint
 
 # For batches, at a start: a slow model is ready not much later, and its first batches are the slower.
@@ -49,7 +49,7 @@ class EnsemblePlan:
         """All of them, in the order in which they are asked."""
         return (self.first, *(() if self.second is None else (self.second,)), *self.later)
 
-    def consults(self, first: Computed) -> np.ndarray:
+    def consults(self, first: Outputs) -> np.ndarray:
         """Which examples the second version answers too: bool [n]. Raises ``InputError`` where the first has no
         confidence to tell by."""
         if first.confidence is None:
@@ -86,7 +86,7 @@ class PointRunner:
         """Whether both versions begin at the same time, so that ``run_concurrently`` is the one to call."""
         return self._plans[point].concurrent
 
-    def run(self, x: Inputs, point: OperatingPoint) -> Computed:
+    def run(self, x: Inputs, point: OperatingPoint) -> Outputs:
         """What the model makes of ``x``, float32 [n, *input_shape] or its named inputs; one version after the other.
 
         The second version sees only the examples whose first answer is not sure enough (tolerance-tiers, §IV-C). Not to
@@ -98,7 +98,7 @@ class PointRunner:
             plan = self._plans[point]
         return self._quiet.run(self._run, x, plan)
 
-    def _run(self, x: Inputs, plan: EnsemblePlan) -> Computed:
+    def _run(self, x: Inputs, plan: EnsemblePlan) -> Outputs:
         if plan.cascade is not None:
             return self._run_cascade(x, plan, plan.cascade)
         first = _computed(self.model, x, plan.first)
@@ -107,13 +107,13 @@ class PointRunner:
         unsure = plan.consults(first)
         return combined(first, unsure, _computed(self.model, x[unsure], plan.second)) if unsure.any() else first
 
-    def _run_cascade(self, x: Inputs, plan: EnsemblePlan, cascade: Cascade) -> Computed:
+    def _run_cascade(self, x: Inputs, plan: EnsemblePlan, cascade: Cascade) -> Outputs:
         run = cascade_run(cascade, x, plan.names)
         while (rows := run.next_rows) is not None:
             run.given(_computed(self.model, x if len(rows) == len(x) else x[rows], plan.points[run.step]))
         return run.answers()
 
-    async def run_concurrently(self, x: Inputs, point: OperatingPoint, pool: Executor) -> Computed:
+    async def run_concurrently(self, x: Inputs, point: OperatingPoint, pool: Executor) -> Outputs:
         """The same, both versions at once in ``pool``; the second is waited for only when the first is not sure.
 
         If it is not needed, it is cancelled before it begins, or its answer is ignored.
@@ -164,11 +164,11 @@ class PointRunner:
                 if point not in self.model.remote_points:
                     self._compute(batch, point)
 
-    def _compute(self, x: Inputs, point: OperatingPoint) -> Computed:
+    def _compute(self, x: Inputs, point: OperatingPoint) -> Outputs:
         return compute(self.model, x, point)
 
 
-def compute(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Computed:
+def compute(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Outputs:
     """What ``model`` makes of ``x`` at one of its own points; ``within_s``: at a remote point, the most time for it."""
     return _quiet_context().run(_computed, model, x, point, within_s)
 
@@ -181,13 +181,8 @@ def _quiet_context() -> Context:
     return context
 
 
-def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Computed:
+def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Outputs:
     is_remote = bool(model.remote_points) and point in model.remote_points
-    if model.signature is None:
-        assert isinstance(x, np.ndarray)
-        logits = model.forward_within(x, point, within_s) if is_remote else model.forward(x, point)
-        require_rows({"logits": logits}, len(x))
-        return Scores.of(logits, confidence(logits))
     tensors = model.respond_within(x, point, within_s) if is_remote else model.respond(x, point)
     require_rows(tensors, len(x))
     return Outputs(tensors, model, model.confidences_of(tensors, point))

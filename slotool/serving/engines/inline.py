@@ -15,7 +15,7 @@ from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.worker_process import WorkerProcess
-from slotool.serving.outputs import Computed
+from slotool.serving.outputs import Outputs
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class InlineInferenceEngine(InferenceEngine):
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         self._runners[model].add(points)
 
-    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Computed:
+    def compute(self, model: str, point: OperatingPoint, x: Inputs) -> Outputs:
         return self._runners[model].run(x, point)
 
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:

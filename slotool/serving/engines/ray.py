@@ -20,7 +20,7 @@ from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.hang_limit import HangLimit
 from slotool.serving.engines.messages import encode_point, outputs_of_tensors, tensors_of_inputs
 from slotool.serving.engines.ray_actor import CANCELLED, DONE, FAILED, MISCOUNTED, MISSING, Load, Worker
-from slotool.serving.outputs import Computed, Scores
+from slotool.serving.outputs import Outputs
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -260,8 +260,8 @@ class RayInferenceEngine(InferenceEngine):
         self._calls += 1
         served = place.load.models[model].model
         call = place.call = _Call(self._calls, served, done, time.monotonic(), (model, point, len(x)))
-        sent = x if served.signature is None else pack(tensors_of_inputs(x))
-        answer = place.actor.compute.remote(call.number, model, encode_point(point), sent)
+        packed = pack(tensors_of_inputs(x))
+        answer = place.actor.compute.remote(call.number, model, encode_point(point), packed)
         self._when_done(answer, partial(self._answered, worker, place.life))
 
     def cancel(self, worker: int) -> None:
@@ -358,7 +358,7 @@ class RayInferenceEngine(InferenceEngine):
         kind, *said = answer
         if kind == DONE:
             self._hang.observe(*call.terms, time.monotonic() - call.begun_s)
-            outcome: Computed | Exception = _computed(call.model, said)
+            outcome: Outputs | Exception = outputs_of_tensors(unpack(said[0]), call.model)
         elif kind == CANCELLED:
             outcome = CallCancelled("the call was cancelled")
         else:
@@ -421,7 +421,3 @@ class RayInferenceEngine(InferenceEngine):
                 self._ray.kill(place.actor, no_restart=False)  # its calls then fail
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang.look_s, self._look_for_hung)
-
-
-def _computed(model: ElasticModel, said: list[Any]) -> Computed:
-    return Scores.of(*said) if model.signature is None else outputs_of_tensors(unpack(said[0]), model)

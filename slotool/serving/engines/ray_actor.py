@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from slotool import factories
 from slotool.artifacts.bundle import MANIFEST
 from slotool.errors import InputError
@@ -19,7 +17,6 @@ from slotool.process import limit_threads
 from slotool.serving.engines.base import CallCancelled
 from slotool.serving.engines.ensemble import PointRunner
 from slotool.serving.engines.messages import decode_point, encode_point, inputs_of_tensors, tensors_of_outputs
-from slotool.serving.outputs import Scores
 from slotool.serving.served import ServedModel
 
 DONE, FAILED, CANCELLED, MISSING, MISCOUNTED = "done", "failed", "cancelled", "missing", "miscounted"
@@ -55,25 +52,22 @@ class Worker:
             return FAILED, f"{type(error).__name__}: {error}"
         return (DONE,)
 
-    def compute(self, call: int, name: str, point: bytes, x: np.ndarray | bytes) -> Any:
-        """``DONE`` with logits and confidences, ``FAILED`` or ``MISCOUNTED`` with a sentence, or ``CANCELLED``.
-
-        Of a model with a signature ``x`` is packed, and so are the outputs that come with ``DONE``.
-        """
+    def compute(self, call: int, name: str, point: bytes, x: bytes) -> Any:
+        """Return ``DONE`` with packed outputs of the packed inputs ``x``, ``FAILED`` or ``MISCOUNTED`` with a sentence,
+        or ``CANCELLED``."""
         self._call = call
         try:
             self._check_cancelled()
-            inputs = inputs_of_tensors(unpack(x)) if isinstance(x, bytes) else x
-            computed = self._runners[name].run(inputs, decode_point(point))
+            # A copy, as torch warns of arrays that cannot be written to.
+            inputs = inputs_of_tensors(unpack(x, copy=True))
+            outputs = self._runners[name].run(inputs, decode_point(point))
         except CallCancelled:
             return (CANCELLED,)
         except RowCountError as error:
             return MISCOUNTED, str(error)
         except Exception as error:
             return FAILED, f"{type(error).__name__}: {error}"
-        if isinstance(computed, Scores):
-            return DONE, computed.logits, computed.confidence
-        return DONE, pack(tensors_of_outputs(computed))
+        return DONE, pack(tensors_of_outputs(outputs))
 
     def cancel(self, call: int) -> None:
         """``compute`` looks for this between two operators."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from slotool import devices
 from slotool.elastic import load_served
+from slotool.elastic.model import LOGITS
 from slotool.models.signature import RowCountError
 from slotool.process import die_with_parent, end_without_collecting, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
@@ -38,7 +39,6 @@ from slotool.serving.engines.messages import (
     tensors_of_outputs,
 )
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
-from slotool.serving.outputs import Outputs, Scores
 
 # A slowed worker looks so often whether its call is cancelled; it does not sleep through so short a rest.
 MAX_SLEEP_S, SPUN_S = 1e-3, 2e-4
@@ -134,14 +134,12 @@ def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: Sha
     name, runner = runners[number]
     point, model = decode_point(message[CALL.size :]), runner.model
     if model.signature is not None:
-        computed = runner.run(inputs_of_tensors(tensors.unpack(size)), point)
-        assert isinstance(computed, Outputs)
-        return tensors.pack(tensors_of_outputs(computed), after=size)
-    computed = runner.run(tensors.inputs(name, size).reshape(size, *model.input_shape), point)
-    assert isinstance(computed, Scores)
+        outputs = runner.run(inputs_of_tensors(tensors.unpack(size)), point)
+        return tensors.pack(tensors_of_outputs(outputs), after=size)
+    outputs = runner.run(tensors.inputs(name, size).reshape(size, *model.input_shape), point)
     logits, confidence = tensors.outputs(name, size)
-    logits[:] = computed.logits
-    confidence[:] = computed.confidence
+    logits[:] = outputs.tensors[LOGITS]
+    confidence[:] = outputs.confidence
     return 0
 
 

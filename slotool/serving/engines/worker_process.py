@@ -19,6 +19,7 @@ import psutil
 
 from slotool import devices
 from slotool.data.columns import Inputs
+from slotool.elastic.model import LOGITS
 from slotool.errors import RunError
 from slotool.models.signature import RowCountError
 from slotool.process import bound_to, module_command, schedule, thread_variables
@@ -35,7 +36,7 @@ from slotool.serving.engines.messages import (
     tensors_of_inputs,
 )
 from slotool.serving.engines.shared_tensors import MAX_PACKED_BYTES, Shapes, SharedTensors
-from slotool.serving.outputs import Computed, Scores
+from slotool.serving.outputs import Outputs
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class WorkerProcess:
         assert call is not None
         kind, length = REPLY.unpack(message)
         if kind == FAILED:
-            outcome: Computed | Exception = RunError(self._tensors.read_text(length))
+            outcome: Outputs | Exception = RunError(self._tensors.read_text(length))
         elif kind == MISCOUNTED:
             outcome = RowCountError(self._tensors.read_text(length))
         elif kind == CANCELLED:
@@ -168,12 +169,12 @@ class WorkerProcess:
             outcome = self._computed(call, length)
         return partial(call.done, outcome)
 
-    def _computed(self, call: _Call, length: int) -> Computed | Exception:
+    def _computed(self, call: _Call, length: int) -> Outputs | Exception:
         """A copy of what the worker left."""
         model = self.models[call.model].model
         if model.signature is None:
             logits, confidence = self._tensors.outputs(call.model, call.size)
-            return Scores.of(logits.copy(), confidence.copy())
+            return Outputs({LOGITS: logits.copy()}, model, confidence.copy())
         try:
             return outputs_of_tensors(self._tensors.unpack(length, after=call.size, copy=True), model)
         except RunError as error:

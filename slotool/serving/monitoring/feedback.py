@@ -193,6 +193,6 @@ class Feedback:
 
 def _require_classes(served: ServedModel) -> None:
     task = served.model.task
-    if served.model.signature is not None and not isinstance(task, Classification):
+    if not isinstance(task, Classification):
         named = task.name if task is not None else "no task"
         raise rejections.bad_request(f"model {served.name} answers {named}: labels are taken of classes only")

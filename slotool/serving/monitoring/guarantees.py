@@ -24,7 +24,7 @@ from slotool.rules.policies.points import from_point
 from slotool.rules.ruleset.rules import RuleSet
 from slotool.serving.engines.cascade_run import class_names, label_of
 from slotool.serving.engines.ensemble import compute
-from slotool.serving.outputs import Computed
+from slotool.serving.outputs import Outputs
 from slotool.serving.served import ServedModel
 from slotool.tables import OutcomeTable
 from slotool.tables.importing import less_sure
@@ -175,7 +175,7 @@ def _look(model: ElasticModel, watcher: Watcher, requests: list[Labelled]) -> li
     return watcher.watched()
 
 
-def _confidence(computed: Sequence[Computed]) -> np.ndarray:
+def _confidence(computed: Sequence[Outputs]) -> np.ndarray:
     """float64 [examples]. An answer without one is less sure than all others, as in tables of answers."""
     parts = [np.full(len(part), np.nan) if part.confidence is None else part.confidence for part in computed]
     sure = np.concatenate(parts).astype(np.float64)

@@ -17,13 +17,13 @@ from slotool.serving.engines import InferenceEngine, WorkerLost
 from slotool.serving.engines.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
-from slotool.serving.outputs import Computed, combined
+from slotool.serving.outputs import Outputs, combined
 from slotool.serving.routing.model_queue import ModelQueue
 from slotool.serving.routing.remote_call import RemoteCall, remote_plan
 from slotool.serving.routing.remote_endpoints import RemoteEndpoints
 from slotool.tables import OperatingPoint
 
-CallOutcome = Computed | Exception
+CallOutcome = Outputs | Exception
 # An outcome, and the instant in µs at which it was there.
 OutcomeCallback = Callable[[CallOutcome, float], None]
 
@@ -106,10 +106,10 @@ class Calls:
         if batch.second_worker is not None:
             model_queue.dispatcher.ended(batch.second_worker, self._now_us())
 
-        def ask_local(point: OperatingPoint, rows: Inputs) -> asyncio.Future[Computed]:
+        def ask_local(point: OperatingPoint, rows: Inputs) -> asyncio.Future[Outputs]:
             if not own:
                 return self.ask_local(model_queue, batch, point, rows)
-            future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
             self._start(own.pop(), model_queue, point, rows, partial(_settle, future))
             return future
 
@@ -127,9 +127,9 @@ class Calls:
 
     def ask_local(
         self, model_queue: ModelQueue, batch: Batch, point: OperatingPoint, x: Inputs
-    ) -> asyncio.Future[Computed]:
+    ) -> asyncio.Future[Outputs]:
         """Have the next idle worker answer ``x``, before all requests that wait."""
-        future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
         self.waiting.append(partial(self._start_local, model_queue, batch, point, x, future))
         self._wake()
         return future
@@ -140,7 +140,7 @@ class Calls:
         batch: Batch,
         point: OperatingPoint,
         x: Inputs,
-        future: asyncio.Future[Computed],
+        future: asyncio.Future[Outputs],
         worker: int,
     ) -> None:
         if future.done():  # not needed any more
@@ -219,7 +219,7 @@ class EnsembleCall:
 
     def __init__(self, plan: EnsemblePlan, done: OutcomeCallback, cancel: Callable[[], None]):
         self._plan, self._done, self._cancel = plan, done, cancel
-        self._first: Computed | None = None
+        self._first: Outputs | None = None
         self._unsure: np.ndarray | None = None
         self._second: CallOutcome | None = None
         self.over = False
@@ -260,7 +260,7 @@ class EnsembleCall:
         self._done(outcome, now_us)
 
 
-def _settle(future: asyncio.Future[Computed], outcome: CallOutcome, done_us: float) -> None:
+def _settle(future: asyncio.Future[Outputs], outcome: CallOutcome, done_us: float) -> None:
     if future.done():  # cancelled
         return
     if isinstance(outcome, Exception):

@@ -17,7 +17,7 @@ from slotool.serving.engines import InferenceEngine, WorkerLost
 from slotool.serving.engines.ensemble import ensemble_plan, warm_up_example
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
-from slotool.serving.outputs import Computed, Scores, lowest
+from slotool.serving.outputs import Outputs, lowest
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Request
 from slotool.serving.routing.calls import CallOutcome, Calls
@@ -26,7 +26,7 @@ from slotool.serving.routing.model_queue import DefaultDeadline, ModelQueue, ear
 from slotool.tables import OperatingPoint
 
 # Has a version of a model compute examples.
-Ask = Callable[[OperatingPoint, Inputs], Awaitable[Computed]]
+Ask = Callable[[OperatingPoint, Inputs], Awaitable[Outputs]]
 # Iterations of the event loop between two dispatches. The first reads requests, the second runs their handlers and
 # reads closed connections, the third marks those requests. Only then does the queue hold all that arrived during the
 # last dispatch, without the requests of clients that have left.
@@ -211,7 +211,7 @@ class DispatchLoop:
         model_queue: ModelQueue,
         batch: Batch,
         wanted: Sequence[Request],
-        scored: Computed,
+        scored: Outputs,
         done_us: float,
         fallback: str,
     ) -> None:
@@ -232,7 +232,7 @@ class DispatchLoop:
             first = last
             sure = None if part.confidence is None else lowest(part.confidence)
             if sure is not None and math.isnan(sure):
-                request.end(rejections.no_confidence(finite=isinstance(part, Scores)))
+                request.end(rejections.no_confidence(finite=not isinstance(request.x, Columns)))
             elif not request.is_over:
                 queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
                 timing = queue_us, took_us, slack_us + request.headroom_us

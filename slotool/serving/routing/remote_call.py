@@ -13,12 +13,12 @@ from slotool.rules.policies.cascades import Cascade
 from slotool.serving import rejections
 from slotool.serving.engines.cascade_run import cascade_run
 from slotool.serving.engines.ensemble import EnsemblePlan, ensemble_plan
-from slotool.serving.outputs import Computed, combined
+from slotool.serving.outputs import Outputs, combined
 from slotool.serving.routing.remote_endpoints import RemoteEndpoints, RemoteFailure
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
-AskLocal = Callable[[OperatingPoint, Inputs], Awaitable[Computed]]
+AskLocal = Callable[[OperatingPoint, Inputs], Awaitable[Outputs]]
 # Of the time left, the share that a local version which answers in place of a remote one may take.
 FALLBACK_SHARE = 0.5
 # Kept back for it: so many times what is planned. Kept back in any case, to notice that there is no answer and to send
@@ -58,7 +58,7 @@ class RemoteCall:
         self._ask_local, self._endpoints, self._now_us = ask_local, endpoints, now_us
         self._remote = served.model.remote_points
 
-    async def run(self) -> tuple[Computed, str]:
+    async def run(self) -> tuple[Outputs, str]:
         """The answer, and what the client should know of it: which version did not answer, empty if all did.
 
         Raises ``Rejection`` where no version is left to answer, what local versions raise, and ``RunError`` when a
@@ -76,7 +76,7 @@ class RemoteCall:
                 # Its failure matters to nobody now.
                 second.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
-    async def _in_turn(self, cascade: Cascade) -> tuple[Computed, str]:
+    async def _in_turn(self, cascade: Cascade) -> tuple[Outputs, str]:
         """A cascade's versions one after the other; one that does not answer is passed over."""
         run, plan, failed = cascade_run(cascade, self._x, self._plan.names), self._plan, None
         while (rows := run.next_rows) is not None:
@@ -95,7 +95,7 @@ class RemoteCall:
         who = f"{first} answered alone" if not others else f"{first} and {' and '.join(others)} answered"
         return run.answers(), f"{failed}; {who}"
 
-    async def _with_second(self, second: asyncio.Future[Computed] | None) -> tuple[Computed, str]:
+    async def _with_second(self, second: asyncio.Future[Outputs] | None) -> tuple[Outputs, str]:
         plan = self._plan
         instead = plan.second or self._fallback()
         try:
@@ -112,8 +112,8 @@ class RemoteCall:
         return combined(first, unsure, other), ""
 
     async def _instead(
-        self, point: OperatingPoint | None, running: Awaitable[Computed] | None, failure: RemoteFailure
-    ) -> tuple[Computed, str]:
+        self, point: OperatingPoint | None, running: Awaitable[Outputs] | None, failure: RemoteFailure
+    ) -> tuple[Outputs, str]:
         """The answer of ``point``, which may be ``running`` already, after the first version's failure."""
         try:
             if point is not None:
@@ -124,7 +124,7 @@ class RemoteCall:
                 return await self._ask(point, self._x), _said(failure, point)
         raise rejections.no_version(str(failure))
 
-    async def _ask(self, point: OperatingPoint, x: Inputs, then: OperatingPoint | None = None) -> Computed:
+    async def _ask(self, point: OperatingPoint, x: Inputs, then: OperatingPoint | None = None) -> Outputs:
         """The answer to ``x``. Of the time left a remote version leaves what ``then`` needs if it fails."""
         if point not in self._remote:
             return await self._ask_local(point, x)

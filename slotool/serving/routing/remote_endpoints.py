@@ -18,7 +18,7 @@ from slotool.printable import reason
 from slotool.serving.engines.ensemble import compute
 from slotool.serving.events import Events
 from slotool.serving.monitoring.metrics import Metrics
-from slotool.serving.outputs import Computed
+from slotool.serving.outputs import Outputs
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -110,7 +110,7 @@ class RemoteEndpoints:
         self._free = threading.BoundedSemaphore(MAX_CALLS)
         self._health: dict[tuple[str, OperatingPoint], EndpointHealth] = {}
 
-    async def call(self, served: ServedModel, point: OperatingPoint, x: Inputs, left_s: float) -> Computed:
+    async def call(self, served: ServedModel, point: OperatingPoint, x: Inputs, left_s: float) -> Outputs:
         """The answer to ``x`` at ``point``, within ``left_s`` and the longest that the version may take.
 
         Raises ``RemoteFailure``.
@@ -149,7 +149,7 @@ class RemoteEndpoints:
         """Calls in progress end within their time; their answers are lost."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _within(self, served: ServedModel, point: OperatingPoint, x: Inputs, within_s: float) -> Computed:
+    async def _within(self, served: ServedModel, point: OperatingPoint, x: Inputs, within_s: float) -> Outputs:
         if not self._free.acquire(blocking=False):
             raise RemoteUnavailable(f"{MAX_CALLS} calls of other servers are in progress already")
         call = self._pool.submit(_compute, served, point, x, within_s)
@@ -169,7 +169,7 @@ class RemoteEndpoints:
         return RemoteFailure(version, "timeout" if timed_out else "unavailable" if unavailable else "failed")
 
 
-def _compute(served: ServedModel, point: OperatingPoint, x: Inputs, within_s: float) -> Computed:
+def _compute(served: ServedModel, point: OperatingPoint, x: Inputs, within_s: float) -> Outputs:
     computed = compute(served.model, x, point, within_s)
     if computed.confidence is not None and np.isnan(computed.confidence).any():
         raise RemoteRejection("the version", "its scores of these inputs are no numbers")
