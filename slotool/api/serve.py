@@ -148,7 +148,8 @@ def serve(
         device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
         pool: Only pool of the service file to serve.
         allow_faults: Let clients on this machine kill, stop and slow the workers.
-        options: More options of the command, as on its command line.
+        options: More options of the command, as on its command line. A file of ``--config`` states what is left at its
+            default here.
         start_timeout_s: Seconds until the server must be ready.
 
     Returns:

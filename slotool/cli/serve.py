@@ -58,6 +58,7 @@ def run(options: SimpleNamespace, output: Output) -> None:
     from slotool.serving import Limits, create_app
     from slotool.serving.access.clients import read_clients
     from slotool.serving.access.guard import others_can_read
+    from slotool.serving.access.tls import Certificate
     from slotool.serving.operations.runtime_settings import ReloadableSettings
     from slotool.serving.operations.sources import Sources
     from slotool.serving.server.server import bind, is_loopback, serve_until_signalled, url_of
@@ -90,11 +91,11 @@ def run(options: SimpleNamespace, output: Output) -> None:
     read = reader(given, lists_models, pool, options.max_queue)
     replicas, threads = (sources := first_read(read, options.switch_workers)).workers
     _take_threads(threads, 0 if engine == "ray" else max(replicas or 1, max_replicas or 1), output)
-    token_file, log, *tls = (
+    token_file, log, tls_file, tls_key, tls_clients = (
         beside_config(getattr(options, key), key) if lists_models else getattr(options, key)
         for key in ("token_file", "log", "tls_certificate", "tls_key", "tls_clients")
     )
-    certificate = _certificate(*tls)
+    certificate = None if tls_file is None else Certificate(tls_file, tls_key, tls_clients)
     clients, addresses = read_clients(token_file), _address_rates(options)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read its tokens")
@@ -208,12 +209,6 @@ def _only_here(listener: socket.socket, option: str) -> bool:
     if not is_loopback(listener):
         raise typer.BadParameter("it is for clients on this machine: leave --host at 127.0.0.1", param_hint=option)
     return True
-
-
-def _certificate(file: Path | None, key: Path | None, clients: Path | None) -> Certificate | None:
-    from slotool.serving.access.tls import Certificate
-
-    return None if file is None else Certificate(file, key, clients)
 
 
 def _address_rates(options: SimpleNamespace) -> AddressRates | None:
