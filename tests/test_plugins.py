@@ -209,6 +209,7 @@ def test_policies_of_plugins_schedule(install: Install) -> None:
 
 
 def test_names_of_slotool_cost_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_policy("maxbatch", ControlGrid(three_versions()), 1e4)  # Numba searches for its own when it is first used
     plugins.installed.cache_clear()
     monkeypatch.setattr("importlib.metadata.entry_points", None)
     assert make_policy("maxbatch", ControlGrid(three_versions()), 1e4).name == "maxbatch"

@@ -78,7 +78,7 @@ def test_a_command_ends_in_order_and_looks_for_no_garbage() -> None:
     assert freed.stdout == "at its end\nfreed\n"
 
 
-@pytest.mark.parametrize("room", ["graphs", "rules", "serving.router", "simulation", "planning"])
+@pytest.mark.parametrize("room", ["graphs", "rules", "serving.routing.router", "simulation", "planning"])
 def test_what_serves_and_routes_starts_without_packages_that_only_fitting_needs(room: str) -> None:
     code = f"import sys, slotool.{room}; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

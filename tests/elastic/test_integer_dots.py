@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from slotool.elastic.slo_nn.kernels.int8 import LINE_BYTES, ROWS, row_dots, row_dots_plain
+from slotool.elastic.slo_nn.kernels.int8 import ROWS, row_dots, row_dots_plain
+from slotool.elastic.slo_nn.kernels.layout import LINE_BYTES
 
 
 @njit
