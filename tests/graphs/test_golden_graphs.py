@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "graphs.json"
 GROUPS = ("drawn", "torch", "onnx", "keras", "modules", "layers")
 NEEDS = {"onnx": "onnx", "keras": "tensorflow", "layers": "tensorflow", "applications": "tensorflow"}
 # Groups of which a test captures every so many, and a long one all.
-SLOW = {"torch": 5, "modules": 2}
+SLOW = {"torch": 5, "modules": 2, "keras": 6}
 # Of the members of keras.applications these are captured in seconds.
 QUICK = "MobileNetV3Small,ResNet50"
 

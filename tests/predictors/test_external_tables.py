@@ -61,8 +61,7 @@ def test_compared(slotool, cells: tuple[Path, Path], tmp_path: Path) -> None:
         graphs,
         "-o",
         tmp_path / "s",
-        *options[:2],
-        *options[4:],
+        *("--models", "linear,additive", "--protocols", "random", "--curve", "60,all"),
         "--json",
     )
     assert finished.exit_code == 0, finished.stderr
