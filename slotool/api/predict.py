@@ -76,8 +76,9 @@ def predict(
 ) -> Prediction:
     """Predict the latency of networks, solo or co-located.
 
-    Each has a 90 % interval, or a sentence why it has none. Networks that cannot be captured are left out and named,
-    and the exit code is 1. With ``co_runners`` it predicts the latency while all of them run.
+    The latency is that of the network built from standard operators, not of a module's own code. It has a 90 %
+    interval, or a sentence why it has none. Networks that cannot be captured are left out and named, and the exit code
+    is 1. With ``co_runners`` it predicts the latency while all of them run.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 

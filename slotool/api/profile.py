@@ -72,7 +72,7 @@ def profile(
 ) -> Profile | ProfilePlan | ProfileProposal:
     """Measure graphs and trained models, each alone, and write the latency table.
 
-    The same command again resumes a campaign or adds subjects; nothing is measured twice.
+    A graph runs as built from standard operators, not as a module's own code. The same command again resumes.
 
     Example: slotool profile solo mlps.parquet -o latency.parquet --threads 1 --limit 100
 
