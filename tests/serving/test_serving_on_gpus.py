@@ -75,7 +75,7 @@ def test_the_only_worker_of_an_inline_server_has_its_models_on_the_gpu(artifact:
             answers: list[Any] = []
             router.engine.begin(0, "net", FULL, x, answers.append)
             expected = Sources((artifact,)).load(lambda sentence: None)["net"].model.forward(x, FULL)
-            np.testing.assert_allclose(answers[0].logits, expected, rtol=1e-5)
+            np.testing.assert_allclose(answers[0].tensors["logits"], expected, rtol=1e-5)
         finally:
             router.engine.close()
 
