@@ -18,6 +18,7 @@ from slotool.elastic.model_family import ModelFamily
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.models import Classification
 from slotool.models.signature import FREE
+from slotool.models.tasks import scores_held
 from slotool.printable import reason
 from slotool.profiling.journal import Journal
 from slotool.tables import OperatingPoint, OutcomeTable
@@ -26,6 +27,8 @@ from slotool.tables.outcomes import ANSWER
 
 # Calls of one service in a row without an answer after which nothing more is asked: it is down, or not what was meant.
 MAX_FAILURES = 10
+# Answers of a version by which logits and probabilities are told apart: one row of probabilities may be one of logits.
+LOOKED_AT = 8
 # Error of a missing answer.
 MISSING_ERROR = 1.0
 # What an answer is called that is none of the classes.
@@ -67,6 +70,7 @@ class LiveAnswers:
         self.requests = len(journal.rows)
         self.spent = limits.price([str(row["version"]) for row in journal.rows])
         self._in_a_row = dict.fromkeys(self._versions, 0)
+        self._scores: dict[str, list[np.ndarray]] = {version: [] for version in self._versions}
         self._free_s = dict.fromkeys(self._versions, 0.0)
         # Whether the limits left something that was not asked.
         self.is_limited = False
@@ -181,6 +185,7 @@ class LiveAnswers:
             raise InputError(f"confidence {sure} and error {error} are no numbers")
         if not isinstance(family.task, Classification):
             return {"error": error, "confidence": sure}
+        self._scores[version_name(point)].append(outputs[family.task.output])
         label = int(family.answers(outputs)[0])
         return {"error": error, "confidence": sure, ANSWER: NO_CLASS if label < 0 else family.labels[label]}
 
@@ -194,12 +199,25 @@ class LiveAnswers:
             advance()
             version = str(row["version"])
             self._in_a_row[version] = 0 if row["status"] == "ok" else self._in_a_row[version] + 1
+            self._require_logits(version)
             if self._in_a_row[version] >= MAX_FAILURES:
                 raise RunError(
                     f"version {version} gave no answer {MAX_FAILURES} times in a row, at last: {row['reason']}; "
                     "what was answered is kept, and the same command goes on from there"
                 )
         return others
+
+    def _require_logits(self, version: str) -> None:
+        """Raises ``InputError`` where ``LOOKED_AT`` answers of a version hold probabilities and are read as logits."""
+        task, seen = self._family.task, self._scores[version]
+        if not isinstance(task, Classification) or task.scores != "logits" or len(seen) < LOOKED_AT:
+            return
+        if scores_held(task, {task.output: np.concatenate(seen[:LOOKED_AT])}) != "logits":
+            raise InputError(
+                f"output {task.output} of version {version} is read as logits and holds probabilities: {LOOKED_AT} "
+                "answers lie in [0, 1] and sum to 1; give --scores probabilities, and --force to begin again"
+            )
+        self._scores[version] = seen[:0]
 
 
 def _require_shapes(family: ModelFamily, outputs: Mapping[str, np.ndarray]) -> None:

@@ -151,6 +151,21 @@ def test_an_answer_of_another_shape_names_model_output_and_shapes(
     assert str(told.value).startswith("version poor gave no answer")
 
 
+def test_probabilities_are_not_read_as_logits(
+    urls: dict[str, str], data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = HttpModel.run
+
+    def run(model, *given, **options):
+        found = own(model, *given, **options)
+        odds = np.exp(found["logits"])
+        return {**found, "logits": odds / odds.sum(axis=-1, keepdims=True)} if model.name == "poor" else found
+
+    monkeypatch.setattr(HttpModel, "run", run)
+    with pytest.raises(InputError, match="logits of version poor is read as logits and holds probabilities"):
+        library.evaluate_endpoints(urls, data, tmp_path / "o.parquet")
+
+
 def test_an_interruption_loses_no_answer(
     urls: dict[str, str], data: str, tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
