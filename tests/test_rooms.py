@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from functools import cache
 from pathlib import Path
@@ -32,7 +33,13 @@ def room_of(path: Path) -> str:
 @cache
 def imports_of(path: Path) -> list[ast.Import | ast.ImportFrom]:
     """Wherever in the file. Trees are not kept: later tests would wait for the garbage collector to walk over them."""
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    # An error of what is collected is printed with its lines parsed, and Python before 3.12.3 cannot parse in a parse.
+    gc.disable()
+    try:
+        tree = ast.parse(path.read_text())
+    finally:
+        gc.enable()
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imported(path: Path) -> set[str]:
