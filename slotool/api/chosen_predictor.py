@@ -94,8 +94,9 @@ class Chosen:
         return [i for i, own in zip(found, distance, strict=True) if own == min(distance)]
 
     def of_setting(self, *, scaling: bool = False, **facts: Any) -> Chosen:
-        """Of a predictor of several settings, the one that ``facts`` (``FACTS``) tell from the
-        others, or the plain one of variants of it; ``why`` then says so. ``scaling``: as ``fitting`` has it.
+        """Return the setting that fits ``facts`` (values of ``FACTS``), or the plain one of its variants.
+
+        ``why`` names the choice. ``scaling``: see ``fitting``.
 
         Raises ``ArgumentError`` where none or several fit, naming the nearest, or those that fit.
         """

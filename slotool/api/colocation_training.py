@@ -33,7 +33,7 @@ PROTOCOLS = {
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ColocationTraining(PredictorTraining):
-    """How well each predictor does on rows held out, overall and under every protocol, and which was kept.
+    """Scores of each predictor on rows held out, overall and under every protocol, and the one that was kept.
 
     ``solo``: the predictor of solo latencies that the artifact holds too.
     """

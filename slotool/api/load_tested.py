@@ -102,7 +102,7 @@ class LoadTest(Result):
 
     @cached_property
     def faults(self) -> list[dict[str, Any]]:
-        """What was injected, and attainment and accuracy around it (``slotool.workloads.client.over_time``)."""
+        """Faults injected, and attainment and accuracy around them (``slotool.workloads.client.over_time``)."""
         from slotool.workloads.client.over_time import around_faults
 
         return around_faults(self.log)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PredictorTraining(Result):
-    """How well each predictor does on rows held out, and which was kept. ``model``: those that could be kept. ``out``:
-    the artifact written, if any."""
+    """Scores of each predictor on rows held out, and the one that was kept. ``model``: those that could be kept.
+    ``out``: the artifact written, if any."""
 
     run: TrainingRun[Any]
     model: str

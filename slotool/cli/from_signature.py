@@ -41,7 +41,7 @@ _FEWEST_STEPS = 4
 
 @dataclass(frozen=True)
 class Reading:
-    """How the command line reads a parameter: type for typer, and what makes the function's value of it."""
+    """Reading of a parameter by the command line: type for typer, and conversion to the function's value."""
 
     kind: Any
     convert: Callable[[Any], Any] | None = None
@@ -232,7 +232,7 @@ class _Builder:
         return None if default is inspect.Parameter.empty else default
 
     def _option(self, name: str) -> str:
-        """How the command line calls a parameter."""
+        """Return the name of a parameter on the command line."""
         for other in (*self._makers.values(), *self._modes.values()):
             if name in other._parameters and name not in self._parameters:
                 return other._option(name)
@@ -253,7 +253,7 @@ class _Builder:
         return name in self._readings and self._readings[name].kind != "data"
 
     def _shown(self, code: str) -> str:
-        """What the help shows for text in double backticks: an option for a parameter, a command for a function."""
+        """Return the help's word for text in backticks: an option for a parameter, a command for a function."""
         name, equals, value = code.partition("=")
         others = (*self._makers.values(), *self._modes.values())
         if any(name in one._parameters for one in (self, *others)):
@@ -309,7 +309,7 @@ class _Builder:
         return [self._option(name), *(["-o"] if name == "out" else [])]
 
     def _reading(self, name: str) -> Reading | None:
-        """How a parameter is read; None for ``progress``, which no option sets."""
+        """Return the reading of a parameter; None for ``progress``, which no option sets."""
         annotation = self._parameters[name].annotation
         if isinstance(annotation, str):
             annotation = eval(annotation, {}, self._scope)

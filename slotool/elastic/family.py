@@ -84,8 +84,10 @@ class _DeviceLayer:
         return torch.addmm(self.bias, x, self.weights.T)
 
     def product_of_rows(self, rows: Any) -> torch.Tensor:
-        """The same of a CSR matrix of the host, whose indices must be below ``inputs``: float32 [n, units]. Of a layer
-        that is ``sparse``."""
+        """Return the product of a CSR matrix on the host by a ``sparse`` layer, float32 [n, units].
+
+        Its column indices must be below ``inputs``.
+        """
         starts, end = rows.indptr[:-1].astype(np.int64), int(rows.indptr[-1])
         parts = (rows.indices[:end].astype(np.int64), starts, rows.data[:end].astype(np.float32, copy=False))
         indices, offsets, values = map(self._link.to_device, parts)
@@ -113,7 +115,7 @@ class _SparseChain:
         return values
 
     def _checked(self, x: Any) -> Any:
-        """What is not checked here is an address on the device."""
+        """Return sparse rows whose indices are checked: on the device an index is an address."""
         rows = sparse_rows(self._name, x, self._layers[0].inputs)
         if rows.shape[1] != self._layers[0].inputs:
             raise InputError(f"{self._name} takes {self._layers[0].inputs} features, not {rows.shape[1]}")

@@ -233,7 +233,7 @@ class ModelFamily(ElasticModel):
         return self._with(list(self._models.items()), calibrations)
 
     def with_task(self, task: Task) -> ModelFamily:
-        """The same models, whose outputs are read by ``task``."""
+        """Return a family of the same models whose outputs are read by ``task``."""
         read = self._with(list(self._models.items()), self.calibrations)
         read.task = task
         return read

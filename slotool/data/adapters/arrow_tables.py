@@ -17,7 +17,7 @@ _OBJECT = np.dtype(np.object_)
 
 
 def field_of(kind: pa.DataType) -> Field:
-    """What a column of this Arrow type holds."""
+    """Return the field that a column of this Arrow type holds."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType) or types.is_dictionary(kind):
         return field_of(kind.value_type if types.is_dictionary(kind) else kind.storage_type)
@@ -98,7 +98,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _image_bytes(kind: pa.DataType) -> int | None:
-    """Which member of a struct holds an image file: Hugging Face's ``{bytes, path}``."""
+    """Return which member of a struct holds an image file (Hugging Face's ``{bytes, path}``), or None."""
     at = kind.get_field_index("bytes")
     return at if at >= 0 and _is_text(kind.field(at).type) and kind.get_field_index("path") >= 0 else None
 
