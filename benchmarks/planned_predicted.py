@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 
 import slotool
-from slotool.api.calibrated_predictors import CACHE_VARIABLE
+from slotool.commands.predictors.calibrated_predictors import CACHE_VARIABLE
 from slotool.errors import AlreadyExistsError, SlotoolWarning
 from slotool.graphs import OperatorGraph
 from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures

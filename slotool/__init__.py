@@ -9,41 +9,41 @@ from slotool import errors
 from slotool.names_on_demand import names_on_demand
 
 if TYPE_CHECKING:
-    from slotool.api.adapt_predictor import adapt_predictor
-    from slotool.api.build_tables import build_tables
-    from slotool.api.calibrate import calibrate
-    from slotool.api.capture import capture
-    from slotool.api.choose_points import choose_points
-    from slotool.api.compare_predictors import compare_predictors
-    from slotool.api.doctor import doctor
-    from slotool.api.evaluate import evaluate
-    from slotool.api.evaluate_colocated import evaluate_colocated
-    from slotool.api.evaluate_drift import evaluate_drift
-    from slotool.api.evaluate_endpoints import evaluate_endpoints
-    from slotool.api.evaluate_predictor import evaluate_predictor
-    from slotool.api.evaluate_rules import evaluate_rules
-    from slotool.api.export_rules import export_rules
-    from slotool.api.family import family
-    from slotool.api.files import load, save
-    from slotool.api.gen_rules import gen_rules
-    from slotool.api.gen_switching_plan import gen_switching_plan
-    from slotool.api.generate_arrivals import generate_arrivals
-    from slotool.api.generate_networks import generate_networks
-    from slotool.api.import_outcomes import import_outcomes
-    from slotool.api.loadtest import loadtest
-    from slotool.api.named_networks import PackageNetworks
-    from slotool.api.plan import plan
-    from slotool.api.predict import predict
-    from slotool.api.predict_points import predict_points
-    from slotool.api.profile import profile, profile_colocated, profile_points
-    from slotool.api.report import report
-    from slotool.api.serve import serve
-    from slotool.api.simulate import simulate
-    from slotool.api.train import train_cnn, train_family, train_mlp
-    from slotool.api.train_predictor import train_predictor
-    from slotool.api.train_supernet import train_supernet
-    from slotool.api.train_xmc import train_xmc
-    from slotool.api.update_tables import update_tables
+    from slotool.commands.doctor import doctor
+    from slotool.commands.elastic.build_tables import build_tables
+    from slotool.commands.elastic.choose_points import choose_points
+    from slotool.commands.elastic.evaluate import evaluate
+    from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
+    from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
+    from slotool.commands.elastic.family import family
+    from slotool.commands.elastic.train import train_cnn, train_family, train_mlp
+    from slotool.commands.elastic.train_supernet import train_supernet
+    from slotool.commands.elastic.train_xmc import train_xmc
+    from slotool.commands.elastic.update_tables import update_tables
+    from slotool.commands.files import load, save
+    from slotool.commands.networks.capture import capture
+    from slotool.commands.networks.generate_networks import generate_networks
+    from slotool.commands.networks.named_networks import PackageNetworks
+    from slotool.commands.planning.gen_switching_plan import gen_switching_plan
+    from slotool.commands.planning.generate_arrivals import generate_arrivals
+    from slotool.commands.planning.plan import plan
+    from slotool.commands.planning.simulate import simulate
+    from slotool.commands.predictors.adapt_predictor import adapt_predictor
+    from slotool.commands.predictors.calibrate import calibrate
+    from slotool.commands.predictors.compare_predictors import compare_predictors
+    from slotool.commands.predictors.evaluate_predictor import evaluate_predictor
+    from slotool.commands.predictors.predict import predict
+    from slotool.commands.predictors.predict_points import predict_points
+    from slotool.commands.predictors.train_predictor import train_predictor
+    from slotool.commands.profiling.profile import profile, profile_colocated, profile_points
+    from slotool.commands.report import report
+    from slotool.commands.rules.evaluate_drift import evaluate_drift
+    from slotool.commands.rules.evaluate_rules import evaluate_rules
+    from slotool.commands.rules.export_rules import export_rules
+    from slotool.commands.rules.gen_rules import gen_rules
+    from slotool.commands.rules.import_outcomes import import_outcomes
+    from slotool.commands.serving.loadtest import loadtest
+    from slotool.commands.serving.serve import serve
 
 __version__ = "0.1.0"
 __all__ = [
@@ -94,46 +94,46 @@ __all__ = [
 
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
-    "PackageNetworks": "named_networks",
-    "adapt_predictor": "adapt_predictor",
-    "build_tables": "build_tables",
-    "calibrate": "calibrate",
-    "capture": "capture",
-    "choose_points": "choose_points",
-    "compare_predictors": "compare_predictors",
+    "PackageNetworks": "networks.named_networks",
+    "adapt_predictor": "predictors.adapt_predictor",
+    "build_tables": "elastic.build_tables",
+    "calibrate": "predictors.calibrate",
+    "capture": "networks.capture",
+    "choose_points": "elastic.choose_points",
+    "compare_predictors": "predictors.compare_predictors",
     "doctor": "doctor",
-    "evaluate": "evaluate",
-    "evaluate_colocated": "evaluate_colocated",
-    "evaluate_drift": "evaluate_drift",
-    "evaluate_endpoints": "evaluate_endpoints",
-    "evaluate_predictor": "evaluate_predictor",
-    "evaluate_rules": "evaluate_rules",
-    "export_rules": "export_rules",
-    "family": "family",
-    "gen_rules": "gen_rules",
-    "gen_switching_plan": "gen_switching_plan",
-    "generate_arrivals": "generate_arrivals",
-    "generate_networks": "generate_networks",
-    "import_outcomes": "import_outcomes",
+    "evaluate": "elastic.evaluate",
+    "evaluate_colocated": "elastic.evaluate_colocated",
+    "evaluate_drift": "rules.evaluate_drift",
+    "evaluate_endpoints": "elastic.evaluate_endpoints",
+    "evaluate_predictor": "predictors.evaluate_predictor",
+    "evaluate_rules": "rules.evaluate_rules",
+    "export_rules": "rules.export_rules",
+    "family": "elastic.family",
+    "gen_rules": "rules.gen_rules",
+    "gen_switching_plan": "planning.gen_switching_plan",
+    "generate_arrivals": "planning.generate_arrivals",
+    "generate_networks": "networks.generate_networks",
+    "import_outcomes": "rules.import_outcomes",
     "load": "files",
-    "loadtest": "loadtest",
-    "plan": "plan",
-    "predict": "predict",
-    "predict_points": "predict_points",
-    "profile": "profile",
-    "profile_colocated": "profile",
-    "profile_points": "profile",
+    "loadtest": "serving.loadtest",
+    "plan": "planning.plan",
+    "predict": "predictors.predict",
+    "predict_points": "predictors.predict_points",
+    "profile": "profiling.profile",
+    "profile_colocated": "profiling.profile",
+    "profile_points": "profiling.profile",
     "report": "report",
     "save": "files",
-    "serve": "serve",
-    "simulate": "simulate",
-    "train_cnn": "train",
-    "train_family": "train",
-    "train_mlp": "train",
-    "train_predictor": "train_predictor",
-    "train_supernet": "train_supernet",
-    "train_xmc": "train_xmc",
-    "update_tables": "update_tables",
+    "serve": "serving.serve",
+    "simulate": "planning.simulate",
+    "train_cnn": "elastic.train",
+    "train_family": "elastic.train",
+    "train_mlp": "elastic.train",
+    "train_predictor": "predictors.train_predictor",
+    "train_supernet": "elastic.train_supernet",
+    "train_xmc": "elastic.train_xmc",
+    "update_tables": "elastic.update_tables",
 }
 
 # Functions that left, with what to call instead.
@@ -146,7 +146,7 @@ _SUCCESSORS = {
     "train_colocation_predictor": "train_predictor(…)",
 }
 
-__getattr__ = names_on_demand(__name__, _MODULES, "slotool.api", _SUCCESSORS)
+__getattr__ = names_on_demand(__name__, _MODULES, "slotool.commands", _SUCCESSORS)
 
 
 def __dir__() -> list[str]:

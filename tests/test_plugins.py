@@ -12,11 +12,11 @@ import pytest
 import typer
 
 from slotool import plugins
-from slotool.api.profile import chosen_engine
 from slotool.cli.app import command as command_line
 from slotool.cli.output import Output
 from slotool.cli.plugin_names import PARAMETERS
 from slotool.cli.serve_workers import engine_of as serving_engine
+from slotool.commands.profiling.profile import chosen_engine
 from slotool.data import load_dataset, load_multilabel
 from slotool.elastic.slo_nn.rankers.registry import ranker_class
 from slotool.errors import ArgumentError, InputError

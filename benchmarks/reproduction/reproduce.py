@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from slotool.api.display import Part, table
-from slotool.api.inputs import FilePath
-from slotool.api.outputs import writes
-from slotool.api.progress import Reporting, reporter_of
-from slotool.api.result import Result
+from slotool.commands.display import Part, table
+from slotool.commands.inputs import FilePath
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
 from slotool.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:

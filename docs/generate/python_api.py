@@ -10,7 +10,7 @@ import slotool
 
 ROOMS = (
     "tables", "data", "graphs", "artifacts", "elastic", "profiling", "predictors", "rules", "scheduling", "workloads",
-    "simulation", "serving", "reports", "testing", "api",
+    "simulation", "serving", "reports", "testing", "commands",
 )  # fmt: skip
 PACKAGE = Path(slotool.__file__).parent
 

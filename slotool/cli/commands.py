@@ -15,13 +15,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from slotool import factories
-from slotool.api.arguments import naming_options
-from slotool.api.outputs import require_kept
 from slotool.cli import terminal
 from slotool.cli.docstrings import EXAMPLE
 from slotool.cli.option_lines import option_line
 from slotool.cli.plugin_names import plugins_of
 from slotool.cli.wrong_values import plain
+from slotool.commands.arguments import naming_options
+from slotool.commands.outputs import require_kept
 from slotool.errors import ArgumentError
 from slotool.regular_files import read_text
 from slotool.suggestions import did_you_mean

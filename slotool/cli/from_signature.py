@@ -3,7 +3,7 @@
 A parameter without default before ``*`` is a positional argument, every other one an option of the same name; the
 first sentence of its entry in ``Args`` is its help, and ``None: …`` at the end of that its default. Types decide how
 texts are read: a path, a flag, choices, ``0:0.1:0.01`` for several numbers, a comma list, repeatable NAME=VALUE, a
-duration for seconds. ``slotool.api.command_line`` declares what differs from that.
+duration for seconds. ``slotool.commands.command_line`` declares what differs from that.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 import slotool
-from slotool.api import values
-from slotool.api.command_line import CommandLine
-from slotool.api.data_options import source_in
 from slotool.cli.docstrings import EXAMPLE, Docstring, read_docstring
+from slotool.commands import values
+from slotool.commands.command_line import CommandLine
+from slotool.commands.data_options import source_in
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from slotool.api.plan_models import NO_FRONT_END, NO_RULES
 from slotool.cli.commands import config_file, refuse_without_effect, stated_in
 from slotool.cli.serve_sources import beside_config
+from slotool.commands.planning.plan_models import NO_FRONT_END, NO_RULES
 
 # Options that go before those of a model where the command line states them, and keys of a model that are files.
 _OF_ALL = (*("deadline_ms", "attainment", "min_accuracy", "arrivals", "rate", "policies", "data", "interference"),)

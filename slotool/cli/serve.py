@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slotool.api.inputs import cores_given
 from slotool.cli import interrupts
 from slotool.cli.commands import config_file, refuse_without_effect
 from slotool.cli.serve_logs import access_log_at, events_to, traces_to
@@ -22,6 +21,7 @@ from slotool.cli.serve_workers import (
     with_faults,
     worker_changes,
 )
+from slotool.commands.inputs import cores_given
 from slotool.machine import quota_warning
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slotool.api.serve import OF_WORKERS
 from slotool.cli.commands import STATED, stated_in
+from slotool.commands.serving.serve import OF_WORKERS
 
 if TYPE_CHECKING:
     import socket

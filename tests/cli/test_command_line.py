@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from slotool import __version__, errors
-from slotool.api.values import numbers
 from slotool.cli.app import command as command_line
 from slotool.cli.failures import report_failure
+from slotool.commands.values import numbers
 from slotool.machine import machine_facts
 
 HEAVY = {"torch", "tensorflow", "keras", "pandas", "numpy", "numba", "sklearn", "scipy", "matplotlib", "rich"}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import slotool as library
-from slotool.api.tables_built import TablesBuilt, TablesPlan
 from slotool.artifacts import open_artifact
+from slotool.commands.elastic.tables_built import TablesBuilt, TablesPlan
 from slotool.elastic import load_model
 from slotool.elastic.family import Family, Version
 from slotool.elastic.training import small_cnn

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotool.api.tables_built import guessing
+from slotool.commands.elastic.tables_built import guessing
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.slo_nn import build

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import slotool as api
-from slotool.api.plan_interference import graphs_of
+from slotool.commands.planning.plan_interference import graphs_of
 from slotool.elastic.family import Family, Version
 from slotool.errors import ArgumentError, InputError, SlotoolWarning
 from slotool.graphs import OperatorGraph

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import slotool as library
-from slotool.api.calibrated_predictors import Place
-from slotool.api.candidates import Candidates
-from slotool.api.chosen_predictor import SHIPPED, TORCH, Chosen
-from slotool.api.networks import Networks
+from slotool.commands.networks.networks import Networks
+from slotool.commands.predictors.calibrated_predictors import Place
+from slotool.commands.predictors.candidates import Candidates
+from slotool.commands.predictors.chosen_predictor import SHIPPED, TORCH, Chosen
 from slotool.errors import ArgumentError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import slotool
-from slotool.api.adapt_predictor import Adaptation
-from slotool.api.settings_training import worse_than_baseline
+from slotool.commands.predictors.adapt_predictor import Adaptation
+from slotool.commands.predictors.settings_training import worse_than_baseline
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs

@@ -10,8 +10,8 @@ import pytest
 from torch import nn
 
 import slotool as library
-from slotool.api.sweep_axis import SweepAxis
-from slotool.api.swept_prediction import SweptPrediction
+from slotool.commands.predictors.sweep_axis import SweepAxis
+from slotool.commands.predictors.swept_prediction import SweptPrediction
 from slotool.errors import ArgumentError, GraphError
 from slotool.graphs.memory import peak_activation_bytes
 from slotool.graphs.store import write_graphs

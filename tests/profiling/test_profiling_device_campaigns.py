@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotool.api.profile import profile_colocated
+from slotool.commands.profiling.profile import profile_colocated
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, WorkerError
 from slotool.profiling.busy_copies import BusyCopies
 from slotool.profiling.campaign import USABLE_SHARE, Campaign, plan_only, probed, profile_solo

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slotool import machine
-from slotool.api.doctor import doctor
+from slotool.commands.doctor import doctor
 from slotool.machine import FACTS_VARIABLE, differences, machine_facts, machine_id
 from slotool.nvml import Nvml, Slowdown
 from slotool.profiling.backends.torch_backend import TorchBackend

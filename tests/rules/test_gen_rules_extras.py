@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import slotool as library
-from slotool.api.display import Table
+from slotool.commands.display import Table
 from slotool.reports.series.tiers import observed_against_tolerance, savings_against_tolerance, tolerance_tiers
 from slotool.reports.series.versions import version_figures
 from slotool.rules import RuleSet, generate_rules

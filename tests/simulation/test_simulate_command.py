@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import slotool
-from slotool.api.simulate import POLICIES
+from slotool.commands.planning.simulate import POLICIES
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.simulation.query_log import QueryLog
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import slotool
-from slotool.api.inputs import devices_of
+from slotool.commands.inputs import devices_of
 from slotool.elastic.family import Family, Version
 from slotool.errors import InputError, TableError
 from slotool.planning.worker_types import Named, worker_types

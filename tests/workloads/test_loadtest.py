@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from slotool.api.load_tested import LoadTest
+from slotool.commands.serving.load_tested import LoadTest
 from slotool.data import load_dataset
 from slotool.elastic.family import Family, Version
 from slotool.elastic.training import family_graphs

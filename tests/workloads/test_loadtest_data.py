@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import slotool
-from slotool.api.load_tested import LoadTest
+from slotool.commands.serving.load_tested import LoadTest
 from slotool.errors import ArgumentError, DataError
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from slotool.api.display import Part, duration, table
-from slotool.api.inputs import FilePath
-from slotool.api.progress import Reporter, Reporting, reporter_of
-from slotool.api.result import Result
-from slotool.api.values import at_least
 from slotool.cli.demo.steps import Document, Sizes, Step, load_options, load_s, walkthrough
+from slotool.commands.display import Part, duration, table
+from slotool.commands.inputs import FilePath
+from slotool.commands.progress import Reporter, Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.commands.values import at_least
 from slotool.timing.interference import QUIET_CORES, OtherWork, state
 
 # The file of the user's own networks; it also marks a folder that a demo made.
@@ -107,7 +107,7 @@ def demo(
         quick: Train less, try less and measure less.
         seed: Same seed, same result.
         force: Replace ``out`` if it exists.
-        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.api.progress``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
     """
     from slotool.data.registry import shipped_dataset
     from slotool.extras import require

@@ -1,0 +1,222 @@
+"""``slotool.doctor``: facts of this machine, what is installed, and what makes measurements noisy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.display import Part, table
+from slotool.commands.result import Result
+
+if TYPE_CHECKING:
+    from slotool.plugins import Plugin, Registry
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Diagnosis(Result):
+    """``machine``: its facts, with ``machine_id``, their fingerprint. ``devices``: ``cpu`` and every CUDA device.
+    ``threads``: of each numerical library, if nobody sets them. ``advice``: sentences on what makes latencies noisy.
+    ``missing``: sentences on packages that slotool needs. ``extras``: whether each is installed. ``plugins``: what
+    installed packages add, each with its ``problem``, None where it can be used."""
+
+    machine_id: str
+    machine: Mapping[str, Any]
+    devices: list[str]
+    threads: Mapping[str, int]
+    advice: list[str]
+    missing: list[str]
+    extras: Mapping[str, bool]
+    plugins: list[dict[str, Any]]
+
+    schema = "doctor"
+
+    @property
+    def exit_code(self) -> int:
+        """1 if something that slotool needs is missing."""
+        return int(not self.ok)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that slotool needs is missing."""
+        return not self.missing
+
+    def findings(self) -> Mapping[str, Any]:
+        return {"ok": self.ok, **{field.name: getattr(self, field.name) for field in fields(self)}}
+
+    def shown(self) -> list[Part]:
+        facts = self.machine
+        libraries = (facts["libraries"] | facts["optional_libraries"]).items()
+        rows = {
+            "machine id": self.machine_id,
+            "cpu": facts["cpu"],
+            "cores given": f"{facts['cores_given']} of {facts['cores']}",
+            "memory": f"{facts['memory_bytes'] / 2**30:.1f} GiB",
+            "governor": facts["governor"] or "not visible",
+            "system": f"{facts['system']}, {facts['architecture']}, Python {facts['python']}",
+            "libraries": ", ".join(f"{name} {version}" for name, version in libraries if version),
+            "extras": ", ".join(name if there else f"{name} (not installed)" for name, there in self.extras.items()),
+            "devices": ", ".join(self.devices),
+            **({"gpus": _gpus(facts)} if facts["gpus"] else {}),
+            "threads": ", ".join(f"{name} {count}" for name, count in self.threads.items()),
+        }
+        remarks = [f"advice: {text}" for text in self.advice] + [f"missing: {text}" for text in self.missing]
+        remarks += [f"plugin: {plugin['problem']}" for plugin in self.plugins if plugin["problem"]]
+        shown: list[Part] = [table("This machine", ["fact", "value"], list(rows.items()))]
+        shown += [_plugin_table(self.plugins)] if self.plugins else []
+        return [*shown, *(remarks or ["nothing is missing"])]
+
+
+def doctor() -> Diagnosis:
+    """Print machine, versions, plugins, and what is missing.
+
+    It also lists what makes latencies noisy. Plugins are imported, to find those that cannot be used. The command exits
+    with 1 when something that slotool needs is missing.
+
+    Example: slotool doctor --json
+
+    Returns:
+        A ``Diagnosis``: ``ok``, ``machine``, ``advice``, ``missing``, ``plugins``.
+
+    Raises:
+        PluginError: the entry points of installed packages cannot be read at all.
+    """
+    from slotool.extras import installed_extras
+    from slotool.machine import machine_facts, machine_id
+
+    facts = machine_facts()
+    return Diagnosis(
+        machine_id=machine_id(),
+        machine=facts,
+        devices=_devices(),
+        threads=_threads(),
+        advice=[*_advice(facts), *_gpu_advice(facts)],
+        missing=[f"{name} is not installed" for name, version in facts["libraries"].items() if version is None],
+        extras=installed_extras(),
+        plugins=_plugins(),
+    )
+
+
+def _plugins() -> list[dict[str, Any]]:
+    """What installed packages add, each with the sentence why it cannot be used, or None."""
+    from slotool.plugins import GROUPS, installed
+
+    return [
+        {
+            "group": plugin.group,
+            "name": plugin.name,
+            "package": plugin.package,
+            "version": plugin.version,
+            "place": plugin.place,
+            "problem": _problem(plugin),
+        }
+        for group in GROUPS
+        for plugin in installed(group)
+    ]
+
+
+def _problem(plugin: Plugin) -> str | None:
+    """Why nothing of slotool can use a plugin; that of the first where several could."""
+    problems = [registry.problem(plugin) for registry in _registries(plugin.group)]
+    return None if None in problems else problems[0]
+
+
+def _registries(group: str) -> list[Registry[Any]]:
+    """Those that look names up in a group; each imports a room, so only those of groups with plugins are."""
+    from importlib import import_module
+
+    return [import_module(module).registry for module in _ROOMS[group]]
+
+
+_ROOMS = {
+    "models": ["slotool.models.loading"],
+    "datasets": ["slotool.data.registry"],
+    "predictors": ["slotool.predictors.registry"],
+    "policies": ["slotool.scheduling.batching.registry"],
+    "rankers": ["slotool.elastic.slo_nn.rankers.registry"],
+    "rule_generators": ["slotool.rules.generate.generator"],
+    "backends": ["slotool.profiling.backends"],
+    "engines": ["slotool.profiling.engines", "slotool.serving.engines"],
+}
+
+
+def _plugin_table(plugins: list[dict[str, Any]]) -> Part:
+    rows = [
+        [p["group"], p["name"], f"{p['package']} {p['version']}", "cannot be used" if p["problem"] else "ok"]
+        for p in plugins
+    ]
+    return table("Plugins", ["group", "name", "package", "state"], rows)
+
+
+def _devices() -> list[str]:
+    """``cpu`` and every CUDA device torch can use."""
+    from slotool import devices
+
+    try:
+        return [devices.titled(device) for device in devices.present()]
+    except ImportError:
+        return [devices.CPU]
+
+
+def _threads() -> dict[str, int]:
+    """Threads each numerical library would use if nobody set them."""
+    from threadpoolctl import threadpool_info
+
+    counts = {f"{pool['user_api']} ({pool['internal_api']})": int(pool["num_threads"]) for pool in threadpool_info()}
+    try:
+        import torch
+    except ImportError:
+        return counts
+    return {"torch": torch.get_num_threads(), **counts}
+
+
+def _gpus(facts: Mapping[str, Any]) -> str:
+    """Models of the GPUs, driver and limits, as far as they are known."""
+    driver = f"driver {facts['gpu_driver'] or 'not visible'}"
+    cuda = f"CUDA up to {facts['gpu_cuda']}" if facts["gpu_cuda"] else ""
+    units = {"gpu_power_limits_w": "W", "gpu_clocks_mhz": "MHz"}
+    limits = [f"{', '.join(map(str, facts[name]))} {unit}" for name, unit in units.items() if facts[name]]
+    return "; ".join(filter(None, [", ".join(facts["gpus"]), driver, cuda, *limits]))
+
+
+def _gpu_advice(facts: Mapping[str, Any]) -> list[str]:
+    """What keeps slotool from a GPU that is there, and what makes its latencies noisy."""
+    from slotool.nvml import Nvml
+    from slotool.profiling.accelerator import mps_is_running
+
+    if not facts["gpus"]:
+        return []
+    nvml = Nvml()
+    advice = [*nvml.remarks]
+    if len(_devices()) == 1:
+        advice.append("there is a GPU, but torch finds none it can use; install a build of torch for the driver's CUDA")
+    for number, device in enumerate(nvml.devices()):
+        if device.persistence is False:
+            advice.append(
+                f"GPU {number} is not kept ready while it is idle, so its first call takes seconds; nvidia-smi -pm 1"
+            )
+        slowdown = device.slowdown()
+        if slowdown is not None and slowdown.throttled:
+            advice.append(f"the clock of GPU {number} is held down by heat; measure when it is cool")
+    if mps_is_running():
+        advice.append("NVIDIA's Multi-Process Service is running: co-located models use a GPU at once, not in turns")
+    return advice
+
+
+def _advice(facts: dict[str, Any]) -> list[str]:
+    """Facts that make latencies noisy or models fail, as advice."""
+    import os
+
+    advice = []
+    if facts["governor"] not in (None, "performance"):
+        advice.append(f"the CPU governor is {facts['governor']}; 'performance' gives steadier latencies")
+    if facts["cpu_quota"] is not None and facts["cpu_quota"] < facts["cores_given"]:
+        advice.append(
+            f"the container may use {facts['cpu_quota']:g} cores' time but sees {facts['cores_given']}; "
+            "throttling will show as outliers"
+        )
+    if os.getloadavg()[0] > 0.5 * facts["cores_given"]:
+        advice.append(f"other work is running (load {os.getloadavg()[0]:.1f}); measure on an idle machine")
+    if facts["cores_given"] < 2:
+        advice.append("one core only: co-located measurements share it, and a load test slows the server down")
+    return advice

@@ -1,0 +1,1 @@
+"""Commands that train, build and evaluate elastic models."""

@@ -1,0 +1,160 @@
+"""``slotool.choose_points``: the subnets that a supernet offers on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from slotool.commands.command_line import command_line
+from slotool.commands.elastic.supernet_points import MIN_POINTS, SupernetPoints, check_points
+from slotool.commands.inputs import FilePath, cores_given, devices_of, loaded, name_of, torch_threads
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.values import at_least
+from slotool.errors import ArgumentError, InputError
+from slotool.timing.interference import state
+
+if TYPE_CHECKING:
+    from slotool.data import DataSource
+    from slotool.elastic.supernets.search import SubnetRegression
+    from slotool.elastic.supernets.supernet import Supernet
+    from slotool.tables import LatencyTable
+
+# Subnets whose latency is predicted; a regression estimates those of the others.
+PREDICTED = 200
+# Points whose latency must be known, for a regression to estimate the others.
+MIN_PROFILED = 3
+
+
+class PointsChosen(SupernetPoints):
+    """``details["expected_latency_s"]``: by point, estimated seconds of one example."""
+
+    schema = "choose-points"
+
+
+@command_line(required=("out",))
+@writes(folders=("out",))
+def choose_points(
+    supernet: FilePath,
+    out: FilePath | None = None,
+    *,
+    latency: FilePath | LatencyTable | None = None,
+    predictor: FilePath | None = None,
+    device: str | None = None,
+    points: Annotated[int, at_least(MIN_POINTS)] = 8,
+    data: str | DataSource | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> PointsChosen:
+    """Choose other points of a supernet; the weights stay.
+
+    They lie on the Pareto front of latency and accuracy. Latencies of all subnets are estimated from a profile of some
+    (batch 1, solo), or from a predictor.
+
+    Example: slotool choose-points supernet -o supernet-2 --latency supernet-latency.parquet --points 6
+
+    Args:
+        supernet: A trained supernet.
+        out: Artifact to write.
+        latency: Latency table of at least three of its points, as ``profile_points`` writes it.
+        predictor: Predictor artifact, in place of ``latency``.
+        device: Only rows of this device; None: the only one.
+        points: Subnets to offer, the smallest and the largest with them.
+        data: Data set; None: what it was trained on.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        ``model``, the supernet with its new points; ``frame()`` has a row per point.
+
+    Raises:
+        ArgumentError: Not exactly one of ``latency`` and ``predictor``, fewer than 2 points, or more threads than there
+            are.
+        InputError: The table tells of fewer than three of the supernet's points.
+        TableError: The latency table cannot be used.
+        DataError: The data set cannot be read.
+        ArtifactError: ``supernet`` is no supernet, or ``predictor`` no predictor.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts import open_artifact
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.data import load_dataset, numbered
+    from slotool.elastic.supernets.search import chosen
+    from slotool.elastic.supernets.supernet import KIND, Supernet
+    from slotool.tables import LatencyTable
+
+    check_points(points)
+    if (latency is None) == (predictor is None):
+        raise ArgumentError("latency", "give either a latency table or a predictor")
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    with torch_threads(cores_given(threads)):
+        opened = open_artifact(supernet, KIND)
+        model = Supernet.load(opened)
+        costs = _costs(model, latency, predictor, device)
+        dataset = numbered(load_dataset(data or opened.manifest["config"].get("data", "auto")), model.classes)
+        with reporter_of(progress).progress("measuring the accuracy of subnets") as steps:
+            name, advance = model.name if written is None else written.name, steps.advance
+            better = chosen(
+                name, model.space, model.module, dataset, points, costs.predict, seed=seed, progress=advance
+            )
+    source = {
+        "latency": None if latency is None else name_of(latency),
+        "predictor": None if predictor is None else str(predictor),
+    }
+    if written is not None:
+        config = {"data": dataset.source or dataset.name, **source}
+        better.save(written, config=config, seed=seed, parents=[opened], force=force)
+    seconds = costs.predict(list(better.subnets.values()))
+    expected = {point.key: float(s) for point, s in zip(better.points, seconds, strict=True)}
+    timing = None if latency is None else _timing(loaded(LatencyTable, latency), model.name)
+    return PointsChosen(better, dataset, written, {**source, "expected_latency_s": expected, "timing": timing})
+
+
+def _timing(table: LatencyTable, subject: str) -> str | None:
+    """State of the rows of ``subject``; None for a table that does not say which rows are stable."""
+    rows = table.where(subject=subject, status="ok", batch_size=1, co_runners="").rows
+    return state(bool(rows["stable"].all())) if "stable" in rows else None
+
+
+def _costs(
+    model: Supernet, latency: FilePath | LatencyTable | None, predictor: FilePath | None, device: str | None
+) -> SubnetRegression:
+    if latency is not None:
+        return _profiled(model, latency, device)
+    if device is not None:
+        raise ArgumentError("device", "it picks rows of a latency table; a predictor is of one device")
+    assert predictor is not None
+    return _predicted(model, predictor)
+
+
+def _profiled(model: Supernet, latency: FilePath | LatencyTable, device: str | None) -> SubnetRegression:
+    """Raises ``InputError`` when the table tells of fewer than three of the network's subnets."""
+    from slotool.elastic.supernets.search import SubnetRegression
+    from slotool.tables import LatencyTable, OperatingPoint
+
+    table = loaded(LatencyTable, latency).where(subject=model.name, status="ok", batch_size=1, co_runners="")
+    table = table.of_devices(devices_of(device))
+    known = {OperatingPoint.parse(key) for key in table.rows["point"]}
+    if len(known) < MIN_PROFILED:
+        raise InputError(
+            f"{name_of(latency)}: latencies of {len(known)} points of {model.name} at batch 1; at least "
+            f"{MIN_PROFILED} are needed"
+        )
+    seconds = {model.space.subnet(point): table.median_s(model.name, point) for point in known}
+    return SubnetRegression(model.space, dict(sorted(seconds.items())), log=True)
+
+
+def _predicted(model: Supernet, path: FilePath) -> SubnetRegression:
+    from slotool.artifacts import open_artifact
+    from slotool.elastic.supernets.search import SubnetRegression, evenly
+    from slotool.predictors.trained.artifact import TrainedPredictor
+
+    subnets = evenly(model.space, PREDICTED)
+    seconds = TrainedPredictor.load(open_artifact(path)).predict([model.space.narrowed(s) for s in subnets]).latency_s
+    return SubnetRegression(model.space, dict(zip(subnets, map(float, seconds), strict=True)), log=True)

@@ -1,0 +1,275 @@
+"""``slotool.evaluate_endpoints``: the outcome table of live services."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, duration, table
+from slotool.commands.inputs import FilePath
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.errors import ArgumentError, InputError
+
+if TYPE_CHECKING:
+    from slotool.data import DataSource
+    from slotool.data.options import DataOptions, ImageOptions
+    from slotool.elastic.model_family import ModelFamily
+    from slotool.profiling.live_answers import CallLimits, LiveAnswers
+    from slotool.tables import OutcomeTable
+
+
+@command_line(
+    arguments=(),
+    required=("out",),
+    names={"endpoints": "--endpoint"},
+    metavars={"endpoints": "NAME=URL"},
+    python_only=("task", "confidence", "inputs", "images"),
+    panels={
+        "For live services": (
+            *("endpoints", "output", "scores", "prices", "budget", "max_requests", "rate", "concurrency"),
+        ),
+    },
+)
+@writes("out")
+def evaluate_endpoints(
+    endpoints: Mapping[str, str],
+    data: str | DataSource,
+    out: FilePath,
+    *,
+    prices: FilePath | Mapping[str, float] | None = None,
+    budget: float | None = None,
+    max_requests: int | None = None,
+    rate: float | None = None,
+    concurrency: int = 1,
+    split: str = "all",
+    limit: int | None = None,
+    task: str = "classification",
+    output: str | None = None,
+    scores: str | None = None,
+    confidence: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+    images: ImageOptions | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> EndpointEvaluation:
+    """Ask live services for labelled examples, and make the outcome table of their answers.
+
+    A journal beside ``out`` keeps each answer as it comes. Called again, it asks for what has no answer only: also
+    after an interruption, with larger limits, or where calls failed. A call without an answer counts as wrong, and as
+    less sure than any other.
+
+    Args:
+        endpoints: Service, as of ``family``; repeatable. In Python the URL of each version by its name:
+            ``http://host/v2/models/NAME`` or ``grpc://host/NAME``.
+        data: Labelled examples.
+        out: File for the outcome table (Parquet).
+        prices: Price list, as of ``import_outcomes``. In Python also prices of a call by version.
+        budget: Maximum cost of all calls, with ``prices``. Those of earlier runs are included.
+        max_requests: Maximum number of calls. Those of earlier runs are included.
+        rate: Calls of one service per second. Without it, they are as fast as answers come.
+        concurrency: Calls at the same time. That is of all services.
+        split: ``"all"``, ``"train"``, ``"validation"`` or ``"test"``.
+        limit: Only the first so many examples.
+        task: As of ``family``.
+        output: Output tensor with the answers.
+        scores: Content of it: logits, probabilities or labels.
+        confidence: As of ``family``.
+        inputs: Tensor by column of the data set, where names differ.
+        images: How images become tensors.
+        force: Ask for everything anew, and replace ``out``.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        ``outcomes``, the table of the examples that all services were asked for; ``frame()`` has a row per version.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        InputError: Services and data do not fit each other, or the limits pay for no example.
+        RunError: A service gave no answer many times in a row; what was answered is kept.
+        AlreadyExistsError: ``out`` exists and no journal beside it, or one of another evaluation.
+    """
+    if data is None:
+        raise ArgumentError("data", "live services need labelled examples to answer")
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic.evaluation import identities
+    from slotool.profiling.journal import Journal
+    from slotool.profiling.live_answers import LiveAnswers
+
+    limits, currency = _limits(endpoints, prices, budget, max_requests, rate, concurrency)
+    if limit is not None and limit < 1:
+        raise ArgumentError("limit", f"{limit} is no number of examples, 1 at least")
+    target = Path(out)
+    path = target.with_name(f"{target.name}.journal")
+    if force or not path.exists():
+        refuse_existing(target, force)
+    with ExitStack() as stack:
+        asked = {"task": task, "output": output, "scores": scores, "confidence": confidence}
+        family, examples, about = _opened(endpoints, data, split, limit, asked, inputs, images, stack)
+        journal = stack.enter_context(Journal(path, {**about, "endpoints": dict(endpoints), **asked}, force))
+        answers = LiveAnswers(family, examples, journal, limits)
+        text = f"asking {', '.join(endpoints)}"
+        with reporter_of(progress).progress(text, total=len(examples) * len(endpoints)) as steps:
+            steps.advance(answers.answered)
+            answers.ask(steps.advance)
+        provenance = {"kind": "endpoints", "endpoints": dict(endpoints), "models": identities(family), **about}
+        found = answers.table(provenance | ({"currency": currency} if currency else {}))
+        found.save(target)
+        if answers.answered == len(examples) * len(endpoints):
+            journal.remove()
+    return EndpointEvaluation(found, target, len(examples), **_counts(answers))
+
+
+def _limits(
+    endpoints: Mapping[str, str],
+    prices: FilePath | Mapping[str, float] | None,
+    budget: float | None,
+    max_requests: int | None,
+    rate: float | None,
+    concurrency: int,
+) -> tuple[CallLimits, str]:
+    """The limits, and the currency or "". Raises ``ArgumentError`` for what cannot be."""
+    from slotool.profiling.live_answers import CallLimits
+    from slotool.tables.importing import read_prices
+
+    if not endpoints:
+        raise ArgumentError("endpoints", "services by name are expected, one at least")
+    for name, url in endpoints.items():
+        if "://" not in url:
+            raise ArgumentError(
+                "endpoints", f"{name}: {url!r} is no URL; expected http://host/v2/models/NAME or grpc://host/NAME"
+            )
+    by_call, currency = (
+        (dict(prices or {}), "") if isinstance(prices, Mapping) or prices is None else read_prices(Path(prices))
+    )
+    if by_call and (unpriced := [name for name in endpoints if name not in by_call]):
+        raise ArgumentError("prices", f"version {unpriced[0]!r} has none; there are prices of {', '.join(by_call)}")
+    if budget is not None and not by_call:
+        raise ArgumentError("budget", "needs prices, without which nobody knows what a call costs")
+    for argument, value in (("budget", budget), ("max_requests", max_requests), ("rate", rate)):
+        if value is not None and not 0 < value < math.inf:
+            raise ArgumentError(argument, f"{value:g} is no limit; expected a number above 0")
+    if concurrency < 1:
+        raise ArgumentError("concurrency", f"{concurrency} calls at the same time; expected 1 at least")
+    charged = {name: by_call[name] for name in endpoints if by_call}
+    return CallLimits(charged, budget or math.inf, max_requests or math.inf, rate or math.inf, concurrency), currency
+
+
+def _opened(
+    endpoints: Mapping[str, str],
+    data: str | DataSource,
+    split: str,
+    limit: int | None,
+    asked: Mapping[str, str | None],
+    inputs: Mapping[str, str] | None,
+    images: ImageOptions | None,
+    stack: ExitStack,
+) -> tuple[ModelFamily, Any, dict[str, Any]]:
+    """The services as one family, the examples to ask for, and what tells this evaluation from another."""
+    import numpy as np
+
+    from slotool.commands.elastic.family import dataset_for
+    from slotool.elastic.model_family import ModelFamily, common_signature
+    from slotool.elastic.model_family_files import open_versions, some_inputs
+    from slotool.models.tasks import make_task
+
+    opened = open_versions(dict(endpoints), 1)
+    for _, model in opened:
+        stack.callback(model.close)
+    signature = common_signature([(version.name, model) for version, model in opened])
+    task = make_task(
+        signature,
+        str(asked["task"]),
+        output=asked["output"],
+        scores=asked["scores"],
+        confidence_output=asked["confidence"],
+    )
+    options: DataOptions
+    dataset, options, _ = dataset_for(opened, task, data, inputs, images)
+    examples: Any = dataset.examples(split)
+    if limit is not None:
+        examples = examples.take(np.arange(min(limit, len(examples))))
+    if not len(examples):
+        raise InputError(f"{dataset.name} has no example in {split}")
+    family = ModelFamily("endpoints", opened, task, dataset.labels, some_inputs(examples.x), reading=options)
+    return family, examples, {"data": dataset.name, "split": split, "asked_for": len(examples)}
+
+
+def _counts(answers: LiveAnswers) -> dict[str, Any]:
+    reasons: dict[str, str] = {}
+    for (_, version), row in answers.rows.items():
+        if row["status"] != "ok":
+            reasons.setdefault(version, str(row["reason"]))
+    return {
+        "requests": answers.requests,
+        "spent": answers.spent,
+        "is_limited": answers.is_limited,
+        "failures": reasons,
+    }
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class EndpointEvaluation(Result):
+    """``outcomes`` of the examples that all services were asked for, of ``asked_for``; ``out``: the file. ``requests``
+    and ``spent``: calls made in all, and their price. ``is_limited``: the limits left something that was not asked.
+    ``failures``: by version, why its first missing answer is."""
+
+    outcomes: OutcomeTable
+    out: Path
+    asked_for: int
+    requests: int
+    spent: float
+    is_limited: bool
+    failures: dict[str, str]
+
+    schema = "evaluate-endpoints"
+    rows_key = "versions"
+
+    @property
+    def missing(self) -> int:
+        """How many answers of the table are missing."""
+        return int(self.outcomes.provenance["missing_answers"])
+
+    def findings(self) -> dict[str, Any]:
+        rows = self.outcomes.rows.groupby("version", sort=False)
+        means = rows[["error", "confidence", "cost"]].mean()
+        means["median_latency_s"] = rows["latency_s"].median()
+        return {
+            "outcomes": str(self.out),
+            "data": self.outcomes.provenance["data"],
+            "split": self.outcomes.provenance["split"],
+            "examples": len(self.outcomes.examples),
+            "examples_asked_for": self.asked_for,
+            "requests": self.requests,
+            "spent": self.spent,
+            "currency": self.outcomes.provenance.get("currency", ""),
+            "limited": self.is_limited,
+            "missing_answers": self.missing,
+            "failures": self.failures,
+            "versions": means.reset_index().to_dict("records"),
+        }
+
+    def shown(self) -> list[Part]:
+        found = self.findings()
+        cells = [
+            [row["version"], f"{row['error']:.4f}", f"{row['confidence']:.3f}", duration(row["median_latency_s"])]
+            for row in found["versions"]
+        ]
+        spent = f" for {self.spent:g} {found['currency']}".rstrip() if self.spent else ""
+        title = f"{found['examples']:,} of {self.asked_for:,} examples, {self.requests:,} requests{spent}"
+        return [table(title, ["version", "error", "confidence", "median latency"], cells), f"wrote {self.out}"]
+
+    @property
+    def notes(self) -> list[str]:
+        notes = [f"version {name}: answers are missing, the first as {why}" for name, why in self.failures.items()]
+        if self.is_limited:
+            notes.append("the limits ended it; the same command with larger ones goes on from here")
+        elif self.failures:
+            notes.append("the same command asks again for what is missing")
+        return notes

@@ -1,0 +1,457 @@
+"""``slotool.family``: versions of one service from models that somebody else made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import Ineffective, command_line
+from slotool.commands.display import Part, duration, table
+from slotool.commands.inputs import FilePath, cores_given, torch_threads
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.commands.values import at_least, prices
+from slotool.errors import ArgumentError, InputError
+from slotool.printable import counted
+from slotool.timing.interference import NOT_DECIDED, state
+
+if TYPE_CHECKING:
+    from slotool.data import Dataset, DataSource
+    from slotool.data.dataset import Split
+    from slotool.data.options import DataOptions, ImageOptions
+    from slotool.elastic.model_family import ModelFamily, ModelVersion
+    from slotool.models import Model, Signature, Task
+    from slotool.tables import LatencyTable, OutcomeTable
+
+NONE = "none"
+# What an artifact says of data that no file holds.
+IN_MEMORY = "data in memory"
+# What learns a calibration.
+LEARNING = "validation"
+
+
+def versions_in(texts: Sequence[str]) -> dict[str, str]:
+    """Return the model by version of [NAME=]MODEL texts; a file that has no name is called as itself."""
+    named: dict[str, str] = {}
+    for text in texts:
+        path = Path(text)
+        is_file = "=" not in text and path.suffix and ":" not in text
+        name, equals, model = (path.stem, "=", text) if is_file else text.partition("=")
+        if not (equals and name and model):
+            raise ValueError(f"{text!r} is not NAME=MODEL, such as small=small.onnx")
+        if name in named:
+            raise ValueError(f"two versions are called {name!r}")
+        named[name] = model
+    return named
+
+
+def renamed_in(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return by version the names by the tensor's own of VERSION:TENSOR=NAME texts."""
+    renamed: dict[str, dict[str, str]] = {}
+    for text in texts:
+        version, colon, names = text.partition(":")
+        tensor, equals, name = names.rpartition("=")
+        if not (colon and equals and version and tensor and name):
+            raise ValueError(f"{text!r} is not VERSION:TENSOR=NAME, such as large:dense_3=probabilities")
+        renamed.setdefault(version, {})[tensor] = name
+    return renamed
+
+
+@command_line(
+    required=("out",),
+    arguments=("versions",),
+    python_only=("name", "inputs", "images"),
+    names={"batch_sizes": "--batch-size"},
+    values={"versions": versions_in, "rename": renamed_in, "cost": prices},
+    repeatable=("versions", "rename", "cost"),
+    metavars={
+        "versions": "[NAME=]MODEL…", "rename": "VERSION:TENSOR=NAME", "confidence": "OUTPUT", "cost": "NAME=PRICE",
+    },
+    panels={
+        "Meaning of answers": (
+            *("task", "output", "scores", "confidence", "calibration", "keep_calibration", "cost"),
+        ),
+        "Measuring": ("split", "repeats", "batch_sizes", "threads"),
+        "Files to write": ("outcomes", "latency", "plot", "copy"),
+    },
+    ineffective=(Ineffective(("batch_sizes",), "latency"),),
+)  # fmt: skip
+@writes("outcomes", "latency", "plot", folders=("out",))
+def family(
+    versions: Mapping[str, FilePath | Any],
+    data: str | DataSource | tuple[Any, Any],
+    *,
+    out: FilePath | None = None,
+    outcomes: FilePath | None = None,
+    latency: FilePath | None = None,
+    plot: FilePath | None = None,
+    name: str | None = None,
+    task: str = "classification",
+    output: str | None = None,
+    scores: str | None = None,
+    confidence: str | None = None,
+    calibration: str = "none",
+    keep_calibration: bool = False,
+    split: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+    images: ImageOptions | None = None,
+    rename: Mapping[str, Mapping[str, str]] | None = None,
+    cost: Mapping[str, float] | None = None,
+    repeats: Annotated[int, at_least(1)] = 3,
+    batch_sizes: Sequence[int] = (1, 8),
+    threads: Annotated[int, at_least(1)] = 1,
+    copy: bool = False,
+    seed: Annotated[int, at_least(0)] = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> FamilyMade:
+    """Make a family of versions from models of your own.
+
+    Reads .onnx, .pt2, .keras, .skops, .ubj and .json (XGBoost), .txt (LightGBM), code as module:factory, and models
+    behind http://host/v2/models/NAME or grpc://host/NAME.
+
+    Example: slotool family small=a.skops large=b.onnx --data wine.parquet:quality -o wine --outcomes outcomes.parquet
+
+    Args:
+        versions: A file, URL or module:factory; a file names itself. In Python these by version, or objects: a
+            ``slotool.models`` model, a fitted scikit-learn estimator, a Keras model, or a torch module or callable with
+            its signature, ``(model, "x=FP32[-1,4] -> y=FP32[-1,3]")``. An artifact holds only models in files.
+        data: Labelled examples that trained none of them: data.parquet:LABEL. In Python also in memory as
+            ``(features, labels)``: a pandas frame or an array, and the label of each row.
+        out: Artifact to write.
+        outcomes: Outcome table to write, for ``gen_rules``.
+        latency: Latencies by batch size to write, for serve, simulate.
+        plot: Error against latency (PNG).
+        name: Name of the family; None: that of ``out``.
+        task: classification, multi-label, regression, text or module:Class. The error of text is the word error rate;
+            a class is a subclass of ``slotool.models.Task``.
+        output: Output tensor with the answers; None: the only one.
+        scores: Content of it: logits, probabilities or labels; None: by its values.
+        confidence: Output tensor with the confidence.
+        calibration: Learn it on the validation split: temperature or isotonic. A calibration that increases the
+            held-out error is not applied.
+        keep_calibration: Keep it even if it increases the held-out error.
+        split: all, train, validation or test; None: all; calibrated: test.
+        inputs: Tensor by column of the data set, where names differ.
+        images: Conversion of images to tensors.
+        rename: New name of a tensor; repeatable. In Python the names by the tensor's own, by version; the service has
+            the names of the first version, and the only input or output that differs is matched by itself.
+        cost: Price of one answer, for each version; None: seconds.
+        repeats: Timed calls per example and version.
+        batch_sizes: Batch sizes of ``latency``.
+        threads: Compute threads.
+        copy: Keep copies of the model files in the artifact.
+        seed: Same seed, same result.
+        force: Replace files that exist.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        ``family``, ``outcomes`` and ``latency``; ``frame()`` has a row per version.
+
+    Raises:
+        InputError: Versions differ in a tensor, one does not give a row per example of a batch, or task, data set and
+            models do not fit each other.
+        ArgumentError: An argument has a value that it cannot have.
+        RunError: A model failed.
+        AlreadyExistsError: A file exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic.family_making import Measuring
+    from slotool.elastic.model_family import ModelFamily, common_signature
+    from slotool.elastic.model_family_files import KIND, open_versions, some_inputs
+    from slotool.machine import machine_id
+    from slotool.models.tasks import make_task
+    from slotool.profiling.family_batches import measure_batches
+
+    if not isinstance(versions, Mapping):
+        raise ArgumentError("versions", "models by the names of their versions are expected")
+    located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
+    _require_arguments(located, repeats, batch_sizes, calibration, cost or {}, in_memory=out is None)
+    for path in (out, outcomes, latency, plot):
+        if path is not None:
+            refuse_existing(Path(path), force)
+    files = {"artifact": out, "outcomes": outcomes, "latency": latency, "plot": plot}
+    paths = {key: None if path is None else Path(path) for key, path in files.items()}
+    reporter = reporter_of(progress)
+    with torch_threads(cores_given(threads)):
+        opened = open_versions(located, threads, rename)
+        signature = common_signature([(version.name, model) for version, model in opened])
+        chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
+        dataset, options, source = dataset_for(opened, chosen, data, inputs, images)
+        examples, learning = _splits(dataset, split, calibration)
+        title = name or ("family" if out is None else Path(out).name)
+        made = ModelFamily(
+            title,
+            opened,
+            chosen,
+            dataset.labels,
+            some_inputs(examples.x),
+            reading=replace(options, usual_label=dataset.label or None),
+        )
+        made.require_counted_examples()
+        about = {"data": dataset.name, "split": examples_name(split, calibration), "threads": threads}
+        provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
+        measuring = Measuring(
+            made, examples, learning, calibration, repeats, cost or {}, provenance, keep_calibration, scores is not None
+        )
+        made, table, rows = measuring.run(reporter)
+        latencies = None
+        if latency is not None:
+            total = len(batch_sizes) * len(made.points)
+            with reporter.progress(f"timing batches of {made.name}", total=total) as steps:
+                latencies = measure_batches(
+                    made, examples.x, batch_sizes, threads, provenance=provenance, progress=steps.advance
+                )
+    learnt = (
+        None if learning is None else {"method": calibration, "learnt_on": len(learning), "measured_on": len(examples)}
+    )
+    found = FamilyMade(made, table, latencies, rows, learnt, paths)
+    found.write({"data": source, "split": about["split"], "threads": threads}, copy=copy, seed=seed, force=force)
+    return found
+
+
+def _require_arguments(
+    versions: Mapping[str, Any],
+    repeats: int,
+    batch_sizes: Sequence[int],
+    calibration: str,
+    cost: Mapping[str, float],
+    *,
+    in_memory: bool,
+) -> None:
+    """Raises ``ArgumentError`` for what cannot be, before anything is opened; ``InputError`` for a model of which the
+    artifact could keep nothing."""
+    from slotool.elastic.model_family_files import refuse_in_memory
+    from slotool.models.calibration import METHODS
+
+    if not versions or not all(isinstance(name, str) and name for name in versions):
+        raise ArgumentError("versions", "models by name are expected, one at least")
+    for version, given in versions.items() if not in_memory else ():
+        refuse_in_memory(version, given)
+    if repeats < 1:
+        raise ArgumentError("repeats", f"{repeats} is no number of calls, 1 at least")
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise ArgumentError("batch_sizes", f"{list(batch_sizes)} are no sizes of batches, each 1 at least")
+    if calibration not in METHODS:
+        raise ArgumentError("calibration", f"{calibration!r} is none of {', '.join(METHODS)}")
+    for version, price in cost.items():
+        if version not in versions:
+            raise ArgumentError("cost", f"no version is called {version!r}; there are {', '.join(versions)}")
+        if not 0 <= price < float("inf"):
+            raise ArgumentError("cost", f"{price:g} of {version} is no price: a number from 0 up is expected")
+    if cost and (free := [version for version in versions if version not in cost]):
+        problem = "prices and seconds cannot be compared, so price all versions or none"
+        raise ArgumentError("cost", f"{', '.join(free)} has none: {problem}")
+
+
+def dataset_for(
+    opened: Sequence[tuple[ModelVersion, Model]],
+    task: Task,
+    data: str | DataSource | tuple[Any, Any],
+    inputs: Mapping[str, str] | None,
+    images: ImageOptions | None,
+) -> tuple[Dataset, DataOptions, Any]:
+    """The data set as ``opened`` models take it, how it is read, and what an artifact says of where it is."""
+    from slotool.data.options import DataOptions, DataSource, ImageOptions
+    from slotool.elastic.model_family import common_signature, with_names
+
+    signature = common_signature([(version.name, model) for version, model in opened])
+    asked = DataOptions(None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
+    asked = with_names(asked, opened)
+    options = asked if isinstance(data, tuple) else asked.of_source(DataSource.of(data))
+    source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()
+    dataset = _open(data, options)
+    if (numbered := _numbered_classes(dataset, signature, task, options)) is not None:
+        dataset = _open(data, replace(options, classes=numbered))
+    _require_classes(dataset, options.classes)
+    return dataset, options, source
+
+
+def _open(data: Any, options: DataOptions) -> Dataset:
+    """The data set that ``data`` names, or that it is."""
+    import numpy as np
+
+    from slotool.data.adapters.factory import opened
+    from slotool.data.assembly import assemble
+    from slotool.data.registry import open_dataset
+    from slotool.data.table import ColumnSource
+
+    if not isinstance(data, tuple):
+        return open_dataset(data, options, stored=True)
+    if len(data) != 2 or len(data[0]) != len(data[1]):
+        raise ArgumentError("data", "(features, labels) are expected, with as many labels as rows of features")
+    x, y = data
+    frame = {str(name): np.asarray(x[name]) for name in x.columns} if hasattr(x, "columns") else {"features": x}
+    label = next(name for name in ("label", "label_", "label__") if name not in frame)
+    table = opened(IN_MEMORY, {**frame, label: y})
+    assert isinstance(table, ColumnSource)  # of arrays by name
+    return assemble(table, replace(options, label=label))
+
+
+def _numbered_classes(
+    dataset: Dataset, signature: Signature, task: Task, options: DataOptions
+) -> tuple[str, ...] | None:
+    """The numbers of a model's classes, where the labels are such and some class has no example; else None.
+
+    Raises ``InputError`` where models that do not name their classes have another number of them than the data set."""
+    from slotool.models import Classification
+    from slotool.models.signature import FREE
+
+    if options.classes or not isinstance(task, Classification) or task.scores == "labels":
+        return None
+    shape = signature.output(task.output).shape
+    if len(shape) != 2 or shape[1] in (FREE, dataset.classes):
+        return None
+    numbers = tuple(map(str, range(shape[1])))
+    if set(dataset.labels) <= set(numbers):
+        return numbers
+    raise InputError(
+        f"{task.output} has {shape[1]} classes, {dataset.name} has {dataset.classes} ({', '.join(dataset.labels[:5])}"
+        f"{', …' if dataset.classes > 5 else ''}), and the models do not name theirs; add an example of each class, or "
+        f"label examples by the numbers of the classes, 0 to {shape[1] - 1}; to predict numbers, the task is regression"
+    )
+
+
+def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
+    """Raises ``InputError`` where a data set that is no table has other classes than the models know."""
+    if classes and tuple(dataset.labels) != tuple(classes):
+        held, known = ", ".join(dataset.labels[:20]), ", ".join(classes[:20])
+        raise InputError(f"{dataset.name} has the classes {held}; the models know {known}")
+
+
+def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Split, Split | None]:
+    """The examples that are measured, and those that a calibration is learnt from."""
+    from slotool.data.dataset import ALL
+
+    chosen = examples_name(split, calibration)
+    if calibration == NONE:
+        return dataset.examples(chosen), None
+    if chosen in (ALL, LEARNING):
+        raise ArgumentError("split", f"the calibration is learnt from {LEARNING}; measure on test or train")
+    return dataset.examples(chosen), dataset.splits[LEARNING]
+
+
+def examples_name(split: str | None, calibration: str) -> str:
+    """The split that is measured."""
+    from slotool.data.dataset import ALL
+
+    return split or (ALL if calibration == NONE else "test")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class FamilyMade(Result):
+    """``family``, its ``outcomes`` and, where asked for, ``latency``. ``rows``: what each version is like, fastest
+    first and the most accurate last. ``learnt``: the calibration's method and examples. ``files``: what was written."""
+
+    family: ModelFamily
+    outcomes: OutcomeTable
+    latency: LatencyTable | None
+    rows: list[dict[str, Any]]
+    learnt: dict[str, Any] | None
+    files: dict[str, Path | None]
+
+    schema = "family"
+    rows_key = "versions"
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            **{key: None if path is None else str(path) for key, path in self.files.items()},
+            "examples": len(self.outcomes.examples),
+            "input_shape": list(self.family.input_shape),
+            "inputs": self.family.tensors.document()["inputs"],
+            "outputs": self.family.tensors.document()["outputs"],
+            "classes": list(self.family.labels),
+            "task": self.family.task.document(),
+            "calibration": self.learnt,
+            "renamed": self._renamed,
+            "versions": self.rows,
+            "latency_timing": self._latency_timing,
+        }
+
+    @property
+    def _latency_timing(self) -> str | None:
+        """State of the latency table; None without one."""
+        return None if self.latency is None else state(bool(self.latency.rows["stable"].all()))
+
+    @property
+    def _renamed(self) -> dict[str, dict[str, dict[str, str]]]:
+        """What the family calls tensors, by version, side and own name."""
+        renamed = {version.name: version.renames for version in self.family.versions}
+        return {name: {"inputs": dict(of.inputs), "outputs": dict(of.outputs)} for name, of in renamed.items() if of}
+
+    @property
+    def warnings(self) -> list[str]:
+        from slotool.elastic.evaluation import timing_warnings
+
+        found = timing_warnings(self.outcomes)
+        if undecided := [row["version"] for row in self.rows if row["undecided"]]:
+            found.append(f"the order of {', '.join(undecided)} by latency is {NOT_DECIDED}")
+        for row in self.rows:
+            name, before, after = row["version"], row["calibration_error_before"], row["calibration_error"]
+            if self.learnt is not None and not row["calibrated"]:
+                found.append(
+                    f"version {name}: {self.learnt['method']} makes its calibration error on examples held back larger "
+                    f"({row['held_back_before']:.4f} → {row['held_back_after']:.4f}) and is not applied"
+                )
+            elif before is not None and after is not None and after > before:
+                found.append(f"version {name}: its calibration error grew from {before:.4f} to {after:.4f}")
+        return found
+
+    @property
+    def notes(self) -> list[str]:
+        return [
+            f"version {version.name}: its {', its '.join(version.renames.sentences())} here"
+            for version in self.family.versions
+            if version.renames
+        ]
+
+    def shown(self) -> list[Part]:
+        shares = bool(self.family.labels)
+        columns = ["version", "accuracy" if shares else "error", "± SE", "median latency", "mean latency", "timing"]
+        rows = []
+        for row in self.rows:
+            quality = f"{row['accuracy'] if shares else row['error']:.4f}"
+            times = [duration(row["median_latency_s"]), duration(row["mean_latency_s"]), row["timing"]]
+            remark = "slower and less accurate than another" if row["dominated"] else ""
+            rows.append(
+                [row["version"], quality, f"{row['standard_error']:.4f}", *times, *self._calibrated(row), remark]
+            )
+        columns += ["calibration error before", "after"] if self.learnt else []
+        versions, examples = counted(len(rows), "version"), counted(len(self.outcomes.examples), "example")
+        title = f"{self.family.name}: {versions} on {examples}"
+        written = [f"wrote {path}" for path in self.files.values() if path is not None]
+        learnt = (
+            []
+            if self.learnt is None
+            else [
+                f"calibration: {self.learnt['method']}, learnt on {self.learnt['learnt_on']:,} examples of "
+                f"{LEARNING}, measured on {self.learnt['measured_on']:,} others"
+            ]
+        )
+        batches = [] if self.latency is None else [f"timing of batches: {self._latency_timing}"]
+        return [table(title, [*columns, ""], rows), *learnt, *batches, *written]
+
+    def write(self, config: Mapping[str, Any], *, copy: bool, seed: int, force: bool) -> None:
+        """Write what was asked for."""
+        from slotool.elastic.model_family_files import save_family
+
+        if (path := self.files["artifact"]) is not None:
+            save_family(self.family, path, config=config, seed=seed, copy=copy, force=force)
+        if (path := self.files["outcomes"]) is not None:
+            self.outcomes.save(path)
+        if (path := self.files["latency"]) is not None and self.latency is not None:
+            self.latency.save(path)
+        if (path := self.files["plot"]) is not None:
+            from slotool.reports.plots import save_png
+            from slotool.reports.series.versions import trade_off
+
+            save_png(trade_off(self.family.name, self.outcomes), path)
+
+    def _calibrated(self, row: dict[str, Any]) -> list[str]:
+        if self.learnt is None:
+            return []
+        values = (row["calibration_error_before"], row["calibration_error"])
+        return ["–" if value is None else f"{value:.4f}" for value in values]

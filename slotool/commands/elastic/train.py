@@ -1,0 +1,235 @@
+"""``slotool.train_mlp``, ``train_cnn``, ``train_family``: small networks on a data set, with held-out accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, table
+from slotool.commands.inputs import FilePath, cores_given, torch_threads
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.commands.values import at_least
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.data import Dataset, DataSource
+    from slotool.elastic.family import Family, Version
+    from slotool.graphs import OperatorGraph
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Training(Result):
+    """``family``: the trained versions, an elastic model that answers at each. ``out``: the artifact, if written."""
+
+    family: Family
+    data: str
+    examples: int
+    epochs: int
+    out: Path | None = None
+
+    schema = "train"
+    rows_key = "versions"
+
+    def findings(self) -> Mapping[str, Any]:
+        return {
+            "artifact": None if self.out is None else str(self.out),
+            "data": self.data,
+            "epochs": self.epochs,
+            "versions": [
+                {"version": v.name, "parameters": v.graph.weights, "flops": v.graph.flops, **v.scores}
+                for v in self.family.versions
+            ],
+        }
+
+    def shown(self) -> list[Part]:
+        columns = ["version", "parameters", "FLOPs", "validation accuracy", "test accuracy"]
+        rows = [
+            [
+                row["version"],
+                f"{row['parameters']:,}",
+                f"{row['flops']:,}",
+                f"{row['validation_accuracy']:.4f}",
+                f"{row['test_accuracy']:.4f}",
+            ]
+            for row in self.findings()["versions"]
+        ]
+        title = f"Trained on {self.data}: {self.examples:,} examples, {self.epochs} epochs"
+        shown: list[Part] = [table(title, columns, rows)]
+        return shown if self.out is None else [*shown, f"wrote {self.out}"]
+
+
+@command_line(path="train mlp", required=("out",))
+@writes(folders=("out",))
+def train_mlp(
+    out: FilePath | None = None,
+    *,
+    hidden: Sequence[int] = (112, 112),
+    data: str | DataSource = "auto",
+    epochs: Annotated[int, at_least(1)] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Training:
+    """Train one ReLU MLP, by default of the pruned 112-112 shape.
+
+    Example: slotool train mlp -o mlp --data digits
+
+    Args:
+        out: Artifact to write.
+        hidden: Units of the hidden ReLU layers.
+        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
+            it, else digits.
+        epochs: Passes over the data; None: by its size.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given, 1 for small networks.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        The trained network (``family``) and its accuracy on validation and test examples.
+
+    Raises:
+        ArgumentError: A layer without units, or more threads than there are.
+        DataError: The data set cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.elastic.training import mlp
+
+    dataset = _dataset(data)
+    graphs = {"mlp": mlp(dataset, _counts(hidden, "hidden"))}
+    return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
+
+
+@command_line(path="train cnn", required=("out",))
+@writes(folders=("out",))
+def train_cnn(
+    out: FilePath | None = None,
+    *,
+    filters: Sequence[int] = (32, 64),
+    hidden: Sequence[int] = (128,),
+    data: str | DataSource = "auto",
+    epochs: Annotated[int, at_least(1)] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Training:
+    """Train one small CNN: 3 × 3 convolutions with ReLU, each halved by max-pooling, then dense layers.
+
+    Example: slotool train cnn -o cnn --data digits --filters 16,32
+
+    Args:
+        out: Artifact to write.
+        filters: Channels of the 3 × 3 convolutions.
+        hidden: Units of the hidden dense layers behind them.
+        data: Data set of images: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when
+            $SLOTOOL_DATA_DIR holds it, else digits.
+        epochs: Passes over the data; None: by its size.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given, 1 for small networks.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        The trained network (``family``) and its accuracy on validation and test examples.
+
+    Raises:
+        ArgumentError: A layer without units, or more threads than there are.
+        DataError: The data set cannot be read.
+        GraphError: The images are too small to be halved so often.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.elastic.training import small_cnn
+
+    dataset = _dataset(data)
+    graphs = {"cnn": small_cnn(dataset, _counts(filters, "filters"), _counts(hidden, "hidden"))}
+    return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
+
+
+@command_line(path="train family", required=("out",))
+@writes(folders=("out",))
+def train_family(
+    out: FilePath | None = None,
+    *,
+    data: str | DataSource = "auto",
+    epochs: Annotated[int, at_least(1)] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Training:
+    """Train three versions of one classifier of growing cost.
+
+    Example: slotool train family -o family --data digits
+
+    Args:
+        out: Artifact to write.
+        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
+            it, else digits.
+        epochs: Passes over the data; None: by its size.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given, 1 for small networks.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        The trained versions (``family``) and the accuracy of each on validation and test examples.
+
+    Raises:
+        ArgumentError: More threads than there are.
+        DataError: The data set cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.elastic.training import family_graphs
+
+    dataset = _dataset(data)
+    return _train(family_graphs(dataset), dataset, out, epochs, seed, threads, force, progress)
+
+
+def _dataset(data: str | DataSource) -> Dataset:
+    from slotool.data import load_dataset
+
+    return load_dataset(data, stored=True).loaded_if_small()
+
+
+def _counts(counts: Sequence[int], argument: str) -> list[int]:
+    if min(counts) < 1:
+        raise ArgumentError(argument, "a layer has at least 1 unit")
+    return list(counts)
+
+
+def _train(
+    graphs: Mapping[str, OperatorGraph],
+    dataset: Dataset,
+    out: FilePath | None,
+    epochs: int | None,
+    seed: int,
+    threads: int | None,
+    force: bool,
+    progress: Reporting,
+) -> Training:
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic.family import Family
+    from slotool.elastic.training import default_epochs, threads_worth, train_version
+
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    epochs = epochs or default_epochs(dataset)
+    versions: list[Version] = []
+    reporter, cores = reporter_of(progress), cores_given(threads)
+    with reporter.progress(f"training on {dataset.name}", total=epochs * len(graphs)) as steps:
+        for name, graph in graphs.items():
+            steps.say(f"training {name} on {dataset.name}")
+            with torch_threads(threads or threads_worth(graph, cores)):
+                versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
+    family = Family(next(iter(graphs)) if written is None else written.name, versions)
+    if written is not None:
+        family.save(written, config={"data": dataset.source or dataset.name, "epochs": epochs}, seed=seed, force=force)
+    return Training(family, dataset.name, len(dataset.train), epochs, written)

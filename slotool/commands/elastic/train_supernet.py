@@ -1,0 +1,181 @@
+"""``slotool.train_supernet``: one network that holds many subnets, and the choice of those to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from slotool import devices
+from slotool.commands.command_line import command_line
+from slotool.commands.elastic.supernet_points import MIN_POINTS, SupernetPoints, check_points
+from slotool.commands.inputs import FilePath, cores_given, torch_threads
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.values import at_least
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from slotool.data import Dataset, DataSource
+    from slotool.elastic.supernets.own import OwnNetwork
+    from slotool.graphs import OperatorGraph
+
+NETWORKS = ("resnet", "transformer")
+WIDTHS = (0.5, 0.75, 1.0)
+
+
+class SupernetTraining(SupernetPoints):
+    """``details``: the data, the network and, where it had weights, how many were taken over."""
+
+    schema = "train-supernet"
+
+
+@command_line(
+    path="train supernet",
+    required=("out",),
+    names={"module": "--from"},
+    metavars={"module": "MODULE:FACTORY"},
+    panels={"Your own network": ("module", "graph")},
+)
+@writes(folders=("out",))
+def train_supernet(
+    out: FilePath | None = None,
+    *,
+    data: str | DataSource = "auto",
+    network: str | None = None,
+    module: str | nn.Module | None = None,
+    graph: FilePath | OperatorGraph | None = None,
+    rule: str = "sandwich",
+    epochs: Annotated[int, at_least(0)] | None = None,
+    learning_rate: float = 0.003,
+    drawn: Annotated[int, at_least(0)] = 1,
+    drop: Annotated[int, at_least(0)] = 2,
+    expand: Sequence[float] = (0.25, 0.5, 1.0),
+    heads: Sequence[float] = (0.25, 0.5, 1.0),
+    width: Sequence[float] | None = None,
+    points: Annotated[int, at_least(MIN_POINTS)] = 8,
+    device: str = "cpu",
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> SupernetTraining:
+    """Train a network of shared weights by the sandwich rule with in-place distillation, and choose its points.
+
+    Points are the Pareto front of FLOPs and accuracy on validation data. The code behind ``module`` is run once; the
+    artifact holds none of it. Interrupted, the same call takes the training up after the last finished epoch.
+
+    Example: slotool train supernet -o supernet --data digits
+
+    Args:
+        out: Artifact to write.
+        data: Data set: a name, file or folder, also with :LABEL. ``"auto"``: Fashion-MNIST when $SLOTOOL_DATA_DIR holds
+            it, else digits.
+        network: ``"resnet"`` or ``"transformer"``, sized to the images; None: resnet.
+        module: A torch network of your own; its weights are taken over.
+        graph: A graph file with one network of your own; weights start at random.
+        rule: ``"sandwich"``, or ``"progressive"``: depth, inner sizes and width one by one.
+        epochs: Passes over the data; 0 keeps the weights; None: by its size.
+        learning_rate: Learning rate of Adam, at the height of the schedule.
+        drawn: Random subnets per step, besides both ends.
+        drop: Blocks that each stage may leave out.
+        expand: Shares of the channels or units inside blocks.
+        heads: Shares of the attention heads.
+        width: Shares of the channels between blocks; None: 0.5,0.75,1; transformers 1.
+        points: Subnets to offer, the smallest and the largest with them.
+        device: Device to train on: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        ``model``, the supernet; ``frame()`` has a row per point with its size and accuracy.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have, or two networks are named.
+        InputError: The network cannot become a supernet, or does not fit the data; the layer is named.
+        DataError: The data set cannot be read.
+        GraphError: The graph file or the module cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.data import load_dataset
+    from slotool.elastic.supernets.own import make
+    from slotool.elastic.supernets.training import MIN_EPOCHS, Training
+    from slotool.elastic.training import default_epochs
+
+    check_points(points)
+    written, reporter = None if out is None else Path(out), reporter_of(progress)
+    if written is not None:
+        refuse_existing(written, force)
+    on = devices.required(device)
+    checkpoint = None if written is None else written.with_name(f".{written.name}.training")
+    with torch_threads(cores_given(threads)):
+        dataset = load_dataset(data)
+        own = _network(network, module, graph, dataset)
+        widths = width or ((1.0,) if own.has_attention else WIDTHS)
+        space = own.wrapped(drop=drop, shares={"expand": expand, "heads": heads, "width": widths})
+        passes = default_epochs(dataset, MIN_EPOCHS) if epochs is None else epochs
+        training = Training(passes, rule, drawn, learning_rate=learning_rate, seed=seed) if passes else None
+        with reporter.progress(f"training on {dataset.name}", total=passes) as steps:
+            trained = own.trained(space, dataset, training, checkpoint=checkpoint, device=on, progress=steps.advance)
+        with reporter.progress("measuring the accuracy of subnets") as steps:
+            name = "supernet" if written is None else written.name
+            made = make(name, own, space, trained, dataset, points, seed=seed, progress=steps.advance)
+    source = _name(network, module, graph)
+    if written is not None:
+        config = {"data": dataset.source or dataset.name, "network": source, "epochs": passes, "rule": rule}
+        config |= {"drawn": drawn, "learning_rate": learning_rate}
+        made.model.save(written, config=config, seed=seed, force=force)
+    if checkpoint is not None:
+        _forget(checkpoint)
+    details = {"data": dataset.name, "epochs": passes, "network": source, **own.details}
+    return SupernetTraining(made.model, dataset, written, details, made.before, own.remarks)
+
+
+def _network(
+    network: str | None, module: str | nn.Module | None, graph: FilePath | OperatorGraph | None, dataset: Dataset
+) -> OwnNetwork:
+    """What the arguments name, for the inputs and classes of the data."""
+    from slotool.elastic.supernets.networks import resnet_for, transformer_for
+    from slotool.elastic.supernets.own import OwnNetwork
+    from slotool.graphs.capture import load_torch
+
+    if sum(given is not None for given in (network, module, graph)) > 1:
+        raise ArgumentError("network", "network, module and graph name one network each; give one of them")
+    if module is not None:
+        return OwnNetwork.of_module(load_torch(module) if isinstance(module, str) else module, dataset)
+    if graph is not None:
+        return OwnNetwork.of_graph(_one_graph(graph), dataset)
+    if network not in (None, *NETWORKS):
+        raise ArgumentError("network", f"{network!r} is neither resnet nor transformer")
+    return OwnNetwork(transformer_for(dataset) if network == "transformer" else resnet_for(dataset))
+
+
+def _one_graph(graph: FilePath | OperatorGraph) -> OperatorGraph:
+    from slotool.graphs.store import read_graphs
+
+    if not isinstance(graph, str | Path):
+        return graph
+    found = list(read_graphs(Path(graph)))
+    if len(found) != 1:
+        raise ArgumentError("graph", f"{graph} holds {len(found)} networks; give a file of one")
+    return found[0]
+
+
+def _name(network: str | None, module: str | nn.Module | None, graph: FilePath | OperatorGraph | None) -> str:
+    """By which the document and the artifact name the network."""
+    if module is not None:
+        return module if isinstance(module, str) else type(module).__name__
+    if graph is not None:
+        return str(graph) if isinstance(graph, str | Path) else graph.name
+    return network or "resnet"
+
+
+def _forget(checkpoint: Path) -> None:
+    import shutil
+
+    shutil.rmtree(checkpoint, ignore_errors=True)

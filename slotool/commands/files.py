@@ -1,0 +1,178 @@
+"""``slotool.load`` and ``slotool.save``: whatever slotool writes, as an object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slotool.commands.arguments import typed
+from slotool.commands.inputs import FilePath
+from slotool.errors import InputError
+from slotool.printable import with_article
+from slotool.regular_files import require_regular
+
+
+@typed
+def load(path: FilePath) -> Any:
+    """Read what slotool wrote, by what the file or folder says it is; its name does not matter.
+
+    Args:
+        path: A table (.parquet or .csv), a .json of rules or of a switching plan, a graph file (.parquet or .jsonl), or
+            the folder of an artifact.
+
+    Returns:
+        A ``LatencyTable``, ``OutcomeTable``, ``ArrivalTable``, ``RequestLog`` or another table of its schema; a
+        ``RuleSet`` or ``SwitchingPlan``; a list of ``OperatorGraph``; a ``PredictorArtifact``; a ``StudyTable``; of a
+        network, family, SLO-NN or supernet an ``ElasticModel``.
+
+    Raises:
+        InputError: There is no such path, or it is nothing that slotool writes.
+        TableError: A table breaks its schema.
+        ArtifactError: The artifact is damaged, or of a kind or version that this slotool does not know.
+        GraphError: A graph file is damaged.
+    """
+    from slotool.artifacts.bundle import is_artifact
+
+    path = Path(path)
+    if path.is_dir():
+        if not is_artifact(path):
+            raise InputError(f"{path}: a folder without a manifest, so no artifact")
+        return _artifact(path)
+    require_regular(path, missing="no such file or folder")
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".json": _document, ".jsonl": _graphs, ".parquet": _parquet, ".csv": _csv,
+    }  # fmt: skip
+    if path.suffix not in readers:
+        raise InputError(f"{path}: not {', '.join(readers)} or the folder of an artifact")
+    return readers[path.suffix](path)
+
+
+@typed
+def save(value: Any, path: FilePath, *, force: bool = False) -> Path:
+    """Write a table, rules, a plan or graphs, so that ``load`` and every command read them.
+
+    Args:
+        value: A table, ``RuleSet``, ``SwitchingPlan``, ``OperatorGraph``, or a list of graphs.
+        path: File to write: .parquet for tables, .json for rules and plans, .parquet or .jsonl for graphs.
+        force: Replace it if it exists.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: There is no way to write such a value; artifacts are written by the functions that make them.
+        TableError: A table cannot be written under that name.
+        GraphError: Graphs cannot be written under that name.
+        AlreadyExistsError: ``path`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.store import write_graphs
+
+    path = Path(path)
+    graphs = value if isinstance(value, list | tuple) else [value]
+    if graphs and all(isinstance(graph, OperatorGraph) for graph in graphs):
+        refuse_existing(path, force)
+        write_graphs(path, graphs)
+    elif _is_saveable(value):
+        refuse_existing(path, force)
+        value.save(path)
+    else:
+        raise InputError(f"{with_article(type(value).__name__)} cannot be saved; tables, rules, plans and graphs can")
+    return path
+
+
+def _is_saveable(value: Any) -> bool:
+    from slotool.rules.ruleset.rules import RuleSet
+    from slotool.rules.switching import SwitchingPlan
+    from slotool.tables.table import Table
+
+    return isinstance(value, RuleSet | SwitchingPlan | Table)
+
+
+def _artifact(path: Path) -> Any:
+    from slotool.artifacts import open_artifact
+    from slotool.elastic import load_model
+    from slotool.predictors.colocated.artifact import PredictorArtifact
+    from slotool.predictors.trained.artifact import KIND as PREDICTOR
+    from slotool.predictors.training import study
+
+    opened = open_artifact(path)
+    if opened.kind == PREDICTOR:
+        return PredictorArtifact.load(str(path))
+    if opened.kind == study.KIND:
+        return study.StudyTable.load(opened.file(study.PREDICTIONS))
+    return load_model(opened)
+
+
+def _document(path: Path) -> Any:
+    from slotool import strict_json
+    from slotool.rules.ruleset.rules import RULES_SCHEMA, RuleSet
+    from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
+
+    document = strict_json.read(path)
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema == RULES_SCHEMA:
+        return RuleSet.load(path)
+    if schema == PLAN_SCHEMA:
+        return SwitchingPlan.load(path)
+    raise InputError(f"{path}: neither rules nor a switching plan")
+
+
+def _graphs(path: Path) -> Any:
+    from slotool.graphs.store import read_graphs
+
+    return list(read_graphs(path))
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    from slotool.graphs.store import SCHEMA_NAME
+    from slotool.tables import schema_name
+
+    name = schema_name(path)
+    kinds = {kind.schema.name: kind for kind in _tables()}
+    if name in kinds:
+        return kinds[name].load(path)
+    if name == SCHEMA_NAME:
+        return _graphs(path)
+    if name is None:
+        return _of_columns(path, set(pq.read_schema(path).names))
+    raise InputError(f"{path}: a Parquet file, but no table or graphs that slotool wrote")
+
+
+def _csv(path: Path) -> Any:
+    """The table whose required columns the file has, the most demanding first."""
+    with path.open(errors="replace") as file:
+        columns = {name.strip().strip('"') for name in file.readline().split(",")}
+    return _of_columns(path, columns)
+
+
+def _of_columns(path: Path, columns: set[str]) -> Any:
+    for kind in sorted(_tables(), key=lambda kind: -sum(column.required for column in kind.schema.columns)):
+        if {column.name for column in kind.schema.columns if column.required} <= columns:
+            return kind.load(path)
+    raise InputError(f"{path}: its columns are of no table that slotool knows")
+
+
+def _tables() -> list[Any]:
+    from slotool.predictors.scoring import PredictionsTable
+    from slotool.predictors.training.study import StudyTable
+    from slotool.simulation.query_log import QueryLog
+    from slotool.tables import LatencyTable, OutcomeTable
+    from slotool.workloads import ArrivalTable
+    from slotool.workloads.interference import InterferenceTable
+    from slotool.workloads.requests import RequestLog
+
+    return [
+        QueryLog,
+        RequestLog,
+        PredictionsTable,
+        StudyTable,
+        OutcomeTable,
+        InterferenceTable,
+        LatencyTable,
+        ArrivalTable,
+    ]

@@ -1,0 +1,1 @@
+"""Commands that name, capture and generate networks."""

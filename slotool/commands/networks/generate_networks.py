@@ -1,0 +1,301 @@
+"""``slotool.generate_networks``: random operator graphs, streamed to a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, table
+from slotool.commands.inputs import as_list
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.commands.values import at_least, sizes
+from slotool.errors import ArgumentError
+from slotool.machine import usable_memory
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.drawing import RandomNetworks
+    from slotool.graphs.generators import SearchSpace
+
+BYTES_PER_GB = 10**9
+FLOPS_PER_GFLOP = 10**9
+# Exponents of 2 of units or channels, and the shape of one example, where none are given.
+WIDTHS = {"mlp": (0, 14), "cnn": (0, 10)}
+DEPTH = (3, 10)
+INPUT_SHAPES = {"mlp": (784,), "cnn": (3, 32, 32)}
+ARCHITECTURES = "architectures"
+# What the file's header leaves out.
+_PLAIN = (("plain",), ("none",))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class GeneratedNetworks(Result):
+    """What was drawn: ``provenance``, as the file's header has it, and ``measured``: how many, how large, how fast."""
+
+    out: Path
+    provenance: Mapping[str, Any]
+    measured: Mapping[str, Any]
+
+    schema = "generate"
+
+    def findings(self) -> Mapping[str, Any]:
+        return {"out": str(self.out), **self.provenance, **self.measured}
+
+    def shown(self) -> list[Part]:
+        measured = self.measured
+        rows = [
+            ["unique networks", f"{measured['written']:,}"],
+            ["search-space size", _many(measured["search_space_size"])],
+            [f"skipped, over {self._limits}", f"{measured['skipped']:,}"],
+            ["weights", f"{measured['weights_min']:,} to {measured['weights_max']:,}"],
+            ["FLOPs per example", f"{measured['flops_min']:,} to {measured['flops_max']:,}"],
+            ["networks per second", f"{measured['written'] / measured['seconds']:,.0f}"],
+        ]
+        family = self.provenance["family"]
+        drawn = "networks" if family == ARCHITECTURES else f"{family.upper()}s"
+        title = f"Random {drawn}, seed {self.provenance['seed']}"
+        return [table(title, ["fact", "value"], rows), f"wrote {self.out}"]
+
+    @property
+    def _limits(self) -> str:
+        memory = f"{self.provenance['max_memory_bytes'] / BYTES_PER_GB:.3g} GB"
+        flops = self.provenance.get("max_flops")
+        return memory if flops is None else f"{memory} or {flops / FLOPS_PER_GFLOP:.3g} GFLOPs"
+
+
+@command_line(
+    path="generate mlp",
+    summary="Draw unique MLPs: 3 to 10 hidden layers of 2^0 to 2^14 units.",
+    fixed={"kind": "mlp"},
+    arguments=(),
+    names={"count": "--count -n", "widths": "--units"},
+    values={"input_shape": sizes},
+    panels={"Search space": ("depth", "widths", "input_shape")},
+    python_only=("resolutions", "blocks", "downsample", "architectures"),
+)
+@command_line(
+    path="generate cnn",
+    summary="Draw unique CNNs: 3 to 10 layers of 2^0 to 2^10 channels, by default plain convolutions.",
+    fixed={"kind": "cnn"},
+    arguments=(),
+    names={"count": "--count -n", "widths": "--channels"},
+    values={"input_shape": sizes, "resolutions": sizes},
+    panels={"Search space": ("depth", "widths", "input_shape", "resolutions", "blocks", "downsample")},
+    python_only=("architectures",),
+)
+@command_line(
+    path="generate architectures",
+    summary="Draw unique networks of the kinds that people use, transformers among them, with sizes as theirs.",
+    fixed={"kind": "architectures"},
+    arguments=(),
+    names={"count": "--count -n"},
+    panels={"Search space": ("architectures",)},
+    python_only=("depth", "widths", "input_shape", "resolutions", "blocks", "downsample"),
+)
+@writes("out")
+def generate_networks(
+    kind: str,
+    out: str | Path,
+    *,
+    count: Annotated[int, at_least(1)] = 1000,
+    depth: tuple[int, int] = DEPTH,
+    widths: tuple[int, int] | None = None,
+    input_shape: Sequence[int] | None = None,
+    resolutions: Sequence[int] = (),
+    blocks: str | Sequence[str] = "plain",
+    downsample: str | Sequence[str] = "none",
+    architectures: str | Sequence[str] = "all",
+    batch_size: Annotated[int, at_least(1)] = 1,
+    max_memory_gb: Annotated[float, at_least(1e-6)] | None = None,
+    max_gflops: Annotated[float, at_least(1e-6)] | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> GeneratedNetworks:
+    """Draw unique random networks and write them to a graph file.
+
+    Example: slotool generate mlp -o mlps.parquet --count 1000
+
+    Example: slotool generate cnn -o cnns.parquet --count 500 --input-shape 3,32,32
+
+    Example: slotool generate cnn -o mixed.parquet --blocks all --downsample none,pool,stride
+
+    Example: slotool generate architectures -o networks.parquet --count 300 --max-gflops 10
+
+    Args:
+        kind: ``"mlp"``, ``"cnn"`` or ``"architectures"``: networks of the kinds that people use, see
+            ``slotool.graphs.architectures.ARCHITECTURES``. The first two are those of Inference Latency Prediction,
+            section 3.
+        out: Graph file to write, .parquet or .jsonl.
+        count: Number of unique networks.
+        depth: Minimum:maximum of hidden layers.
+        widths: Minimum:maximum of units or channels per layer, as exponents of 2; None: MLP 0:14, CNN 0:10.
+        input_shape: Shape of one example; None: MLP 784, CNN 3,32,32.
+        resolutions: Square images of one of these sizes instead, such as 32,64,224.
+        blocks: Blocks that a layer may be, several with commas, or all: plain, residual, depthwise, bottleneck,
+            inverted, dense, separable, branches, convnext.
+        downsample: Ways in which a layer may halve the image: none, pool, stride, several with commas.
+        architectures: Kinds to draw from, several with commas, or all: resnet, mobilenet, densenet, convnext, vit,
+            swin, mixer, hybrid, bert, gpt, llama.
+        batch_size: Examples in one call, for the memory limit.
+        max_memory_gb: Skip networks whose weights and outputs take more; None: half of this machine's.
+        max_gflops: Skip networks that take more billions of FLOPs for one example.
+        seed: Same seed, same result.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        How many networks were written, of which sizes.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have, or none for this kind.
+        InputError: The search space holds too few networks.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.graphs.store import write_graphs
+
+    limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else usable_memory() // 2
+    max_flops = int(max_gflops * FLOPS_PER_GFLOP) if max_gflops else None
+    written_to = Path(out)
+    if kind == ARCHITECTURES:
+        _refuse_layers(depth, widths, input_shape, resolutions, blocks, downsample)
+        graphs, space = _architectures(architectures, count, seed, (limit, batch_size, max_flops))
+    else:
+        _refuse_architectures(kind, architectures)
+        drawn_from = _space(kind, depth, widths, input_shape, resolutions, blocks, downsample)
+        graphs = _layered(kind, count, seed, drawn_from, (limit, batch_size, max_flops))
+        space = {**_provenance(drawn_from), "search_space_size": drawn_from.size}
+    refuse_existing(written_to, force)
+    size = space.pop("search_space_size")
+    provenance = {
+        "family": kind,
+        "seed": seed,
+        "count": count,
+        **space,
+        "batch_size": batch_size,
+        "max_memory_bytes": limit,
+        **({} if max_flops is None else {"max_flops": max_flops}),
+    }
+    started = time.perf_counter()
+    watched = _Watched(graphs)
+    what = "networks" if kind == ARCHITECTURES else f"{kind.upper()}s"
+    with reporter_of(progress).progress(f"drawing {what}", total=count) as steps:
+        written = write_graphs(written_to, watched, provenance, steps.advance)
+    measured = {
+        "written": written,
+        "search_space_size": size,
+        "skipped": graphs.skipped,
+        "weights_min": watched.weights[0],
+        "weights_max": watched.weights[1],
+        "flops_min": watched.flops[0],
+        "flops_max": watched.flops[1],
+        "seconds": time.perf_counter() - started,
+    }
+    return GeneratedNetworks(written_to, provenance, measured)
+
+
+# Bytes of memory, examples in one call, FLOPs.
+_Limits = tuple[int, int, int | None]
+
+
+def _layered(kind: str, count: int, seed: int, space: SearchSpace, limits: _Limits) -> RandomNetworks:
+    from slotool.graphs.generators import RandomGraphs
+
+    return RandomGraphs(kind, count, seed, space, *limits)
+
+
+def _architectures(
+    wanted: str | Sequence[str], count: int, seed: int, limits: _Limits
+) -> tuple[RandomNetworks, dict[str, Any]]:
+    from slotool.graphs.architectures import ARCHITECTURES as KINDS
+    from slotool.graphs.architectures import RandomArchitectures
+    from slotool.graphs.drawing import NetworkLimits
+
+    names = tuple(KINDS) if wanted == "all" else _names(wanted)
+    graphs = RandomArchitectures(names, count, seed, NetworkLimits(*limits))
+    return graphs, {"architectures": names, "search_space_size": graphs.size}
+
+
+def _refuse_layers(depth: tuple[int, int], *others: object) -> None:
+    """Raises ``ArgumentError`` for what only networks of layers have."""
+    names = ("widths", "input_shape", "resolutions", "blocks", "downsample")
+    given = [name for name, value in zip(names, others, strict=True) if value not in (None, (), "plain", "none")]
+    for name in (["depth"] if tuple(depth) != DEPTH else []) + given:
+        raise ArgumentError(name, "each architecture has its own; leave it out")
+
+
+def _refuse_architectures(kind: str, architectures: str | Sequence[str]) -> None:
+    if architectures != "all":
+        raise ArgumentError("architectures", f"a network of kind {kind!r} has none; leave it out")
+
+
+def _space(
+    kind: str,
+    depth: tuple[int, int],
+    widths: tuple[int, int] | None,
+    input_shape: Sequence[int] | None,
+    resolutions: Sequence[int],
+    blocks: str | Sequence[str],
+    downsample: str | Sequence[str],
+) -> SearchSpace:
+    from slotool.graphs import blocks as known
+    from slotool.graphs.generators import SearchSpace
+
+    if kind not in WIDTHS:
+        raise ArgumentError("kind", f"{kind!r} is none of {', '.join([*WIDTHS, ARCHITECTURES])}")
+    shape, sizes = tuple(input_shape or INPUT_SHAPES[kind]), len(INPUT_SHAPES[kind])
+    if len(shape) != sizes:
+        stated = ",".join(map(str, shape))
+        raise ArgumentError("input_shape", f"{stated!r} is not {sizes} size{'s' if sizes > 1 else ''}")
+    if kind == "mlp":
+        for argument, given in (("resolutions", resolutions), ("blocks", blocks), ("downsample", downsample)):
+            if given not in ((), "plain", "none"):
+                raise ArgumentError(argument, "an MLP has none; leave it out")
+        return SearchSpace(depth, widths or WIDTHS[kind], shape)
+    return SearchSpace(
+        depth,
+        widths or WIDTHS[kind],
+        shape,
+        blocks=tuple(known.BLOCKS) if blocks == "all" else _names(blocks),
+        downsampling=_names(downsample),
+        resolutions=tuple(resolutions),
+    )
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(as_list(given))
+
+
+def _many(count: int) -> str:
+    return f"{count:,}" if count < 10**9 else f"{count:.2e}"
+
+
+class _Watched:
+    """Passes graphs on and remembers the ranges of their costs."""
+
+    def __init__(self, graphs: Iterable[OperatorGraph]):
+        self._graphs = graphs
+        self.weights, self.flops = (0, 0), (0, 0)
+
+    def __iter__(self) -> Iterator[OperatorGraph]:
+        for graph in self._graphs:
+            self.weights = _widened(self.weights, graph.weights)
+            self.flops = _widened(self.flops, graph.flops)
+            yield graph
+
+
+def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
+    return min(ends[0] or value, value), max(ends[1], value)
+
+
+def _provenance(space: SearchSpace) -> dict[str, Any]:
+    """The search space in the file's header; what a family does not have is left out."""
+    optional = ("blocks", "downsampling", "resolutions")
+    return {name: value for name, value in asdict(space).items() if name not in optional or value not in ((), *_PLAIN)}

@@ -1,0 +1,197 @@
+"""Networks that options of the command line name: models of Keras, PyTorch and ONNX, graph files, and packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.inputs import FilePath
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.graphs.capture.sources import Source
+
+KERAS = "keras"
+
+
+@dataclass(frozen=True)
+class PackageNetworks:
+    """Networks of a package, built without weights and download.
+
+    Args:
+        package: torchvision, timm, transformers, or keras for keras.applications.
+        names: ``"all"``, ``"families"`` (one network of each module or type; not of keras), or names; of transformers
+            types of configurations, such as bert, whose defaults are taken.
+    """
+
+    package: str
+    names: str | Sequence[str] = "families"
+
+    @property
+    def text(self) -> str:
+        """Names with commas."""
+        return self.names if isinstance(self.names, str) else ",".join(self.names)
+
+
+@command_line(metavars={"torch": "MODULE:FACTORY"})
+def networks_in(
+    *,
+    graph: Sequence[FilePath] = (),
+    keras: Sequence[str] = (),
+    torch: Sequence[str] = (),
+    onnx: Sequence[FilePath] = (),
+    input_shape: Sequence[str] = (),
+    input_dtype: str | None = None,
+) -> Sequence[Source | Path]:
+    """Return networks of one sort.
+
+    Args:
+        graph: Graph file (.parquet or .jsonl); repeatable.
+        keras: Application, .keras file, or as ``torch``; repeatable.
+        torch: Torch module, or file.py:factory, run in a process of its own; repeatable.
+        onnx: An .onnx file; repeatable.
+        input_shape: Shape of one example, for ``torch`` and free axes of ``onnx`` and ``keras``: 3,32,32, or
+            'tokens=128;mask=128'; one for all or each.
+        input_dtype: Type of the inputs of ``torch``: int64, or 'ids=int64;x=float32'; None: that of the weights.
+
+    Raises:
+        ArgumentError: Not exactly one sort of networks is given, or an option has no effect on it.
+    """
+    from slotool.graphs.store import require_graph_suffix
+
+    if sum(bool(given) for given in (graph, keras, torch, onnx)) != 1:
+        raise ArgumentError("graph", "give exactly one of --graph, --keras, --torch and --onnx, once or several times")
+    if not graph:
+        return _sources(keras, torch, onnx, input_shape, input_dtype)
+    for argument, given in (("input_shape", input_shape), ("input_dtype", input_dtype)):
+        if given:
+            raise ArgumentError(argument, "it has no effect with --graph; leave it out")
+    paths = [Path(path) for path in graph]
+    for path in paths:
+        require_graph_suffix(path)
+    return paths
+
+
+@command_line(metavars={"torch": "MODULE:FACTORY"})
+def models_in(
+    *,
+    keras: Sequence[str] = (),
+    torch: Sequence[str] = (),
+    onnx: Sequence[FilePath] = (),
+    torchvision: str | None = None,
+    timm: str | None = None,
+    transformers: str | None = None,
+    input_shape: Sequence[str] = (),
+    input_dtype: str | None = None,
+    factory_arguments: Sequence[str] = (),
+) -> Sequence[Source] | PackageNetworks:
+    """Return models of one sort, or the networks of a package.
+
+    Args:
+        keras: all, or names in keras.applications with commas; a .keras file; as ``torch``; repeatable.
+        torch: Torch module, or file.py:factory, run in a process of its own; repeatable.
+        onnx: An .onnx file; repeatable.
+        torchvision: Names with commas, families (one of each), or all.
+        timm: Names as for ``torchvision``.
+        transformers: Names as for ``torchvision``; types such as bert.
+        input_shape: Shape of one example, for ``torch`` and free axes of ``onnx`` and ``keras``: 3,32,32, or
+            'tokens=128;mask=128'; one for all or each. Keras has channels last.
+        input_dtype: Type of the inputs of ``torch``: int64, or 'ids=int64;x=float32'; None: that of the weights.
+        factory_arguments: Arguments of a factory: 'depth=12,width=64'; repeatable.
+
+    Raises:
+        ArgumentError: Not exactly one sort of models is given, or an option has no effect on it.
+    """
+    zoo = {"torchvision": torchvision, "timm": timm, "transformers": transformers}
+    packages = {package: names for package, names in zoo.items() if names is not None}
+    if sum(map(bool, (keras, torch, onnx))) + len(packages) != 1:
+        raise ArgumentError(
+            "keras", "give exactly one of --keras, --torch and --onnx, or of --torchvision, --timm, --transformers"
+        )
+    if not packages:
+        sources = _sources(keras, torch, onnx, input_shape, input_dtype, factory_arguments)
+        several = len(keras) == 1 and (keras[0] == "all" or "," in keras[0])
+        return PackageNetworks(KERAS, keras[0]) if several else sources
+    ((package, names),) = packages.items()
+    for argument, given in (
+        *(("input_shape", input_shape), ("input_dtype", input_dtype)),
+        ("factory_arguments", factory_arguments),
+    ):
+        if given:
+            raise ArgumentError(argument, f"it has no effect with --{package}; leave it out")
+    return PackageNetworks(package, names)
+
+
+def _sources(
+    keras: Sequence[str],
+    torch: Sequence[str],
+    onnx: Sequence[FilePath],
+    input_shape: Sequence[str],
+    input_dtype: str | None,
+    factory_arguments: Sequence[str] = (),
+) -> list[Source]:
+    """Return the models in order. Raises ``ArgumentError`` where shapes do not belong to ``torch`` one for one."""
+    from slotool.errors import GraphError
+    from slotool.factories import arguments_of, is_factory
+    from slotool.graphs.capture.sources import Source
+
+    if torch and not input_shape:
+        raise ArgumentError(
+            "input_shape", "--torch needs the shape of one example, without the batch: --input-shape 3,32,32"
+        )
+    own = torch or [name for name in keras if is_factory(name)]
+    if input_shape and not (own or onnx) and all(map(str.isidentifier, keras)):
+        raise ArgumentError(
+            "input_shape", "it belongs to --torch, to models of your own and to free axes of --onnx and .keras files"
+        )
+    for argument, given in (("input_dtype", input_dtype), ("factory_arguments", factory_arguments)):
+        if given and not own:
+            raise ArgumentError(argument, "it belongs to --torch, or --keras module:factory")
+    shapes = [_shape(text) for text in input_shape] or [()]
+    if onnx:
+        pairs = zip(onnx, _one_each(shapes, len(onnx), "input_shape", "shapes", "--onnx"), strict=True)
+        return [Source("onnx", str(path), shape) for path, shape in pairs]
+    framework, names = ("torch", list(torch)) if torch else (KERAS, list(keras))
+    arguments = [arguments_of(text, GraphError) for text in factory_arguments] or [{}]
+    if len(names) == 1 < len(arguments):
+        names = names * len(arguments)
+    dtype = _by_name(input_dtype) if input_dtype and "=" in input_dtype else input_dtype
+    each = zip(
+        names,
+        _one_each(shapes, len(names), "input_shape", "shapes", f"--{framework}"),
+        _one_each(arguments, len(names), "factory_arguments", "lists of arguments", f"--{framework}"),
+        strict=True,
+    )
+    return [Source(framework, name, shape, dtype, given) for name, shape, given in each]
+
+
+def _one_each(given: list[Any], networks: int, argument: str, noun: str, option: str) -> list[Any]:
+    """Return ``given``, repeated where it is one for all. Raises ``ArgumentError`` for another number."""
+    if len(given) not in (1, networks):
+        raise ArgumentError(
+            argument, f"{len(given)} {noun} for {networks} of {option}; give one for all, or one for each"
+        )
+    return given * networks if len(given) == 1 else given
+
+
+def _by_name(text: str) -> dict[str, str]:
+    """Return ``tokens=int64;mask=bool`` by the names of inputs."""
+    return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in text.split(";"))}
+
+
+def _shape(text: str) -> tuple[int, ...] | Mapping[str, tuple[int, ...]]:
+    """Return ``3,32,32`` as sizes, or by name those of several inputs, ``tokens=128;mask=128``."""
+    return {name: _sizes(sizes) for name, sizes in _by_name(text).items()} if "=" in text else _sizes(text)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(size) for size in text.split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise ArgumentError("input_shape", f"{text!r} is not a list of sizes such as 3,32,32")
+    return shape

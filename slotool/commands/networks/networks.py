@@ -1,0 +1,322 @@
+"""What functions take as networks: graphs, files of them, and models of Keras, PyTorch and ONNX."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from slotool.commands.progress import Progress, Quiet, Reporter, short_phase
+from slotool.errors import ArgumentError, RunError, SlotoolError
+from slotool.printable import with_article
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Limits, Source
+
+GRAPH_SUFFIXES = (".parquet", ".jsonl")
+# Of networks that cannot be captured, so many say why in one sentence.
+MAX_REASONS = 8
+Shapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
+Dtypes = str | Mapping[str, str]
+# OperatorGraph, Source, torch.nn.Module or keras.Model, a graph or model file, a name: see ``Networks.of``.
+Network = Any
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A model object: ``framework`` is torch or keras, ``input_shape`` of one example, for torch and
+    for free axes and models of Keras that are not built."""
+
+    framework: str
+    model: Any
+    input_shape: tuple[int, ...] | Mapping[str, tuple[int, ...]]
+    input_dtype: Dtypes | None
+
+    def captured(self) -> OperatorGraph:
+        """Its graph, captured in this process."""
+        name = type(self.model).__name__
+        if self.framework == "torch":
+            from slotool.graphs.capture import capture_torch
+
+            return replace(capture_torch(self.model, self.input_shape, self.input_dtype), name=name)
+        from slotool.graphs.capture import capture_keras
+
+        graph = capture_keras(self.model, self.input_shape, self.input_dtype)
+        return replace(graph, name=graph.name or name)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A network by its name of ``Networks.distinct_names``, with its ``graph``, or the ``error`` where it cannot be
+    captured."""
+
+    name: str
+    graph: OperatorGraph | None = None
+    error: SlotoolError | None = None
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks that were asked about, in order; nothing is read or captured before ``graphs``. ``called``: names that
+    whoever asked gave them, none or one for each; ``reporter`` hears of their capture."""
+
+    parts: Sequence[OperatorGraph | Path | Source | InMemory]
+    called: Sequence[str] = ()
+    reporter: Reporter = field(default_factory=Quiet)
+
+    @classmethod
+    def of(
+        cls,
+        networks: Network | Sequence[Network] | Mapping[str, Network],
+        input_shape: Shapes | None = None,
+        input_dtype: Dtypes | None = None,
+        *,
+        argument: str = "networks",
+        reporter: Reporter | None = None,
+    ) -> Networks:
+        """One network, several, or several by name.
+
+        Each is an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an .onnx file, a .keras file,
+        a name in keras.applications, ``module:factory`` of a torch module, a ``torch.nn.Module``, a ``keras.Model``, or
+        a ``Source``. ``input_shape``, of one example without the batch, is for torch modules, and where there is none
+        for free axes of .onnx files, .keras files and Keras models: one for all, or one for each.
+
+        Raises ``ArgumentError`` for anything else, and where shapes do not belong to these one for one.
+        """
+        called = tuple(networks) if isinstance(networks, Mapping) else ()
+        if isinstance(networks, Mapping):
+            networks = list(networks.values())
+        given = list(networks) if isinstance(networks, list | tuple) else [networks]
+        if not given:
+            raise ArgumentError(argument, "name at least one network")
+        takes = _needs_shape if any(map(_needs_shape, given)) else _may_take_shape
+        modules = sum(map(_needs_shape, given))
+        shapes = _shapes(input_shape, modules, sum(map(takes, given)))
+        if input_dtype is not None and not any(map(_may_take_dtype, given)):
+            raise ArgumentError("input_dtype", "it belongs to torch modules and Keras models, and none is given")
+        each = iter(shapes)
+        parts = [_part(one, next(each, ()) if takes(one) else (), input_dtype, argument) for one in given]
+        if called and any(isinstance(part, Path) for part in parts):
+            raise ArgumentError(argument, "a graph file names its own networks: give it without a name")
+        return cls(parts, called, reporter or Quiet())
+
+    @property
+    def framework(self) -> str | None:
+        """torch, keras or onnx: of the first model. Graphs name none."""
+        return next((part.framework for part in self.parts if _is_model(part)), None)
+
+    @property
+    def names(self) -> list[str]:
+        """What each was called by whoever asked; of an object its type, of a graph its name."""
+        return list(self.called) or [_called(part) for part in self.parts]
+
+    @property
+    def distinct_names(self) -> list[str]:
+        """``names``, those that several have with a number: ``Net``, ``Net (2)``."""
+        names = self.names
+        before = [names[:i].count(name) for i, name in enumerate(names)]
+        return [f"{name} ({n + 1})" if n else name for name, n in zip(names, before, strict=True)]
+
+    def versions(self, argument: str) -> list[str]:
+        """Names of the networks as versions of a family: those given, or the last part of what each was called, such as
+        ``small`` of ``nets/small.onnx`` and ``nets:small``.
+
+        Raises ``ArgumentError`` naming ``argument`` for graph files, whose networks were not named one by one, and for
+        two of one name.
+        """
+        if any(isinstance(part, Path) for part in self.parts):
+            raise ArgumentError(argument, "versions are named one by one: give models, not files of graphs")
+        names = list(self.called) or [Path(name.rpartition(":")[2]).stem for name in self.names]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ArgumentError(argument, f"two networks are named {twice}; versions have names of their own")
+        return names
+
+    def provenance(self) -> dict[str, Any]:
+        """For the header of a graph file: names by framework, and the shapes that torch modules were given."""
+        key = self.framework or "graphs"
+        found: dict[str, Any] = {key: self.names if len(self.names) > 1 else self.names[0]}
+        if key == "torch":
+            found["input_shape"] = [_plain(part.input_shape) for part in self.parts if _is_model(part)]
+        return found
+
+    @contextmanager
+    def capturing(self, times: int = 1) -> Iterator[Progress | None]:
+        """A phase with a step for each model, captured so many times: it takes seconds to import what a model needs.
+        None where there are graphs only."""
+        models = [name for name, part in zip(self.distinct_names, self.parts, strict=True) if _is_model(part)]
+        if not models:
+            yield None
+            return
+        text = f"capturing {models[0]}" if len(models) == 1 else "capturing networks"
+        total = times * len(models)
+        with short_phase(self.reporter, text, total if total > 1 else None) as steps:
+            yield steps
+
+    def captured(self, limits: Limits | None = None, steps: Progress | None = None) -> Iterator[Captured]:
+        """Every network in order, of a graph file each in it. Models named are captured in processes of their own, each
+        within ``limits``, when they are asked for; ``steps`` advance by each model, see ``capturing``."""
+        from slotool.graphs.capture import Source, all_captured_apart
+        from slotool.graphs.store import read_graphs
+
+        apart = iter(all_captured_apart([part for part in self.parts if isinstance(part, Source)], limits))
+        for name, part in zip(self.distinct_names, self.parts, strict=True):
+            if isinstance(part, Path):
+                yield from (Captured(name, graph) for graph in read_graphs(part))
+                continue
+            answer = next(apart) if isinstance(part, Source) else _captured_here(part)
+            if steps is not None and _is_model(part):
+                steps.advance()
+            if isinstance(answer, SlotoolError):
+                yield Captured(name, error=answer)
+            else:
+                yield Captured(name, replace(answer, name=name) if self.called else answer)
+
+    def graphs(self, limits: Limits | None = None, failed: dict[str, str] | None = None) -> list[OperatorGraph]:
+        """All graphs, in the order given; see ``captured``.
+
+        Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails; with ``failed``,
+        which receives why by name, only where all do."""
+        found: list[OperatorGraph] = []
+        errors: dict[str, SlotoolError] = {}
+        with self.capturing() as steps:
+            for each in self.captured(limits, steps):
+                if each.graph is not None:
+                    found.append(each.graph)
+                elif each.error is not None:
+                    errors[each.name] = each.error
+                if failed is None and errors:
+                    break
+        if errors and (failed is None or not found):
+            raise self.not_captured(errors)
+        if failed is not None:
+            failed |= {name: str(error) for name, error in errors.items()}
+        return found
+
+    def not_captured(self, errors: Mapping[str, SlotoolError]) -> SlotoolError:
+        """Why these networks could not be captured, as one error; of several networks it names each, once where
+        several fail alike."""
+        if len(self.parts) == 1:
+            return next(iter(errors.values()))
+        reasons: dict[str, str] = {}
+        for name, error in errors.items():
+            reasons.setdefault(str(error), name)
+        said = [why if name in why else f"{name}: {why}" for why, name in reasons.items()][:MAX_REASONS]
+        more = [f"and {len(reasons) - MAX_REASONS} more"] if len(reasons) > MAX_REASONS else []
+        kinds = {type(error) for error in errors.values()}
+        kind = kinds.pop() if len(kinds) == 1 else RunError
+        several = f"none of {len(errors)} networks can be captured: " if len(errors) > 1 else ""
+        return kind(several + "; ".join([*said, *more]))
+
+
+def _captured_here(part: OperatorGraph | InMemory) -> OperatorGraph | SlotoolError:
+    try:
+        return part.captured() if isinstance(part, InMemory) else part
+    except SlotoolError as error:
+        return error
+
+
+def _part(
+    one: Network, shape: tuple[int, ...], dtype: Dtypes | None, argument: str
+) -> OperatorGraph | Path | Source | InMemory:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Source
+
+    if isinstance(one, OperatorGraph | Source):
+        return one
+    if isinstance(one, str | Path):
+        suffix = Path(one).suffix
+        if suffix == ".onnx":
+            return Source("onnx", str(one), shape)
+        if suffix in GRAPH_SUFFIXES or (isinstance(one, Path) and suffix != ".keras"):
+            return Path(one)
+        return Source("torch", str(one), shape, dtype) if _needs_shape(one) else Source("keras", str(one), shape)
+    if _is_torch_module(one):
+        return InMemory("torch", one, shape, dtype)
+    if _is_instance(one, "keras", "Model"):
+        return InMemory("keras", one, shape, dtype)
+    raise ArgumentError(
+        argument,
+        f"{with_article(type(one).__name__)} is neither a network, nor the name or file of one: see slotool.predict",
+    )
+
+
+def _called(part: OperatorGraph | Path | Source | InMemory) -> str:
+    if isinstance(part, InMemory):
+        return type(part.model).__name__
+    return str(part) if isinstance(part, Path) else part.name
+
+
+def _needs_shape(one: Network) -> bool:
+    """Whether it is a torch module, or names one."""
+    if isinstance(one, str):
+        return ":" in one and Path(one).suffix not in (*GRAPH_SUFFIXES, ".onnx", ".keras")
+    return _is_torch_module(one)
+
+
+def _is_torch_module(value: Any) -> bool:
+    """True if it is one and no Keras model, which is a module too where torch is Keras' backend."""
+    return _is_instance(value, "torch", "nn", "Module") and not _is_instance(value, "keras", "Model")
+
+
+def _may_take_dtype(one: Network) -> bool:
+    return _needs_shape(one) or _is_instance(one, "keras", "Model")
+
+
+def _may_take_shape(one: Network) -> bool:
+    """Whether it may have free axes: a file of ONNX or Keras, or a Keras model."""
+    is_file = isinstance(one, str | Path) and Path(one).suffix in (".onnx", ".keras")
+    return is_file or _is_instance(one, "keras", "Model")
+
+
+def _shapes(given: Shapes | None, modules: int, takers: int) -> list[Any]:
+    """One shape for each of the networks that take one: torch modules, or where there is none what may have
+    free axes."""
+    if given is None:
+        if modules:
+            raise ArgumentError("input_shape", "a torch module needs the shape of one example, such as (3, 32, 32)")
+        return []
+    if not takers:
+        raise ArgumentError(
+            "input_shape", "it belongs to torch modules, .onnx files and Keras models, and none is given"
+        )
+    if isinstance(given, Mapping):
+        return [{name: _sizes(sizes) for name, sizes in given.items()}] * takers
+    if not isinstance(given, Sequence):
+        _sizes(given)
+    flat = not any(isinstance(size, Sequence) for size in given)
+    shapes = [tuple(given)] if flat else [tuple(shape) for shape in given]  # type: ignore[arg-type]  # as told by flat
+    if len(shapes) not in (1, takers):
+        what = "torch modules" if modules else "networks with free axes"
+        raise ArgumentError("input_shape", f"{len(shapes)} shapes for {takers} {what}; give one, or one each")
+    for shape in shapes:
+        _sizes(shape, least_axes=1)
+    return shapes * takers if len(shapes) == 1 else shapes
+
+
+def _sizes(shape: Any, least_axes: int = 0) -> tuple[int, ...]:
+    """Themselves; of one of several inputs there may be none, as that is one number for each example."""
+    whole = isinstance(shape, Sequence) and len(shape) >= least_axes
+    if not whole or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise ArgumentError("input_shape", f"{shape!r} is not a list of sizes such as (3, 32, 32)")
+    return tuple(shape)
+
+
+def _plain(shape: Any) -> Any:
+    """A shape, or shapes by name, as JSON has them."""
+    return {name: list(sizes) for name, sizes in shape.items()} if isinstance(shape, Mapping) else list(shape)
+
+
+def _is_model(part: OperatorGraph | Path | Source | InMemory) -> TypeGuard[Source | InMemory]:
+    return hasattr(part, "framework")
+
+
+def _is_instance(value: Any, package: str, *path: str) -> bool:
+    """Whether ``value`` is of this class of a package; never imports the package."""
+    found = sys.modules.get(package)
+    for name in path:
+        found = getattr(found, name, None)
+    return isinstance(found, type) and isinstance(value, found)

@@ -1,0 +1,1 @@
+"""Commands that plan fleets and simulate them."""

@@ -1,0 +1,241 @@
+"""``slotool.gen_switching_plan``: up to which arrival rate each operating point may serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool import devices
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, duration, table
+from slotool.commands.inputs import FilePath
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.commands.values import at_least
+from slotool.errors import ArgumentError
+from slotool.timing.interference import NOT_DECIDED, QUIET_CORES, OtherWork, state
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.data import DataSource
+    from slotool.planning import PlanSearch
+    from slotool.rules.switching import SwitchingPlan
+
+MIN_TEST_S = 0.5
+Configurations = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PlannedSwitching(Result):
+    """``plan``: on the best configuration; ``plans``: on each that was tried. ``busy_cores``: kept busy by other
+    processes meanwhile. ``plots``: files drawn."""
+
+    plan: SwitchingPlan
+    plans: Sequence[SwitchingPlan]
+    out: Path
+    busy_cores: float
+    plots: Sequence[Path] = ()
+
+    schema = "gen-switching-plan"
+
+    def frame(self) -> pd.DataFrame:
+        """Rates in requests per second, one row a point, one column a configuration."""
+        import pandas as pd
+
+        rates = {f"{plan.replicas}x{plan.threads}": plan.rates_per_s for plan in self.plans}
+        return pd.DataFrame(rates).assign(accuracy=pd.Series(self.plan.accuracy))
+
+    def findings(self) -> Mapping[str, Any]:
+        plots = [str(path) for path in self.plots]
+        timing = {"timing": self._timing, "cores_busy_with_others": self.busy_cores}
+        return {"out": str(self.out), "plan": self.plan.document(), **timing, "plots": plots}
+
+    @property
+    def _timing(self) -> str:
+        return state(self.busy_cores < QUIET_CORES)
+
+    @property
+    def warnings(self) -> list[str]:
+        if self.busy_cores < QUIET_CORES:
+            return []
+        return [f"rates are lower bounds, {NOT_DECIDED}: other processes kept {self.busy_cores:.1f} cores busy"]
+
+    def shown(self) -> list[Part]:
+        from slotool.rules.switching import EFFECTIVE_ACCURACY
+
+        plan = self.plan
+        columns = ["point", "accuracy", *(f"⟨{each.replicas}, {each.threads}⟩, requests/s" for each in self.plans)]
+        cells = [
+            [point, f"{plan.accuracy[point]:.4f}", *(f"{each.rates_per_s[point]:,.0f}" for each in self.plans)]
+            for point in plan.rates_per_s
+        ]
+        limit = f"P99 ≤ {plan.deadline_s * 1e3:g} ms"
+        if plan.by == EFFECTIVE_ACCURACY:
+            limit = f"no faster point is right more often within {plan.deadline_s * 1e3:g} ms"
+        steps = "; ".join(f"up to {rate:,.0f}/s {point}" for rate, point in plan.breakpoints)
+        return [
+            table(f"{plan.subject}: rates up to which {limit}", columns, cells),
+            f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {steps}; beyond that the same",
+            f"timing: {self._timing}",
+            *(f"wrote {path}" for path in (self.out, *self.plots)),
+        ]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SwitchingPlanCost(Result):
+    """What a search would take: ``load_tests`` and ``seconds``."""
+
+    subject: str
+    points: int
+    load_tests: int
+    seconds: float
+    configurations: Configurations
+
+    schema = "gen-switching-plan-dry-run"
+
+    def findings(self) -> Mapping[str, Any]:
+        return {"load_tests": self.load_tests, "seconds": self.seconds, "configurations": self.configurations}
+
+    def shown(self) -> list[Part]:
+        tried = ", ".join(f"⟨{replicas}, {threads}⟩" for replicas, threads in self.configurations)
+        return [
+            f"{self.subject}: {self.points} points on ⟨replicas, threads⟩ {tried}, about {self.load_tests} load tests, "
+            f"{duration(self.seconds)}"
+        ]
+
+
+def configurations_in(text: str) -> tuple[tuple[int, int], ...]:
+    """Return ⟨replicas, threads⟩ of each part of ``1x1,2x1``."""
+    try:
+        parsed = tuple((int(r), int(t)) for r, _, t in (part.partition("x") for part in text.split(",")))
+    except ValueError:
+        parsed = ((0, 0),)
+    if min(min(configuration) for configuration in parsed) < 1:
+        raise ValueError(f"{text!r} is no list like 1x1,2x1 (replicas x threads)")
+    return parsed
+
+
+@command_line(
+    arguments=("artifact",),
+    values={"configurations": configurations_in},
+    panels={"Search": ("configurations", "device", "duration_s", "dry_run")},
+)
+@writes("out", folders=("plots",))
+def gen_switching_plan(
+    artifact: FilePath,
+    out: FilePath,
+    *,
+    outcomes: FilePath,
+    latency: FilePath,
+    deadline_ms: Annotated[float, at_least(0.1)],
+    by: str = "p99",
+    configurations: Configurations | None = None,
+    device: str = "cpu",
+    duration_s: float = 4.0,
+    data: str | DataSource = "auto",
+    dry_run: bool = False,
+    plots: FilePath | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> PlannedSwitching | SwitchingPlanCost:
+    """Find by load tests which point may serve which load.
+
+    Real servers are started to find up to which arrival rate each point keeps the deadline. By effective accuracy a
+    point serves as long as no less accurate one answers more requests correctly and in time. ``slotool serve --policy
+    switching --plan`` follows the plan.
+
+    Source: Model-Switching, sections 3 and 4.
+
+    Example: slotool gen-switching-plan family --outcomes family-outcomes.parquet --latency family-latency.parquet
+    --deadline-ms 20 -o plan.json
+
+    Args:
+        artifact: The artifact to serve.
+        out: File for the plan.
+        outcomes: Its outcome table.
+        latency: Its latency table, over batch sizes where it may batch.
+        deadline_ms: Deadline of every request, milliseconds.
+        by: Criterion by which a point serves: it keeps the deadline at ``"p99"``, or ``"effective-accuracy"``.
+        configurations: Replicas x threads to try, such as 1x1,2x1; None: what the cores allow.
+        device: Device of the servers: cpu, cuda or cuda:N. Rows of other devices do not count.
+        duration_s: Duration of each load test.
+        data: Data set of the requests, with labels or without.
+        dry_run: Only count the load tests and the expected time; start no server.
+        plots: Folder for plots (PNG) of the plan and of P99 by load.
+        seed: Same seed, same result.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        ``plan``, and rates by point and configuration (``frame()``); of a dry run ``load_tests`` and ``seconds``.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        ArtifactError: ``artifact`` is damaged.
+        TableError: A table cannot be read, or lacks a point.
+        RunError: A server did not start.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.rules.switching import best_configuration
+
+    written = Path(out)
+    refuse_existing(written, force)
+    search = _search(artifact, outcomes, latency, deadline_ms, by, configurations, device, duration_s, data, seed)
+    if dry_run:
+        return _cost(search)
+    reporter = reporter_of(progress)
+    reporter.note(str(_cost(search).shown()[0]))
+    others = OtherWork()
+    with reporter.progress("load tests", total=search.load_tests) as steps:
+        plans = search.run(steps.advance)
+    _, busy_cores = others.read()
+    plan = best_configuration(plans).beside(plans)
+    plan.save(written)
+    drawn = [] if plots is None else _draw(plan, written, Path(plots))
+    return PlannedSwitching(plan, plans, written, busy_cores, drawn)
+
+
+def _search(
+    artifact: FilePath,
+    outcomes: FilePath,
+    latency: FilePath,
+    deadline_ms: float,
+    by: str,
+    configurations: Configurations | None,
+    device: str,
+    duration_s: float,
+    data: str | DataSource,
+    seed: int,
+) -> PlanSearch:
+    from slotool.data import DataSource
+    from slotool.planning import PlanSearch, possible_configurations
+    from slotool.rules.switching import CRITERIA
+
+    if by not in CRITERIA:
+        raise ArgumentError("by", f"{by!r} is neither {' nor '.join(CRITERIA)}")
+    if duration_s < MIN_TEST_S:
+        raise ArgumentError("duration_s", f"{duration(duration_s)} is shorter than {MIN_TEST_S:g} s")
+    if configurations is not None and (not configurations or min(map(min, configurations)) < 1):
+        raise ArgumentError("configurations", "pairs of replicas and threads, each at least 1, are expected")
+    tried = possible_configurations() if configurations is None else tuple(configurations)
+    paths = (Path(artifact), Path(outcomes), Path(latency))
+    on = devices.required(device)
+    return PlanSearch(*paths, deadline_ms / 1e3, duration_s, tried, DataSource.of(data), seed, by, on)
+
+
+def _cost(search: PlanSearch) -> SwitchingPlanCost:
+    tried = search.configurations
+    return SwitchingPlanCost(search.subject, search.points, search.load_tests, search.expected_s, tried)
+
+
+def _draw(plan: SwitchingPlan, out: Path, folder: Path) -> list[Path]:
+    from slotool.reports.plots import save_plots
+    from slotool.reports.series.switching import plan_figures
+
+    return save_plots(plan_figures(plan, out.name), folder)

@@ -1,0 +1,194 @@
+"""``slotool.generate_arrivals``: arrival instants, drawn or from a recorded trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, duration, number, table
+from slotool.commands.inputs import FilePath
+from slotool.commands.outputs import writes
+from slotool.commands.result import Result
+from slotool.commands.values import at_least
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from slotool.workloads import ArrivalProcess
+
+RATE_PER_S, DURATION_S = 100.0, 10.0
+# Arguments that only these kinds have.
+OWN = {"bursty": {"base", "cv2"}, "time-varying": {"from_rate", "acceleration", "cv2"}, "markov": {"rates", "stay_s"}}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Arrivals(Result):
+    """``times_s``: instants, float64 [n] seconds from the start, ascending. ``facts``: how they were drawn. ``out``:
+    the arrival table written, if any."""
+
+    times_s: np.ndarray
+    facts: Mapping[str, Any]
+    out: Path | None = None
+
+    schema = "generate-arrivals"
+
+    @property
+    def cv2(self) -> float:
+        """Squared variation of the gaps: 1 for a Poisson process; NaN for fewer than three arrivals."""
+        import numpy as np
+
+        gaps = np.diff(self.times_s)
+        return float(gaps.var() / gaps.mean() ** 2) if len(gaps) > 1 and gaps.mean() > 0 else float("nan")
+
+    @property
+    def busiest_second(self) -> int:
+        """The most arrivals in one second, counted from the start."""
+        import numpy as np
+
+        ends = np.arange(0.0, max(1.0, np.floor(self.facts["duration_s"])) + 1.0)
+        return int(np.histogram(self.times_s, ends)[0].max())
+
+    def frame(self) -> pd.DataFrame:
+        """One row an arrival: ``arrival_s``."""
+        import pandas as pd
+
+        return pd.DataFrame({"arrival_s": self.times_s})
+
+    def findings(self) -> Mapping[str, Any]:
+        return {
+            "out": None if self.out is None else str(self.out),
+            **self.facts,
+            "arrivals": len(self.times_s),
+            "cv2": self.cv2,
+            "busiest_second": self.busiest_second,
+        }
+
+    def shown(self) -> list[Part]:
+        length_s = self.facts["duration_s"]
+        rows = [
+            ["arrivals", f"{len(self.times_s):,}"],
+            ["over", duration(length_s)],
+            ["mean rate", f"{len(self.times_s) / length_s:,.1f}/s"],
+            ["busiest second", f"{self.busiest_second:,}"],
+            ["squared variation of gaps", number(self.cv2)],
+        ]
+        shown: list[Part] = [table(f"Arrivals ({self.facts['kind']})", ["fact", "value"], rows)]
+        return shown if self.out is None else [*shown, f"wrote {self.out}"]
+
+
+@command_line(path="generate arrivals", arguments=(), required=("out",))
+@writes("out")
+def generate_arrivals(
+    kind: str | None = None,
+    *,
+    out: FilePath | None = None,
+    trace: FilePath | None = None,
+    rate: Annotated[float, at_least(1e-6)] | None = None,
+    duration_s: float | None = None,
+    base: Annotated[float, at_least(1e-6)] | None = None,
+    cv2: Annotated[float, at_least(0)] | None = None,
+    from_rate: Annotated[float, at_least(1e-6)] | None = None,
+    acceleration: Annotated[float, at_least(1e-9)] | None = None,
+    rates: Sequence[float] | None = None,
+    stay_s: float | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    force: bool = False,
+) -> Arrivals:
+    """Draw arrival instants, or take them from a recorded trace, and write them to a file.
+
+    Source: SuperServe, section 6: bursty and time-varying traces.
+
+    Example: slotool generate arrivals -o bursts.parquet --kind bursty --rate 400 --cv2 8 --duration 60s
+
+    Example: slotool generate arrivals -o ramp.parquet --kind time-varying --from-rate 100 --rate 900 --duration 20s
+
+    Example: slotool generate arrivals -o two.parquet --kind markov --rates 100,800 --stay 500ms
+
+    Args:
+        kind: Process: poisson, bursty, time-varying or markov; None: poisson. There is none with ``trace``.
+        out: File to write, for ``simulate`` and ``loadtest``.
+        trace: CSV of minute counts, time stamps or rates per second; ``rate`` and ``duration_s`` scale it.
+        rate: Arrivals per second: the mean, or the end of a ramp; None: 100, or the recording's own.
+        duration_s: Duration of the arrivals; None: 10s; of time stamps, their own.
+        base: bursty: steady part of ``rate``; None: a quarter.
+        cv2: bursty, time-varying: squared variation of gaps; None: 1, as of Poisson.
+        from_rate: time-varying: rate at the start of the ramp; None: a quarter of ``rate``.
+        acceleration: time-varying: change of the rate per second; None: 100.
+        rates: markov: the rates; None: half and one and a half of ``rate``.
+        stay_s: markov: mean time at one rate; None: 1s.
+        seed: Same seed, same result.
+        force: Replace ``out`` if it exists.
+
+    Returns:
+        The instants (``times_s``, ``frame()``).
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have, or none for this kind, or nothing arrives.
+        TableError: ``trace`` cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.workloads import ArrivalTable, RecordedInstants, read_trace
+
+    given = {
+        "base": base,
+        "cv2": cv2,
+        "from_rate": from_rate,
+        "acceleration": acceleration,
+        "rates": rates,
+        "stay_s": stay_s,
+    }
+    own = {name: value for name, value in given.items() if value is not None}
+    _refuse_foreign(kind, own, traced=trace is not None)
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    process: ArrivalProcess = (
+        read_trace(Path(trace), rate) if trace is not None else _process(kind or "poisson", rate or RATE_PER_S, own)
+    )
+    own_s = process.duration_s if isinstance(process, RecordedInstants) else DURATION_S
+    length_s = own_s if duration_s is None else duration_s
+    times_s = process.times(length_s, seed)
+    if not len(times_s):
+        raise ArgumentError("duration_s", "nothing arrives in that time")
+    facts = {
+        "kind": process.name,
+        "trace": None if trace is None else Path(trace).name,
+        "seed": seed,
+        "mean_rate_per_s": process.mean_rate_per_s,
+        "duration_s": length_s,
+    }
+    if written is not None:
+        ArrivalTable.of([{"arrival_s": time} for time in times_s], facts).save(written)
+    return Arrivals(times_s, facts, written)
+
+
+def _refuse_foreign(kind: str | None, own: Mapping[str, Any], *, traced: bool) -> None:
+    """Raises ``ArgumentError`` for an argument of another arrival process."""
+    allowed = set() if traced else OWN.get(kind or "poisson", set())
+    why = "with --trace" if traced else f"with --kind {kind or 'poisson'}"
+    for name in [*(["kind"] if traced and kind is not None else []), *own]:
+        if name not in allowed:
+            raise ArgumentError(name, f"it has no effect {why}; leave it out")
+
+
+def _process(kind: str, rate: float, own: Mapping[str, Any]) -> ArrivalProcess:
+    from slotool.workloads import Bursty, MarkovModulated, Poisson, TimeVarying
+
+    if kind == "poisson":
+        return Poisson(rate)
+    if kind == "bursty":
+        steady = own.get("base", rate / 4)
+        if steady >= rate:
+            raise ArgumentError("base", f"{steady:g} leaves nothing of --rate {rate:g} for bursts")
+        return Bursty(steady, rate - steady, own.get("cv2", 1.0))
+    if kind == "time-varying":
+        return TimeVarying(own.get("from_rate", rate / 4), rate, own.get("acceleration", 100.0), own.get("cv2", 1.0))
+    if kind == "markov":
+        return MarkovModulated(list(own.get("rates", (rate / 2, 3 * rate / 2))), own.get("stay_s", 1.0))
+    raise ArgumentError("kind", f"{kind!r} is none of poisson, bursty, time-varying and markov")

@@ -1,0 +1,243 @@
+"""Verification of ``slotool.plan``: the plan served on this machine, under the busiest of the traffic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.planning.plan_service import raised_pools, service_of
+from slotool.commands.progress import Reporter
+from slotool.errors import ArgumentError, InputError
+from slotool.machine import usable_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from slotool.commands.planning.plan_models import PlannedModel
+    from slotool.data import DataSource
+    from slotool.planning.fleet import Fleet, Pool, WorkerType
+    from slotool.planning.front_end import FrontEnd
+    from slotool.planning.planner import Planner
+    from slotool.tables import OutcomeTable
+    from slotool.workloads import ArrivalTable
+    from slotool.workloads.requests import RequestLog
+
+# Which of the draws what is served is compared with: the one that confirmed the plan.
+VERIFIED = 1
+FRONT_END = "with the front end"
+
+
+def why_not_here(worker: WorkerType) -> str:
+    """Return why this machine cannot serve on the worker's device; empty where it can."""
+    from slotool import devices
+    from slotool.planning.service_text import is_gpu
+
+    try:
+        if is_gpu(worker):
+            devices.required(worker.device)
+    except ArgumentError as error:
+        return error.problem
+    return ""
+
+
+def require_any_here(workers: Sequence[WorkerType], reporter: Reporter) -> None:
+    """Warn of workers that could not be verified on this machine. Raises ``ArgumentError`` when none could: at once,
+    and not when the plan is made."""
+    missing = {worker.name: why for worker in workers if (why := why_not_here(worker))}
+    if len(missing) == len(workers):
+        raise ArgumentError("verify_s", f"no plan could be served here: {next(iter(missing.values()))}; leave it out")
+    for name, why in missing.items():
+        reporter.warn(f"a plan with {name} will not be verified: {why}")
+
+
+def verified_plan(
+    service: Path,
+    entries: Mapping[str, PlannedModel],
+    planner: Planner,
+    fleet: Fleet,
+    verify_s: float,
+    reporter: Reporter,
+) -> tuple[list[dict[str, Any]], bool | None, str]:
+    """Serve ``fleet`` by the file ``service`` and send it the busiest stretch of the traffic.
+
+    Return figures by model: as planned, as planned had the front end been known, and as this machine serves it; whether
+    that keeps every promise, None where it is not decided; and by how much.
+    """
+    from slotool.planning.service_text import runs_here
+
+    if why := why_not_here(fleet.pool.worker):
+        return [], None, f"not verified: the plan needs a device that is not here: {why}"
+    try:
+        return _Verification(service, entries, planner, fleet, reporter).of_busiest(verify_s)
+    except InputError as error:
+        if runs_here(fleet.pool):
+            raise
+        return [], None, f"not verified: the plan needs more cores than this machine has; {error}"
+
+
+class _Verification:
+    """A fleet, served by the file ``service``, and the requests that are sent to it."""
+
+    def __init__(
+        self,
+        service: Path,
+        entries: Mapping[str, PlannedModel],
+        planner: Planner,
+        fleet: Fleet,
+        reporter: Reporter,
+    ):
+        self._service, self._planner, self._fleet, self._reporter = service, planner, fleet, reporter
+        self._entries = entries
+        self._splits = {name: examples_sent(planner.alone[name].outcomes, entries[name].data) for name in planner.alone}
+
+    def of_busiest(self, verify_s: float) -> tuple[list[dict[str, Any]], bool | None, str]:
+        from slotool.planning import verification
+        from slotool.planning.server_process import RunningServer
+        from slotool.planning.service_text import is_gpu
+        from slotool.planning.traffic import Traffic
+
+        planner, fleet, cores = self._planner, self._fleet, usable_cores()
+        busiest = {name: times_s for name, times_s in planner.busiest(verify_s).items() if len(times_s)}
+        pools = {name: fleet.pools[name] for name in busiest}
+        traffic = {name: Traffic.whole(times_s) for name, times_s in busiest.items()}
+        takes_all = fleet.replicas * fleet.pool.worker.threads >= cores
+        fastest = self._fastest()
+        served = ["--config", str(self._service), "--port", "0"]
+        if not is_gpu(fleet.pool.worker):  # all of them, also where workers come with the load
+            served += ["--replicas", str(fleet.replicas)]
+        with RunningServer(served) as server:
+            front_ends = {name: self._front_end(name, server, fastest.get(name)) for name in pools}
+            for name, found in front_ends.items():
+                self._reporter.note(f"the front end{f' of {name}' if name else ''} takes {found}")
+            if takes_all:
+                spent_us = verification.mean_cpu_us(traffic, front_ends)
+                self._reporter.note(cores_shared(spent_us, verification.rate_per_s(traffic), cores))
+            logs = self._sent_together(server.url, busiest)
+        promised = planner.served(pools, fleet.replicas, VERIFIED, traffic).verdicts
+        with_front_end = verification.planned(
+            planner, pools, VERIFIED, traffic, front_ends, cores if takes_all else None
+        )
+        figures, verdicts = [], []
+        for name, verdict in promised.items():
+            planned = {"attainment": verdict.attainment, "accuracy": verdict.accuracy, "p99_s": verdict.p99_us / 1e6}
+            of = {"model": name} if name else {}
+            figures += [
+                {**of, "what": "planned", "requests": len(busiest[name]), **planned},
+                {**of, "what": FRONT_END, **with_front_end[name]},
+                {**of, "what": "served", **verification.served([logs[name]])},
+            ]
+            judged = verification.verdict(planner.promises[name], planned, [logs[name]])
+            verdicts.append(replace(judged, sentence=f"{name}: {judged.sentence}" if name else judged.sentence))
+        kept = False if any(each.kept is False for each in verdicts) else all(each.kept for each in verdicts) or None
+        return figures, kept, "\n".join(each.sentence for each in verdicts)
+
+    def _front_end(self, name: str, server: Any, fastest: RequestLog | None) -> FrontEnd:
+        """Probe the front end by requests for one model alone: bursts, low load, and full load."""
+        from slotool.planning import front_end, verification
+        from slotool.planning.front_end import FrontEnd
+        from slotool.planning.warm_up import with_warm_up
+
+        pool, alone, entry = self._fleet.pools[name], self._planner.alone[name], self._entries[name]
+        spent = front_end.CpuTime(server.process_id)
+        bursts_at = _at(front_end.burst_times_s(entry.deadline_ms / 1e3))
+        bursts = self._sent(name, server.url, arrivals=bursts_at, **alone.terms(pool))
+        cpu_us, client_us = spent.each_us(len(bursts.rows))
+        rested = self._probe(name, pool, server.url)
+        busy = self._sent(name, server.url, arrivals=_at(front_end.busy_times_s(pool)))
+        found = FrontEnd.of_probe(rested, pool.worker.profile, fastest)
+        found = replace(found, cpu_us=cpu_us, client_us=client_us)
+        found = with_warm_up(found, alone.placed(pool.worker, pool.replicas), pool.replicas, [rested, busy])
+        return verification.with_bursts(self._planner, name, pool, found, bursts)
+
+    def _fastest(self) -> dict[str, RequestLog]:
+        """Probes of the fastest points, by a server of these, of the models where they are to be probed too."""
+        from slotool.atomic import whole_file
+        from slotool.planning.front_end import fastest_apart
+        from slotool.planning.server_process import RunningServer
+
+        raised = raised_pools(self._service, self._planner, self._fleet)
+        points = {name: fastest_apart(pool.worker.profile) for name, pool in self._fleet.pools.items()}
+        pools = {
+            name: replace(pool, policy=f"fixed@{point.key}")
+            for name, pool in raised.items()
+            if (point := points[name]) is not None
+        }
+        if not pools:
+            return {}
+        # Beside the service file, as its paths are relative.
+        file = self._service.with_name(f".{self._service.stem}-{os.getpid()}.toml")
+        try:
+            with whole_file(file) as written:
+                written.write_text(service_of(file, self._entries, self._planner, self._fleet, {**raised, **pools}))
+            with RunningServer(["--config", str(file), "--port", "0"]) as server:
+                return {name: self._probe(name, pool, server.url) for name, pool in pools.items()}
+        finally:
+            file.unlink(missing_ok=True)
+
+    def _probe(self, name: str, pool: Pool, url: str) -> RequestLog:
+        """Send requests for one model, none of which waits for another: by single versions, of which the latency table
+        has the latency."""
+        from slotool.planning import front_end
+
+        return self._sent(name, url, rate=front_end.probe_rate_per_s(pool), duration_s=front_end.PROBE_S)
+
+    def _sent(self, name: str, url: str, **arrivals_and_terms: Any) -> RequestLog:
+        from slotool.commands.serving.loadtest import loadtest
+
+        entry = self._entries[name]
+        return loadtest(
+            url, model=name or None, data=entry.data, split=self._splits[name], deadline_ms=entry.deadline_ms,
+            progress=self._reporter, **arrivals_and_terms,
+        ).log  # fmt: skip
+
+    def _sent_together(self, url: str, times_s: Mapping[str, np.ndarray]) -> dict[str, RequestLog]:
+        """Send the requests for all models at the same time."""
+        from slotool.commands.serving.loadtest import models_together
+
+        if len(times_s) == 1:
+            ((name, own_s),) = times_s.items()
+            terms = self._planner.alone[name].terms(self._fleet.pools[name])
+            return {name: self._sent(name, url, arrivals=_at(own_s), **terms)}
+        asked = {
+            name: (_at(own_s), self._entries[name].deadline_ms, self._entries[name].data, self._splits[name])
+            for name, own_s in times_s.items()
+        }
+        return models_together(url, asked)
+
+
+def examples_sent(outcomes: OutcomeTable | None, data: str | DataSource) -> str:
+    """The split that is sent: all of data of which the outcome table holds all, as it then trained none of the models;
+    of others the test split."""
+    from slotool.data import DataSource
+    from slotool.data.dataset import ALL
+
+    of: Mapping[str, Any] = {} if outcomes is None else outcomes.provenance
+    name = Path(DataSource.of(data).name.partition(":")[0]).name
+    return ALL if (of.get("data"), of.get("split")) == (name, ALL) else "test"
+
+
+def cores_shared(spent_us: tuple[float, float], rate_per_s: float, cores: int) -> str:
+    """Say what it costs workers to take every core; ``spent_us``: CPU time that the server's own process and
+    the client spend on a request."""
+    from slotool.planning.pool_service import all_busy
+
+    own_ms, client_ms = spent_us[0] / 1e3, spent_us[1] / 1e3
+    longer = all_busy(1e3 * (own_ms + client_ms), rate_per_s, cores)
+    return (
+        "the workers take every core of this machine, and share them with the server's front end and the client: these "
+        f"spend {own_ms:.2g} and {client_ms:.2g} ms of a core's time on a request, so at {rate_per_s:,.0f}/s calls "
+        f"take {longer:.3g} times as long while all workers are busy; on more cores more may be in time"
+    )
+
+
+def _at(times_s: np.ndarray) -> ArrivalTable:
+    import pandas as pd
+
+    from slotool.workloads import ArrivalTable
+
+    return ArrivalTable(pd.DataFrame({"arrival_s": times_s}))

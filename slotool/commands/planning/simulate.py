@@ -1,0 +1,227 @@
+"""``slotool.simulate``: scheduling policies side by side, on a virtual clock and one profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, table
+from slotool.commands.inputs import FilePath, devices_of, loaded, name_of
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporter, Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.commands.values import at_least, between, numbers
+from slotool.errors import ArgumentError, InputError
+
+if TYPE_CHECKING:
+    from slotool.scheduling.batching import ControlGrid
+    from slotool.simulation import Scenario, ServiceTimes, SimulationResult
+    from slotool.simulation.dynamics import Dynamics
+    from slotool.tables import LatencyTable, OutcomeTable
+    from slotool.workloads import ArrivalTable
+
+POLICIES = ("hindsight", "value-iteration", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed")
+OPTIMA = ("auto", "milp", "bound")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Simulation(Result):
+    """``rows``: figures of each policy; ``best``: the effective accuracy that nothing can surpass; ``facts``: what was
+    simulated; ``plots``: files drawn; ``log``: file of what became of every query, None where none was asked for."""
+
+    rows: Sequence[Mapping[str, Any]]
+    best: float
+    facts: Mapping[str, Any]
+    plots: Sequence[Path] = ()
+    log: Path | None = None
+
+    schema = "simulate"
+    rows_key = "policies"
+
+    def findings(self) -> Mapping[str, Any]:
+        plots = [str(path) for path in self.plots]
+        return {**self.facts, "best_possible": self.best, "policies": list(self.rows), "plots": plots, "log": self.log}
+
+    def shown(self) -> list[Part]:
+        title = f"{self.rows[0]['queries']:,} queries of {self.facts['deadline_ms']:g} ms to {self.facts['subject']}"
+        best = f"best possible with all arrivals known ({self.facts['best_by']}): {self.best:.4f} effective accuracy"
+        written = [*self.plots, *([self.log] if self.log else [])]
+        return [table(title, _COLUMNS, map(_cells, self.rows)), best, *(f"wrote {path}" for path in written)]
+
+
+@command_line(
+    arguments=("profile",),
+    panels={
+        "Profile": ("outcomes", "subject", "device"),
+        "Service": ("policies", "workers", "deaths_s", "noise", "quantile"),
+        "Result": ("optimum", "plots", "log"),
+    },
+    values={"deaths_s": numbers},
+)
+@writes("log", folders=("plots",))
+def simulate(
+    profile: FilePath | LatencyTable,
+    arrivals: FilePath | ArrivalTable,
+    deadline_ms: Annotated[float, at_least(0.001)],
+    *,
+    outcomes: FilePath | OutcomeTable | None = None,
+    subject: str | None = None,
+    device: str | None = None,
+    policies: str | Sequence[str] = POLICIES,
+    workers: Annotated[int, at_least(1)] = 1,
+    deaths_s: Sequence[float] = (),
+    noise: bool = True,
+    quantile: Annotated[float, between(0, 1)] = 0.95,
+    optimum: str = "auto",
+    plots: FilePath | None = None,
+    log: FilePath | None = None,
+    force: bool = False,
+    seed: Annotated[int, at_least(0)] = 0,
+    progress: Reporting = "auto",
+) -> Simulation:
+    """Compare scheduling policies on a virtual clock.
+
+    SLO attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. Regret
+    is the effective accuracy lost against the best possible with all arrivals known: the optimum with one worker, no
+    deaths and ``noise=False``, else a fluid upper bound.
+
+    Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --workers 2
+
+    Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --policies value-iteration,slackfit
+    --plots plots
+
+    Args:
+        profile: Latency table (Parquet or CSV) of points × batch sizes.
+        arrivals: Arrival table, as ``generate_arrivals`` writes it.
+        deadline_ms: Deadline of every query, milliseconds.
+        outcomes: Accuracy of the points; None: column accuracy of the profile.
+        subject: Subject of the rows; None: the only one of the profile.
+        device: Only rows of this device; None: the only one of the profile.
+        policies: Policies to compare; ``"fixed@POINT"`` serves one point.
+        workers: Workers of the queue.
+        deaths_s: Seconds at which workers die.
+        noise: Draw call latencies from the profile's samples, or use the planned ones.
+        quantile: Quantile of the samples to plan with.
+        optimum: The best possible: ``"auto"``, ``"milp"`` (integer program: any workers, up to a hundred queries) or
+            ``"bound"``.
+        plots: Folder for plots (PNG) of rate, accuracy, batch and queue over time.
+        log: File (.parquet) for every query's result under each policy.
+        force: Replace ``log`` if it exists.
+        seed: Same seed, same result.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        Figures of each policy (``rows``, ``frame()``) and the best possible (``best``).
+
+    Raises:
+        InputError: The profile cannot be planned with, or no policy or optimum has this name.
+        ArgumentError: There is no worker, or no time, or ``log`` is no name of a Parquet file.
+        AlreadyExistsError: ``log`` exists.
+        TableError: A table cannot be read.
+        MissingPackageError: ``plots`` is given and matplotlib is not installed.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.scheduling.batching import make_policy, read_profile
+    from slotool.scheduling.batching.registry import policies_named
+    from slotool.simulation import Scenario, ServiceTimes
+    from slotool.simulation import simulate as run
+    from slotool.simulation.dynamics import dynamics
+    from slotool.simulation.query_log import QueryLog
+    from slotool.tables import LatencyTable, OutcomeTable
+    from slotool.workloads import ArrivalTable
+
+    if optimum not in OPTIMA:
+        raise InputError(f"no optimum {optimum!r}; there are {', '.join(OPTIMA)}")
+    for argument, value in (("workers", workers), ("deadline_ms", deadline_ms)):
+        if not value > 0:
+            raise ArgumentError(argument, f"{value:g} is not above 0")
+    if log is not None:
+        refuse_existing(Path(log), force)
+    latencies = loaded(LatencyTable, profile)
+    accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
+    known = read_profile(latencies, accuracies, subject=subject, quantile=quantile, devices=devices_of(device))
+    scenario = Scenario.of(loaded(ArrivalTable, arrivals).times_s, deadline_ms / 1e3, workers, tuple(deaths_s))
+    reporter = reporter_of(progress)
+    for remark in known.grid.remarks:
+        reporter.warn(remark)
+    known.grid.require_deadline(deadline_ms * 1e3)
+    sampled = ServiceTimes.sampled(known.grid, known.samples_us, seed)
+    times = sampled if noise else ServiceTimes.planned(known.grid)
+    named = policies_named(policies) if isinstance(policies, str) else policies
+    chosen = {name: make_policy(name, known.grid, deadline_ms * 1e3) for name in named}
+    if optimum == "auto":
+        optimum = "dp" if not noise and workers == 1 and not deaths_s else "bound"
+    best, method = _best(known.grid, scenario, times, optimum, reporter)
+    rows: list[dict[str, Any]] = []
+    drawn: dict[str, Dynamics] = {}
+    logged: dict[str, SimulationResult] = {}
+    with reporter.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as steps:
+        for name, policy in chosen.items():
+            outcome = run(policy, scenario, times)
+            figures = {"policy": name, **outcome.summary()}
+            if plots is not None:
+                drawn[name] = dynamics(outcome)
+            if log is not None:
+                logged[name] = outcome
+            rows.append({**figures, "regret": best - figures["effective_accuracy"]})
+            steps.advance()
+    facts = {
+        "subject": known.subject,
+        "device": device,
+        "points": len(known.grid.points),
+        "workers": workers,
+        "deadline_ms": deadline_ms,
+        "arrivals": name_of(arrivals),
+        "noise": noise,
+        "quantile": quantile,
+        "seed": seed,
+        "best_by": method,
+    }
+    if log is not None:
+        QueryLog.of_results(logged, facts).save(log)
+    written = [] if plots is None else _draw(known.subject, drawn, Path(plots))
+    return Simulation(rows, best, facts, written, None if log is None else Path(log))
+
+
+def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, reporter: Reporter) -> tuple[float, str]:
+    """Effective accuracy that nothing can surpass, and how it was found."""
+    from slotool.simulation import fluid_bound, optimum_by_integer_program, optimum_of_one_worker
+    from slotool.simulation.optimum import PASSES
+
+    min_us = times.min_us.reshape(grid.latency_us.shape)
+    if by == "bound":
+        return fluid_bound(grid, scenario, min_us) / len(scenario), "fluid bound"
+    if by == "dp":
+        with reporter.progress("best possible with all arrivals known", total=PASSES * len(scenario)) as steps:
+            found = optimum_of_one_worker(grid, scenario, advance=steps.advance)
+    else:
+        found = optimum_by_integer_program(grid, scenario, latency_us=min_us)
+    gap = (found.bound - found.reached) / len(scenario)
+    return found.bound / len(scenario), f"{found.method}, within {gap:.4f}"
+
+
+def _draw(subject: str, runs: dict[str, Dynamics], folder: Path) -> list[Path]:
+    from slotool.reports.plots import save_plots
+    from slotool.reports.series.dynamics import dynamics_figures
+
+    return save_plots(dynamics_figures(subject, runs), folder)
+
+
+_COLUMNS = ("policy", "attainment", "accuracy", "effective", "regret", "drops", "late", "batch", "utilisation")
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["policy"],
+        f"{row['attainment']:.4%}",
+        f"{row['accuracy']:.4f}",
+        f"{row['effective_accuracy']:.4f}",
+        f"{row['regret']:.4f}",
+        f"{row['drops']:,}",
+        f"{row['late']:,}",
+        f"{row['mean_batch']:.1f}",
+        f"{row['utilisation']:.1%}",
+    ]

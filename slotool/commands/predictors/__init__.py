@@ -1,0 +1,1 @@
+"""Commands that train, calibrate, evaluate and ask predictors of latency."""

@@ -1,0 +1,146 @@
+"""``slotool.adapt_predictor``: take a predictor to another device, backend or thread count by a few labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, table
+from slotool.commands.measured import MeasuredNetworks, Paths, Rows, unmatched
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.commands.values import at_least
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.predictors.transfer.adaptation import AdaptationRun
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Adaptation(Result):
+    """How each way of adapting did, and the one kept. ``remarks``: sentences on the labels. ``out``: the artifact
+    written, if any."""
+
+    run: AdaptationRun
+    remarks: Sequence[str] = ()
+    out: Path | None = None
+
+    schema = "adapt-predictor"
+
+    @property
+    def kept(self) -> str:
+        """Name of the way of adapting that was kept."""
+        return self.run.best
+
+    def frame(self) -> pd.DataFrame:
+        """Mean absolute percentage errors, one row a way of adapting."""
+        import pandas as pd
+
+        return pd.DataFrame.from_dict(self.run.scores()["predictors"], orient="index")
+
+    def findings(self) -> Mapping[str, Any]:
+        return {"artifact": None if self.out is None else str(self.out), **self.run.scores()}
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        found = [*self.remarks, *self.run.odd_in_words, *self.run.doubts]
+        # Of labels that are all the same there is but one thing to say.
+        return found if self.run.harm is None or self.run.equal_labels else [*found, self.run.harm]
+
+    def shown(self) -> list[Part]:
+        run, scores, scored = self.run, self.run.scores(), len(self.run.others)
+        rows = [
+            [name, f"{each['held_out_mape']:.1%}", *([f"{each['others_mape']:.1%}"] if scored else [])]
+            for name, each in scores["predictors"].items()
+        ]
+        titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
+        parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
+        parts += [f"kept {run.best}: {run.held_out.why()}", f"from {run.base_setting}", f"to {run.adapted.setting}"]
+        if run.other_backend is not None:
+            parts.append(run.other_backend)
+        if scored:
+            parts.append("learnt from " + ", ".join(run.name(int(i)) for i in run.chosen))
+        told = [f"{share:.0%} {setting.device} {setting.precision}" for setting, share in run.sources[:4]]
+        if round(100 * run.unlike):
+            told.append(f"{run.unlike:.0%} that it is like none known")
+        if told:
+            parts.append(f"what tells of the new setting: {', '.join(told)}")
+        if run.coverage is not None:
+            parts.append(f"its 90 % interval covers {run.coverage:.0%} of the others that have one")
+        if not run.adapted.bounds_other_kinds:
+            parts.append("no interval: the labels are too unlike each other to tell how wrong it is; label more")
+        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+
+
+@command_line(arguments=("base", "latency"), required=("out",), names={"graphs": "--graphs -g"})
+@writes(folders=("out",))
+def adapt_predictor(
+    base: str | Path,
+    latency: Paths,
+    *,
+    graphs: Paths,
+    out: str | Path | None = None,
+    samples: Annotated[int, at_least(3)] | None = None,
+    rows: Rows | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Adaptation:
+    """Adapt a predictor to a new setting by 3 to 200 labels.
+
+    Several ways of adapting are scored on labels held out; the weighted mean of all is kept, or the best one where it
+    is clearly better. ``slotool profile solo --for`` measures the labels that tell most; ten do.
+
+    Example: slotool adapt-predictor predictor few.parquet --graphs cnns.parquet -o adapted
+
+    Args:
+        base: Predictor artifact of another device, backend …
+        latency: Latency tables (Parquet or CSV) of measured networks in the new setting.
+        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        out: Artifact to write.
+        samples: Adapt to this many labels, chosen to tell most, and score on the others; None: all.
+        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
+            ``machine``.
+        seed: Same seed, same result.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        Errors of every way (``frame()``) and which was kept (``kept``).
+
+    Raises:
+        ArgumentError: ``rows`` names another column, or the tables hold co-located latencies.
+        InputError: There are fewer than 3 labels, or ``samples`` leaves none to score by.
+        TableError: A latency table cannot be read, or has no row of these networks.
+        ArtifactError: ``base`` is damaged.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.transfer.adaptation import adapt_and_score
+    from slotool.predictors.transfer.contenders import turns
+
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    source = MeasuredNetworks.of(latency, graphs, rows)
+    trained: TrainedPredictor[Any] = TrainedPredictor.load(str(base))
+    labelled = source.labelled()
+    remarks = unmatched(labelled)
+    if labelled.unstable:
+        remarks.append(
+            f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "
+            "errors nor the interval include that; measure again on an idle machine, with --rounds 2 or more"
+        )
+    text, total = "adapting without each label in turn", turns(samples or len(labelled))
+    with reporter_of(progress).progress(text, total=total) as steps:
+        run = adapt_and_score(trained, labelled, samples, seed, advance=steps.advance)
+    if written is not None:
+        config = {**source.config(), "base": str(base), "samples": samples, **source.rows}
+        run.save(written, config=config, seed=seed, force=force)
+    return Adaptation(run, remarks, written)

@@ -1,0 +1,182 @@
+"""``slotool.evaluate_predictor``: how far a predictor is off on networks that were measured elsewhere or later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import Ineffective, command_line
+from slotool.commands.display import Part, duration, table
+from slotool.commands.inputs import FilePath
+from slotool.commands.measured import MeasuredNetworks, Paths, unmatched
+from slotool.commands.outputs import writes
+from slotool.commands.predictors.compare_predictors import compare_predictors
+from slotool.commands.predictors.predictor_scores import (
+    FLOOR,
+    FLOOR_MEANS,
+    IN_SECONDS,
+    RELATIVE,
+    floor_relative,
+    in_seconds,
+    relative,
+)
+from slotool.commands.result import Result
+from slotool.commands.values import at_least
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.graphs import OperatorGraph
+    from slotool.predictors.labels import Setting
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.training.evaluation import Evaluation
+
+MAX_NAMED = 5
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PredictorEvaluation(Result):
+    """Measured and predicted latencies of networks.
+
+    ``setting``: what the labels were measured on. ``remarks``: sentences on labels left out or of another setting.
+    ``out``: the table written, if any.
+    """
+
+    trained: TrainedPredictor[OperatorGraph]
+    setting: Setting
+    evaluation: Evaluation
+    remarks: Sequence[str] = ()
+    out: Path | None = None
+
+    schema = "evaluate-predictor"
+
+    @cached_property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """Errors by group of networks, ``all`` first: in seconds, relative, and of an ideal predictor (``floor``)."""
+        return self.evaluation.scores()
+
+    def frame(self) -> pd.DataFrame:
+        """Measured and predicted latency of each network, one row a network."""
+        return self.evaluation.predictions.rows
+
+    def findings(self) -> Mapping[str, Any]:
+        return {
+            "predictor": self.trained.predictor.name,
+            "trained_for": self.trained.setting.document(),
+            "setting": self.setting.document(),
+            "networks": len(self.evaluation.names),
+            "outside": sum(reason is not None for reason in self.evaluation.outside),
+            "scores": self.scores,
+            "furthest_off": self.evaluation.furthest_off(MAX_NAMED),
+            "predictions": None if self.out is None else str(self.out),
+        }
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.remarks
+
+    def shown(self) -> list[Part]:
+        seconds = [[group, f"{score['n']:,}", *in_seconds(score)] for group, score in self.scores.items()]
+        shares = [[group, *relative(score)] for group, score in self.scores.items()]
+        shares.append([FLOOR, *floor_relative(self.scores["all"])])
+        worst = [
+            [row["network"], duration(row["measured_s"]), duration(row["predicted_s"]), f"{row['relative_error']:+.1%}"]
+            for row in self.evaluation.furthest_off(MAX_NAMED)
+        ]
+        title = f"Predictor {self.trained.predictor.name} on {len(self.evaluation.names):,} measured networks"
+        return [
+            table(title, ["networks", "n", *IN_SECONDS], seconds),
+            table("Relative to the latency", ["networks", *RELATIVE], shares),
+            table("Furthest off", ["network", "measured", "predicted", "error"], worst),
+            FLOOR_MEANS,
+            f"labels: {self.setting}",
+            *([f"wrote {self.out}"] if self.out else []),
+        ]
+
+
+@command_line(
+    arguments=("predictor",),
+    names={"graphs": "--graphs -g"},
+    modes={"protocols": compare_predictors},
+    ineffective=(Ineffective(("force",), "out"),),
+)
+@writes("out")
+def evaluate_predictor(
+    predictor: FilePath | None = None,
+    *,
+    latency: Paths,
+    graphs: Paths,
+    device: str | None = None,
+    backend: str | None = None,
+    precision: str | None = None,
+    threads: Annotated[int, at_least(1)] | None = None,
+    batch_size: Annotated[int, at_least(1)] | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+) -> PredictorEvaluation:
+    """Score a predictor of solo latency on measured networks.
+
+    Finds errors, rank correlation, and how many labels its intervals cover. Of tables that mix settings it takes the
+    rows of the predictor's own. With ``protocols`` every predictor is trained anew instead, and scored on the same
+    held-out networks. Interrupted, the same command goes on where it was.
+
+    Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs networks.parquet
+
+    Example: slotool evaluate-predictor --latency latency.csv -g cells.jsonl -o study --protocols random,depth
+
+    Args:
+        predictor: Predictor artifact, from ``train_predictor`` or ``adapt_predictor``.
+        latency: Latency table (Parquet or CSV) of measured networks; repeatable.
+        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        device: Device to score, if the predictor covers several. The beginning of its name is enough; a choice that
+            leaves several settings is an error.
+        backend: Backend to score, if the predictor covers several.
+        precision: Precision to score, such as ``"amp"``.
+        threads: Number of compute threads to score.
+        batch_size: Batch size to score.
+        out: Table of measured and predicted latencies to write, or the artifact of a study.
+        force: Replace ``out`` if it exists.
+
+    Returns:
+        Scores (``scores``), and measured and predicted latencies (``frame()``).
+
+    Raises:
+        ArgumentError: The predictor has no such setting, or several.
+        TableError: A latency table cannot be read, or has no row of these networks.
+        GraphError: A graph file cannot be read.
+        ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.commands.predictors.chosen_predictor import Chosen
+    from slotool.predictors.colocated.artifact import PredictorArtifact
+    from slotool.predictors.labels import join_labels
+    from slotool.predictors.trained.artifact import TrainedPredictor
+    from slotool.predictors.training.evaluation import differences, evaluate_on, rows_to_pick
+
+    if predictor is None:
+        raise ArgumentError("predictor", "name a predictor, or protocols by which every one is scored")
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    source = MeasuredNetworks.of(latency, graphs)
+    path, loaded = str(predictor), TrainedPredictor.load(str(predictor))
+    chosen = Chosen(PredictorArtifact(path, loaded, None, {}), path, None, path).of_setting(
+        device=device, backend=backend, precision=precision, threads=threads, batch_size=batch_size
+    )
+    trained = chosen.opened.require_solo()
+    measured = source.table()
+    labelled = join_labels(measured, source.read_graphs(), rows_to_pick(measured, trained.setting))
+    remarks = unmatched(labelled)
+    if chosen.why:
+        remarks.append(f"the setting scored is {chosen.why}")
+    if other := differences(trained.setting, labelled.setting):
+        remarks.append(f"these labels are of another setting than the predictor's: {', '.join(other)}")
+    evaluation = evaluate_on(trained, labelled)
+    if written is not None:
+        evaluation.predictions.save(written)
+    return PredictorEvaluation(trained, labelled.setting, evaluation, remarks, written)

@@ -1,0 +1,220 @@
+"""``slotool.predict``: the latency of a network that was not measured, solo or co-located, with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.networks.named_networks import networks_in
+from slotool.commands.networks.networks import Dtypes, Network, Networks, Shapes
+from slotool.commands.outputs import writes
+from slotool.commands.predictors.candidates import Candidates
+from slotool.commands.predictors.chosen_predictor import is_of_here
+from slotool.commands.predictors.predict_points import predict_points
+from slotool.commands.predictors.prediction import Prediction
+from slotool.commands.predictors.sweep_axis import SweepAxis
+from slotool.commands.predictors.swept_prediction import SweptPrediction
+from slotool.commands.predictors.versions import Versions
+from slotool.commands.progress import Reporter, Reporting, reporter_of, short_phase
+from slotool.commands.values import at_least, latency
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Limits
+    from slotool.predictors.trained.artifact import TrainedPredictor
+
+
+# Files that are networks, and the options that take them.
+NETWORK_FILES = {".keras": "--keras", ".h5": "--keras", ".onnx": "--onnx", ".jsonl": "--graph", ".py": "--torch"}
+
+
+def predictor_in(text: str) -> Path:
+    """Return the path of a predictor. Raises ``ValueError`` for a file that is a network."""
+    option = NETWORK_FILES.get(Path(text).suffix)
+    if option is None:
+        return Path(text)
+    factory = ":FACTORY --input-shape 3,32,32" if option == "--torch" else ""
+    raise ValueError(
+        f"{text} is no predictor; a network goes behind its option: slotool predict {option} {text}{factory}"
+    )
+
+
+@command_line(
+    arguments=("predictor",),
+    made_by={"networks": networks_in},
+    modes={"artifact": predict_points},
+    python_only=("input_shape", "input_dtype"),
+    values={"predictor": predictor_in, "co_runners": list, "slo_s": latency},
+    repeatable=("co_runners",),
+)
+@writes("out", "plot")
+def predict(
+    networks: Network | Sequence[Network] | Mapping[str, Network],
+    *,
+    predictor: str | Path | None = None,
+    input_shape: Shapes | None = None,
+    input_dtype: Dtypes | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+    threads: Annotated[int, at_least(1)] | None = None,
+    batch_size: Annotated[int, at_least(1)] | None = None,
+    co_runners: Sequence[Network] = (),
+    slo_s: float | None = None,
+    explain: bool = False,
+    sweep: str | Mapping[str, Sequence[int]] | None = None,
+    plot: str | Path | None = None,
+    out: str | Path | None = None,
+    family: str | None = None,
+    force: bool = False,
+    timeout_s: float = 600.0,
+    progress: Reporting = "auto",
+) -> Prediction:
+    """Predict the latency of networks, solo or co-located.
+
+    The latency is that of the network built from standard operators, not of a module's own code. It has a 90 %
+    interval, or a sentence why it has none. Networks that cannot be captured are left out and named, and the exit code
+    is 1. With ``co_runners`` it predicts the latency while all of them run.
+
+    Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
+
+    Example: slotool predict predictor --torch nets:tiny --torch nets:wide --input-shape 3,32,32 --slo 2ms
+
+    Args:
+        networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
+            keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
+            or a graph file.
+        predictor: Predictor artifact; None: calibrated or shipped. That is the one calibrated on this machine, else of
+            the shipped ones of the networks' framework the one whose training covers them.
+        input_shape: Shape of one example without the batch, for torch modules and free axes of ONNX and Keras; one for
+            all, or one for each.
+        input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
+            of its weights, int64 where only that runs.
+        backend: Backend that runs them: torch or keras (TensorFlow). It also selects a setting of the predictor.
+        device: rtx4090, rtx3090 or i9-10940x of the shipped ones. Of a predictor of several settings, that of
+            this device, or of a name that begins so.
+        precision: Precision, such as amp.
+        threads: Compute threads. Without ``predictor`` they select a calibration of this machine.
+        batch_size: Examples in a call.
+        co_runners: Co-runner, as ``keras`` or in ``graph``; of points 0:3. Several run at the same time.
+        slo_s: Also predict if it takes at most 500us, 20ms, 1s. That is a probability.
+        explain: Show where the time goes, by type of operator. The parts add up to the latency.
+        sweep: Range: batch=1:64, threads=1:2, size=64:256:32 or length=16,64. Sizes are sides of the images, lengths
+            those of the sequences, of models; of Keras' and ONNX's where these leave the axes free and ``input_shape``
+            gives the others. In Python also ``{"batch": [1, 4]}``. A range a:b is counted for threads, else doubled.
+            Only on a CPU, batch sizes that no label had are scaled by a roofline.
+        plot: Plot (PNG) of ``explain`` or ``sweep``.
+        out: Latency table to write, marked as predicted.
+        family: Name of the family in ``out``, for plan and serve. Its versions are the networks, called as in the
+            mapping or as their files and factories.
+        force: Replace ``out`` if it exists.
+        timeout_s: Time until a capture has hung.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``, without those of several models
+        that cannot be captured (``failed``: why, by name); with ``sweep`` a ``SweptPrediction``,
+        whose ``points`` also have ``throughput``, of each network one a value.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        GraphError: No model can be captured, or the predictor cannot take one.
+        ArtifactError: ``predictor`` is damaged, or does not predict this (co-located or solo latencies).
+        AlreadyExistsError: ``out`` or ``plot`` exists.
+        MissingPackageError: ``plot`` is given and matplotlib is not installed.
+        TimedOut: A capture took longer than ``timeout_s``.
+        RunError: A capture died, or took too much memory.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.graphs.capture import Limits
+
+    reporter = reporter_of(progress)
+    asked = Networks.of(networks, input_shape, input_dtype, reporter=reporter)
+    _require_values(slo_s, threads=threads, batch_size=batch_size)
+    axis = None if sweep is None else SweepAxis.of(sweep)
+    _require_together(explain, axis, plot, out, family, co_runners)
+    versions = None if family is None else Versions(family, asked.versions("family"))
+    for path in (out, plot):
+        if path is not None:
+            refuse_existing(Path(path), force)
+    here = is_of_here(device)
+    if predictor is None and here:
+        # The published devices are others; those of a CPU are chosen as where none is asked for.
+        device = None
+    facts: dict[str, Any] = {
+        "backend": backend,
+        "device": device,
+        "precision": precision,
+        "threads": threads,
+        "batch_size": batch_size,
+    }
+    limits, written = Limits(timeout_s), None if out is None else Path(out)
+    if axis is not None:
+        drawn = None if plot is None else Path(plot)
+        return SweptPrediction.over(axis, predictor, asked, facts, limits, slo_s).written(drawn, written, versions)
+    size = facts.pop("batch_size")
+    # Before a model is opened, which takes seconds, as does importing torch for a predictor.
+    with short_phase(reporter, "opening the predictor"):
+        candidates = Candidates.of(predictor, asked, colocated=bool(co_runners), **facts).of_setting(size)
+        for one in candidates.each:
+            _ = one.opened.require_colocated() if co_runners else one.opened.require_solo()
+    failed: dict[str, str] = {}
+    graphs = asked.graphs(limits, failed)
+    chosen = candidates.best(graphs)
+    trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
+    others = _others(co_runners, [] if asked.framework else graphs, limits, reporter)
+    if others:
+        solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
+        found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
+    else:
+        found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
+    found = replace(found, failed=failed)
+    if explain:
+        found = found.explained(None if plot is None else Path(plot))
+    if here:
+        found = found.on_this_machine()
+    if written is not None:
+        known = [name not in failed for name in asked.distinct_names]
+        predicted = trained.latency_table(found.items, found.predictions)
+        (predicted if versions is None else versions.table(predicted, known)).save(written)
+    return found
+
+
+def _require_together(
+    explain: bool,
+    axis: SweepAxis | None,
+    plot: str | Path | None,
+    out: str | Path | None,
+    family: str | None,
+    co_runners: Sequence[Network],
+) -> None:
+    """Raises ``ArgumentError`` for arguments that have no effect beside each other."""
+    if explain and co_runners:
+        raise ArgumentError("explain", "it explains the latency of networks alone")
+    if axis is not None and (explain or co_runners):
+        raise ArgumentError("sweep", "it goes with neither --explain nor --co-runners")
+    if plot is not None and not (explain or axis):
+        raise ArgumentError("plot", "it draws what --explain or --sweep finds")
+    if family is not None and (out is None or co_runners):
+        raise ArgumentError("family", "it names the family of the latency table of --out, without --co-runners")
+
+
+def _require_values(slo_s: float | None, **counts: int | None) -> None:
+    if slo_s is not None and not 0 < slo_s < float("inf"):
+        raise ArgumentError("slo_s", f"{slo_s} is no latency")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ArgumentError(name, f"{count}: at least 1 is expected")
+
+
+def _others(
+    networks: Sequence[Network], graphs: Sequence[OperatorGraph], limits: Limits, reporter: Reporter
+) -> list[OperatorGraph]:
+    """Co-runners: those of ``graphs`` that are named, and captures of the others."""
+    known = {name: graph for graph in graphs for name in (graph.id, graph.name) if name}
+    given = [known.get(one, one) if isinstance(one, str) else one for one in networks]
+    return Networks.of(given, argument="co_runners", reporter=reporter).graphs(limits) if given else []

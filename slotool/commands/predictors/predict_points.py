@@ -1,0 +1,164 @@
+"""``slotool.predict_points``: T(k, β) that was not measured, predicted from what was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, duration, table
+from slotool.commands.inputs import FilePath, paths_of
+from slotool.commands.outputs import writes
+from slotool.commands.result import Result
+from slotool.commands.values import at_least, whole_numbers
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.predictors.colocated.time_slices import CoRunnerEffect, Filled
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PointPrediction(Result):
+    """T(point, β) of model ``subject``, measured and predicted rows in one table. ``out``: where it was written, if
+    anywhere."""
+
+    subject: str
+    filled: Filled
+    out: Path | None = None
+
+    schema = "predict-points"
+
+    def frame(self) -> pd.DataFrame:
+        """The latency table: one row a point and number of co-runners."""
+        return self.filled.table.rows
+
+    def findings(self) -> Mapping[str, Any]:
+        return {
+            "subject": self.subject,
+            "measured_rows": self._measured,
+            "predicted_rows": self.filled.predicted,
+            "learnt": [_learnt(effect) for effect in self.filled.learnt.values()],
+            "left_out": self._errors,
+            "table": None if self.out is None else str(self.out),
+        }
+
+    def shown(self) -> list[Part]:
+        shown: list[Part] = []
+        if self._errors:
+            cells = [[str(e["copies"]), str(e["rows"]), e["statistic"], f"{e['mape']:.1%}"] for e in self._errors]
+            title = f"{self.subject}: co-located points, each predicted from the others"
+            shown.append(table(title, ["co-runners", "rows", "of single calls", "mean error"], cells))
+        shown += [_effect(_learnt(effect)) for effect in self.filled.learnt.values()]
+        counted = f"{self._measured} rows as measured, {self.filled.predicted} predicted"
+        return [*shown, counted if self.out is None else f"wrote {self.out}: {counted}"]
+
+    @property
+    def _measured(self) -> int:
+        return len(self.filled.table) - self.filled.predicted
+
+    @cached_property
+    def _errors(self) -> list[dict[str, Any]]:
+        return _errors(self.filled.errors)
+
+
+def numbers_of_copies(texts: Sequence[str]) -> list[int]:
+    """Return the numbers in ``0,1,2`` or ``0:3``, in one text or several."""
+    return whole_numbers(",".join(texts))
+
+
+@command_line(
+    arguments=(),
+    required=("out",),
+    names={"artifact": "--points"},
+    values={"co_runners": numbers_of_copies},
+    panels={"Operating points beside copies": ("artifact", "latency")},
+)
+@writes("out")
+def predict_points(
+    artifact: FilePath,
+    latency: FilePath | Sequence[FilePath],
+    co_runners: Sequence[int],
+    *,
+    out: FilePath | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    force: bool = False,
+) -> PointPrediction:
+    """Fill in T(point, β), the latency beside busy copies.
+
+    It is the latency of each operating point with β copies of the model. Measured rows stay as they are. Missing ones
+    are predicted from the point's solo latency and from the points that were measured co-located, and are marked as
+    predicted, with the interval that holds 90 % of single calls.
+
+    Args:
+        artifact: Fill in T(point, β) of this SLO-NN, supernet or family.
+        latency: Its latencies, solo and a few co-located; repeatable.
+        co_runners: Numbers of busy copies to predict for: 1 or 0,1,2 or 0:3.
+        out: Table to write.
+        seed: Same seed, same result.
+        force: Replace ``out`` if it exists.
+
+    Returns:
+        The table (``frame()``), and what was learnt of each number of copies.
+
+    Raises:
+        ArgumentError: A number of co-runners below 0.
+        InputError: The tables have no co-located row of the model, or lack the solo latency of a point.
+        ArtifactError: ``artifact`` is damaged.
+        TableError: A latency table cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic import load_model
+    from slotool.predictors.colocated.time_slices import fill
+    from slotool.tables import LatencyTable
+
+    if any(count < 0 for count in co_runners):
+        raise ArgumentError("co_runners", "a number of co-runners is a whole number from 0 up")
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    model = load_model(str(artifact))
+    counts = sorted(set(co_runners))
+    filled = fill(model.name, model.points, LatencyTable.load_all(paths_of(latency)), counts, seed=seed)
+    if written is not None:
+        filled.table.save(written)
+    return PointPrediction(model.name, filled, written)
+
+
+def _learnt(effect: CoRunnerEffect) -> dict[str, Any]:
+    return {
+        "copies": effect.copies,
+        "rows": effect.rows,
+        "stretch": effect.stretch,
+        "pauses": effect.pauses,
+        "worked_s": effect.worked_s,
+        "mean_pause_s": float(effect.pause_s.mean()) if len(effect.pause_s) else None,
+    }
+
+
+def _effect(found: Mapping[str, Any]) -> str:
+    pause_s = found["mean_pause_s"]
+    often = (
+        f"the core is away for {duration(pause_s)} after every {duration(found['worked_s'] / found['pauses'])}"
+        if pause_s and found["pauses"]
+        else "no pause was observed"
+    )
+    said = f"with {found['copies']} co-runners (from {found['rows']} points): {often} of own work"
+    return f"{said}, which takes {found['stretch']:.3f} times as long"
+
+
+def _errors(left_out: pd.DataFrame) -> list[dict[str, Any]]:
+    """Mean relative error by number of copies and statistic."""
+    if left_out.empty:
+        return []
+    wrong = (left_out["predicted_s"] / left_out["measured_s"] - 1).abs()
+    found = left_out.assign(wrong=wrong).groupby(["copies", "statistic"], sort=False)["wrong"].agg(["size", "mean"])
+    return [
+        {"copies": int(row["copies"]), "rows": int(row["size"]), "statistic": row["statistic"], "mape": row["mean"]}
+        for row in found.reset_index().to_dict("records")
+    ]

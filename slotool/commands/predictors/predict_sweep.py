@@ -1,0 +1,219 @@
+"""Predictions over a range of one fact: which predictor knows a value, and what is said where none does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.networks.networks import Captured, Networks
+from slotool.commands.predictors.candidates import Candidates
+from slotool.commands.predictors.chosen_predictor import Chosen, is_of_here, machine_differences
+from slotool.commands.predictors.prediction import NOT_HERE
+from slotool.commands.predictors.sweep_axis import BATCH, SHAPES, THREADS, SweepAxis
+from slotool.commands.progress import short_phase
+from slotool.errors import ArgumentError, SlotoolError
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Limits
+    from slotool.predictors.trained.artifact import Predictions
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One network at one ``value``. ``learnt``: labels were of this value; else it was scaled from another batch size.
+
+    ``graph`` and ``latency_s`` are None and NaN where it cannot be predicted, for the reason ``why_not``.
+    """
+
+    value: int
+    name: str
+    batch_size: int
+    graph: OperatorGraph | None = None
+    latency_s: float = math.nan
+    low_s: float = math.nan
+    high_s: float = math.nan
+    probability: float = math.nan
+    no_interval: str | None = None
+    outside: str | None = None
+    learnt: bool = False
+    why_not: str | None = None
+
+    @property
+    def throughput(self) -> float:
+        """Examples in a second, one batch after the other."""
+        return self.batch_size / self.latency_s
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a predictor says of all networks at one value; ``why_not``: that it says nothing of any."""
+
+    value: int
+    chosen: Chosen
+    batch_size: int
+    networks: Sequence[Captured]
+    predictions: Predictions | None
+    learnt: bool = True
+    why_not: str | None = None
+
+    def points(self, names: Sequence[str], slo_s: float | None) -> Iterator[SweepPoint]:
+        at, predictions = 0, self.predictions
+        trained = self.chosen.opened.require_solo()
+        chances = None if slo_s is None or predictions is None else trained.probability_within(predictions, slo_s)
+        for name, network in zip(names, self.networks, strict=True):
+            graph = network.graph
+            if graph is None or predictions is None:
+                why = self.why_not if network.error is None else str(network.error)
+                yield SweepPoint(self.value, name, self.batch_size, graph, why_not=why)
+                continue
+            yield SweepPoint(
+                value=self.value,
+                name=name,
+                batch_size=self.batch_size,
+                graph=graph,
+                latency_s=float(predictions.latency_s[at]),
+                low_s=float(predictions.low_s[at]),
+                high_s=float(predictions.high_s[at]),
+                probability=math.nan if chances is None else float(chances[at]),
+                no_interval=predictions.no_interval[at],
+                outside=predictions.outside[at],
+                learnt=self.learnt,
+            )
+            at += 1
+
+
+def answers_of(
+    axis: SweepAxis,
+    predictor: Any,
+    asked: Networks,
+    facts: Mapping[str, Any],
+    limits: Limits,
+) -> list[Answer]:
+    """At every value of ``axis`` that a predictor answers for; ``facts`` as ``Candidates.of`` has them, and the batch
+    size.
+
+    Raises ``ArgumentError`` where no value can be predicted, and what capturing the networks raises.
+    """
+    given = facts["batch_size" if axis.fact == BATCH else axis.fact] if axis.fact not in SHAPES else None
+    if given is not None:
+        raise ArgumentError(
+            "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
+        )
+    others, size = {name: value for name, value in facts.items() if name != "batch_size"}, facts["batch_size"]
+    if axis.fact == THREADS:
+        found = _over_threads(axis, predictor, asked, others, size, limits)
+    else:
+        with short_phase(asked.reporter, "opening the predictor"):
+            candidates = Candidates.of(predictor, asked, **others)
+            candidates = candidates.of_setting(size) if axis.fact in SHAPES else candidates.fitting()
+        over = _over_shapes if axis.fact in SHAPES else _over_batches
+        found = over(axis, candidates, asked, limits)
+    if not is_of_here(facts["device"]):
+        return found
+    return [_only_here(answer) for answer in found]
+
+
+def _over_batches(axis: SweepAxis, candidates: Candidates, asked: Networks, limits: Limits) -> list[Answer]:
+    # Before a model is opened, which takes seconds.
+    for one in candidates.each:
+        _by_batch(one, candidates.facts, axis)
+    networks, graphs = _captured(asked, limits)
+    known = _by_batch(candidates.best(graphs), candidates.facts, axis)
+    return [
+        Answer(size, one, size, networks, one.opened.require_solo().predict(graphs), learnt=not one.scaled)
+        for size, one in known.items()
+    ]
+
+
+def _by_batch(one: Chosen, facts: Mapping[str, Any], axis: SweepAxis) -> dict[int, Chosen]:
+    """Return the predictor at each batch size. Raises ``ArgumentError`` for one that nothing scales to."""
+    try:
+        return {size: one.of_setting(scaling=True, **facts, batch_size=size) for size in axis.values}
+    except ArgumentError as error:
+        # The sizes are those of the axis.
+        argument = "sweep" if error.argument == "batch_size" else error.argument
+        raise ArgumentError(argument, error.problem) from error
+
+
+def _over_threads(
+    axis: SweepAxis,
+    predictor: Any,
+    asked: Networks,
+    facts: Mapping[str, Any],
+    batch_size: int | None,
+    limits: Limits,
+) -> list[Answer]:
+    known: dict[int, Candidates] = {}
+    unknown: dict[int, ArgumentError] = {}
+    with short_phase(asked.reporter, "opening the predictor"):
+        for value in axis.values:
+            try:
+                known[value] = Candidates.of(predictor, asked, **{**facts, "threads": value}).of_setting(batch_size)
+            except ArgumentError as error:
+                unknown[value] = error
+    if not known:
+        raise next(iter(unknown.values()))
+    networks, graphs = _captured(asked, limits)
+    # One curve is of one machine: two of different machines differ by more than their threads.
+    every = [one for value in known for one in known[value].each]
+    machine = Candidates(every, facts).best(graphs).opened.setting.machine
+    same = {value: those for value in known if (those := known[value].of_machine(machine)).each}
+    chosen = {value: those.best(graphs) for value, those in same.items()}
+    found = []
+    first = next(iter(chosen.values()))
+    size = first.opened.setting.batch_size
+    for value in axis.values:
+        if value in chosen:
+            one = chosen[value]
+            predictions = one.opened.require_solo().predict(graphs)
+            found.append(Answer(value, one, size, networks, predictions, learnt=not one.scaled))
+        else:
+            command = f"slotool calibrate --backend {first.opened.setting.backend} --threads {value}"
+            where = " on that machine" if value in known else ""
+            why = f"no label was measured on so many threads{where}; {command} measures some here"
+            found.append(Answer(value, first, size, networks, None, learnt=False, why_not=why))
+    return found
+
+
+def _over_shapes(axis: SweepAxis, candidates: Candidates, asked: Networks, limits: Limits) -> list[Answer]:
+    with asked.capturing(len(axis.values)) as steps:
+        captured = [list(reshaped.captured(limits, steps)) for reshaped in axis.reshaped(asked)]
+    by_value = [[each.graph for each in networks if each.graph is not None] for networks in captured]
+    if not any(by_value):
+        errors: dict[str, SlotoolError] = {}
+        for each in (each for networks in captured for each in networks):
+            if each.error is not None:
+                errors.setdefault(each.name, each.error)
+        raise asked.not_captured(errors)
+    chosen = candidates.best([graph for graphs in by_value for graph in graphs])
+    trained, found = chosen.opened.require_solo(), []
+    for value, networks, graphs in zip(axis.values, captured, by_value, strict=True):
+        predictions = trained.predict(graphs) if graphs else None
+        size = trained.setting.batch_size
+        found.append(Answer(value, chosen, size, networks, predictions, learnt=not chosen.scaled))
+    return found
+
+
+def _captured(asked: Networks, limits: Limits) -> tuple[list[Captured], list[OperatorGraph]]:
+    """All networks, and the graphs of those that can be captured. Raises why where none can."""
+    with asked.capturing() as steps:
+        networks = list(asked.captured(limits, steps))
+    graphs = [each.graph for each in networks if each.graph is not None]
+    if not graphs:
+        raise asked.not_captured({each.name: each.error for each in networks if each.error is not None})
+    return networks, graphs
+
+
+def _only_here(answer: Answer) -> Answer:
+    """Without intervals where this machine is not the predictor's."""
+    # What is scaled says so already.
+    if (
+        answer.predictions is None
+        or not answer.learnt
+        or machine_differences(answer.chosen.opened.require_solo()) is None
+    ):
+        return answer
+    return replace(answer, predictions=answer.predictions.without_interval(NOT_HERE))

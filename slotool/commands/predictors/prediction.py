@@ -1,0 +1,313 @@
+"""What ``predict`` finds: first whose latencies these are, then the table, then what it does not know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.display import Part, duration, table
+from slotool.commands.predictors.better_answers import advice_of, other_document
+from slotool.commands.predictors.chosen_predictor import Chosen, machine_differences, machine_speed
+from slotool.commands.result import Result
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from slotool.graphs import OperatorGraph
+    from slotool.machine import Likeness
+    from slotool.predictors.colocated.artifact import SoloLatency
+    from slotool.predictors.trained.artifact import Predictions, TrainedPredictor
+    from slotool.predictors.trained.explanation import Explanation
+
+MAX_ROWS_SHOWN = 20
+MAX_WARNINGS = 3
+# Checks of one machine's speed differ by less.
+SAME_SPEED = 0.1
+MAX_EXPLAINED, MAX_TYPES = 3, 12
+NOT_HERE = "measured on another machine, or one that is only similar: an interval there says nothing of this one"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Prediction(Result):
+    """Latencies of ``graphs``, which were predicted as ``items``, each a network or a co-location.
+
+    ``solo``: of co-locations, each one's solo latency; ``others``: the co-runners. ``differences`` of this machine from
+    the predictor's, None where it is the same. ``speed``: of this machine as a multiple of the predictor's, where that
+    is this machine or a similar one and its speed is stored. ``out``: the latency table written, if any.
+    ``explanations``: where the time of each goes, where that was asked for; ``plot``: the picture of it written, if
+    any. ``failed``: why networks could not be captured, by name.
+    """
+
+    chosen: Chosen
+    trained: TrainedPredictor[Any]
+    graphs: Sequence[OperatorGraph]
+    items: Sequence[Any]
+    predictions: Predictions
+    solo: Sequence[SoloLatency] = ()
+    others: Sequence[OperatorGraph] = ()
+    slo_s: float | None = None
+    differences: Likeness | None = None
+    speed: float | None = None
+    out: Path | None = None
+    explanations: Sequence[Explanation] = ()
+    plot: Path | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a network could not be captured."""
+        return int(bool(self.failed))
+
+    schema = "predict"
+    rows_key = "predictions"
+
+    @property
+    def latency_s(self) -> np.ndarray:
+        """Predicted latencies, float64 [n], seconds."""
+        return self.predictions.latency_s
+
+    @property
+    def interval_s(self) -> np.ndarray:
+        """Lower and upper ends of the 90 % intervals, float64 [n, 2], seconds; NaN where there is none."""
+        import numpy as np
+
+        return np.stack([self.predictions.low_s, self.predictions.high_s], axis=1)
+
+    @property
+    def probability_within_slo(self) -> np.ndarray | None:
+        """P(latency ≤ ``slo_s``), float64 [n], NaN where there is no interval; None without an SLO."""
+        return None if self.slo_s is None else self.trained.probability_within(self.predictions, self.slo_s)
+
+    def explained(self, plot: Path | None) -> Prediction:
+        """With where the time of each network goes, drawn into ``plot``."""
+        from slotool.predictors.trained.explanation import Explanation
+
+        batch_size = self.trained.setting.batch_size
+        answers = zip(self.graphs, self.predictions.latency_s.tolist(), strict=True)
+        found = [Explanation.of(self.trained.predictor, graph, batch_size, answer_s) for graph, answer_s in answers]
+        if plot is not None:
+            from slotool.reports.prediction_plots import save_explanations
+
+            save_explanations(found[:MAX_ROWS_SHOWN], plot)
+        return replace(self, explanations=found, plot=plot)
+
+    def on_this_machine(self) -> Prediction:
+        """Without intervals where this machine is not the predictor's."""
+        found = machine_differences(self.trained)
+        compared = replace(self, differences=found, speed=machine_speed(self.trained))
+        if found is None:
+            return compared
+        return replace(compared, predictions=self.predictions.without_interval(NOT_HERE))
+
+    def findings(self) -> Row:
+        return {
+            "predictor": self.trained.predictor.name,
+            "artifact": self.chosen.path,
+            "artifact_why": self.chosen.why,
+            "calibration_refused": self.chosen.refused,
+            "other_predictors": [other_document(one) for one in self.chosen.others],
+            "advice": self.advice,
+            "setting": self.trained.setting.document(),
+            "this_machine": {
+                "same": self.differences is None,
+                "similar": self.differences is not None and self.differences.similar,
+                "differences": list(self.differences.differences) if self.differences else [],
+                "speed": self.speed,
+            },
+            "nominal_coverage": 0.9,
+            "slo_s": self.slo_s,
+            "co_runners": self._names,
+            "predictions": self._rows,
+            "failed": dict(self.failed),
+            "latency_table": None if self.out is None else str(self.out),
+            "plot": None if self.plot is None else str(self.plot),
+        }
+
+    def shown(self) -> list[Part]:
+        shown = self._rows[:MAX_ROWS_SHOWN]
+        what = f"co-located with {' and '.join(self._names)}, " if self._names else ""
+        bounded = any(row["low_s"] is not None for row in self._rows)
+        interval = ", and its 90 % interval" if bounded else ""
+        title = f"Latency {what}predicted by {self.trained.predictor.name}{interval}"
+        parts: list[Part] = [self._whose, table(title, self._titles, [_cells(row) for row in shown])]
+        if any(row.get("solo_measured") is False for row in shown):
+            parts.append("~: predicted solo latency; the others were measured")
+        parts += _no_intervals(shown)
+        for each, row in zip(self.explanations[:MAX_EXPLAINED], self._rows, strict=False):
+            weights, outputs = (row[key] / 1e6 for key in ("weight_bytes", "peak_activation_bytes"))
+            parts += [_explained(each), f"memory: {weights:.4g} MB of weights, {outputs:.4g} MB of outputs at one time"]
+        parts += _not_explained(self.explanations)
+        parts += self.advice
+        if len(self._rows) > MAX_ROWS_SHOWN:
+            parts.append(f"and {len(self._rows) - MAX_ROWS_SHOWN:,} more; --out or --json gives all")
+        return [*parts, *(f"wrote {path}" for path in (self.plot, self.out) if path is not None)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Which networks are not as those learnt from, and in what."""
+        found = self._unlike
+        sentences = [*self._left_out, *(f"{name}: {sentence}" for name, sentence in found[:MAX_WARNINGS])]
+        if len(found) > MAX_WARNINGS:
+            sentences.append(f"{len(found) - MAX_WARNINGS} more networks are unlike the training networks (--json)")
+        return sentences
+
+    @property
+    def advice(self) -> list[str]:
+        """What would answer better, as commands: another predictor, or calibrating."""
+        return advice_of(self.chosen, self.trained, self.differences is not None, colocated=bool(self.others))
+
+    @property
+    def _left_out(self) -> list[str]:
+        return [f"{name} is left out: {reason}" for name, reason in self.failed.items()]
+
+    @property
+    def _names(self) -> list[str]:
+        return [graph.name or graph.id for graph in self.others]
+
+    @property
+    def _whose(self) -> str:
+        """The first line: whose latencies these are, and in what this machine differs."""
+        why = f" ({self.chosen.path}: {self.chosen.why})" if self.chosen.why else ""
+        line = f"for {self.trained.setting}{why}"
+        if self.speed is not None and abs(self.speed - 1.0) > SAME_SPEED:
+            line += f"; this machine runs at {self.speed:.2f} × of the one measured"
+        if self.differences is None:
+            return line
+        whose, _, why = str(self.differences).partition(": ")
+        return f"{line}; MEASURED ON {whose.upper()}: {why}; no interval is valid here"
+
+    @property
+    def _unlike(self) -> list[tuple[str, str]]:
+        found = []
+        columns = (self.graphs, self.predictions.outside, self.predictions.no_interval)
+        for graph, outside, why in zip(*columns, strict=True):
+            if not graph.plain:
+                sentence = f"it is {graph.form}, and is priced as the float32 that was measured"
+                found.append((graph.name or graph.id, sentence))
+            elif outside is not None:
+                effect = "; the interval is the wider for it" if why is None else ""
+                found.append((graph.name or graph.id, f"unlike the training networks: {outside}{effect}"))
+        return found
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        """What is said of each network, as JSON."""
+        from slotool.graphs.memory import peak_activation_bytes
+
+        predictions, chances = self.predictions, self.probability_within_slo
+        rows: list[Row] = []
+        for i, graph in enumerate(self.graphs):
+            row: Row = {
+                "graph_id": graph.id,
+                "name": graph.name,
+                "kind": graph.kind,
+                "operators": len(graph.operators),
+                "weights": graph.weights,
+                "flops": graph.flops,
+                "weight_bytes": graph.weight_bytes,
+                "peak_activation_bytes": peak_activation_bytes(graph, self.trained.setting.batch_size),
+                "form": graph.form,
+                "latency_s": float(predictions.latency_s[i]),
+                "low_s": _finite(predictions.low_s[i]),
+                "high_s": _finite(predictions.high_s[i]),
+                "no_interval": predictions.no_interval[i],
+                "outside": predictions.outside[i],
+                "domain": predictions.distances[i].document() if predictions.distances else None,
+            }
+            if self.explanations:
+                row["explanation"] = self.explanations[i].document()
+            if self.solo:
+                solo = self.solo[i]
+                ratio = row["latency_s"] / solo.latency_s
+                row |= {"solo_s": solo.latency_s, "solo_measured": solo.measured, "degradation_ratio": ratio}
+            if chances is not None:
+                row["probability_within_slo"] = _finite(chances[i])
+            rows.append(row)
+        return rows
+
+    @property
+    def _titles(self) -> list[str]:
+        titles = ["graph", "kind", "FLOPs", "latency", "from", "to", "like training"]
+        if self.others:
+            titles[3:4] = ["solo", "latency", "ratio"]
+        return titles if self.slo_s is None else [*titles, f"P(≤ {duration(self.slo_s)})"]
+
+
+def _explained(found: Explanation) -> Part:
+    """Where the time of one network goes, by type; the last row is all."""
+    types = [*found.by_type().items()]
+    rest = types[MAX_TYPES:]
+    by_bytes = {f"torch.{name}" for name in found.graph.uncosted}
+    shown = [
+        [f"{name} (its bytes alone)" if name in by_bytes else name, count, duration(s), f"{s / found.latency_s:.1%}"]
+        for name, (count, s) in types[:MAX_TYPES]
+    ]
+    if rest:
+        count, seconds = sum(count for _, (count, _) in rest), sum(s for _, (_, s) in rest)
+        shown.append([f"{len(rest)} other types", count, duration(seconds), f"{seconds / found.latency_s:.1%}"])
+    shown.append(["all", len(found.graph.operators), duration(found.latency_s), "100.0%"])
+    title = f"Where the time of {found.graph.name or found.graph.id} goes{'' if found.learnt else ', by a roofline'}"
+    return table(title, ["operator", "operators", "latency", "share"], shown)
+
+
+def _not_explained(found: Sequence[Explanation]) -> list[str]:
+    lines = []
+    if found and not found[0].learnt:
+        lines.append("the predictor knows no times of operators: shares are those of a roofline of no device")
+    if len(found) > MAX_EXPLAINED:
+        lines.append(f"{len(found) - MAX_EXPLAINED} more are explained in --json")
+    return lines
+
+
+def _no_intervals(rows: Sequence[Row]) -> list[str]:
+    """One line for each reason that the first line does not give."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row["no_interval"] not in (None, NOT_HERE):
+            reasons.setdefault(row["no_interval"], []).append(row["name"] or row["graph_id"])
+    lines = []
+    for why, names in reasons.items():
+        of = "" if len(names) == len(rows) and len(reasons) == 1 else f" of {', '.join(names[:3])}"
+        more = f" and {len(names) - 3} more" if of and len(names) > 3 else ""
+        lines.append(f"no interval{of}{more}: {why}")
+    return lines
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _cells(row: Row) -> list[str]:
+    latency = duration(row["latency_s"])
+    if row["low_s"] is None:
+        latency = f"~{duration(float(format(row['latency_s'], '.2g')))}"  # nothing tells how wrong it is
+    low, high = ("–" if row[key] is None else duration(row[key]) for key in ("low_s", "high_s"))
+    cells = [row["name"] or row["graph_id"], row["kind"], _compact(row["flops"]), latency, low, high]
+    if "solo_s" in row:
+        alone = ("" if row["solo_measured"] else "~") + duration(row["solo_s"])
+        cells[3:4] = [alone, latency, f"{row['degradation_ratio']:.2f}×"]
+    cells.append("yes" if row["outside"] is None else _share_alike(row))
+    if "probability_within_slo" in row:
+        chance = row["probability_within_slo"]
+        cells.append("–" if chance is None else f"{chance:.1%}")
+    return cells
+
+
+def _share_alike(row: Row) -> str:
+    """How much of an unlike network's cost is spent as in a training network; "no" where all is, yet its size is
+    another."""
+    domain = row["domain"]
+    share = "100%" if domain is None else f"{max(0.0, 1 - domain['unseen_share'] - domain['unlike_share']):.0%}"
+    return "no" if share == "100%" else share
+
+
+def _compact(count: int) -> str:
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return str(count)

@@ -1,0 +1,296 @@
+"""What ``predict`` finds over a range of batch sizes, threads, image sizes or sequence lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.display import Part, duration, number, table
+from slotool.commands.networks.networks import Captured, Networks
+from slotool.commands.predictors.chosen_predictor import is_of_here, machine_differences, machine_speed
+from slotool.commands.predictors.predict_sweep import Answer, SweepPoint, answers_of
+from slotool.commands.predictors.prediction import NOT_HERE, Prediction
+from slotool.commands.predictors.sweep_axis import BATCH, SweepAxis
+from slotool.commands.predictors.versions import Versions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from slotool.graphs.capture import Limits
+    from slotool.reports.prediction_plots import SweepCurve
+
+MAX_SHOWN, MAX_REASONS, MAX_DRAWN = 64, 4, 8
+LIKELY = 0.9
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SweptPrediction(Prediction):
+    """``points``: of each network in order, its values ascending; ``latency_s``, ``interval_s`` and
+    ``probability_within_slo`` are theirs, NaN where one cannot be predicted. ``graphs`` are those that were."""
+
+    fact: str = BATCH
+    points: Sequence[SweepPoint] = ()
+    answers: Sequence[Answer] = ()
+
+    schema = "predict-sweep"
+    rows_key = "points"
+
+    @classmethod
+    def over(
+        cls,
+        axis: SweepAxis,
+        predictor: Any,
+        asked: Networks,
+        facts: Mapping[str, Any],
+        limits: Limits,
+        slo_s: float | None,
+    ) -> SweptPrediction:
+        """Of networks over ``axis``; see ``answers_of``."""
+        answers = answers_of(axis, predictor, asked, facts, limits)
+        first = next(answer for answer in answers if answer.predictions is not None)
+        assert first.predictions is not None
+        names = _names(first.networks)
+        by_value = [list(answer.points(names, slo_s)) for answer in answers]
+        columns = list(zip(*by_value, strict=True))
+        failed = {own[0].name: own[0].why_not for own in columns if all(point.graph is None for point in own)}
+        points = [point for own in columns for point in own if point.name not in failed]
+        trained = first.chosen.opened.require_solo()
+        graphs = [point.graph for point in points if point.graph is not None]
+        return cls(
+            chosen=first.chosen,
+            trained=trained,
+            graphs=graphs,
+            items=graphs,
+            predictions=first.predictions,
+            slo_s=slo_s,
+            failed={name: why or "" for name, why in failed.items()},
+            differences=machine_differences(trained) if is_of_here(facts["device"]) else None,
+            speed=machine_speed(trained) if is_of_here(facts["device"]) else None,
+            fact=axis.fact,
+            points=points,
+            answers=answers,
+        )
+
+    def written(self, plot: Path | None, out: Path | None, versions: Versions | None = None) -> SweptPrediction:
+        """Drawn into ``plot``, and as a latency table into ``out``, where these are given; of ``versions`` of one
+        family, or of networks."""
+        if plot is not None:
+            from slotool.reports.prediction_plots import save_sweep
+
+            save_sweep(self._curves(), self.fact, plot, self.slo_s)
+        if out is not None:
+            from slotool.tables import LatencyTable
+
+            rows: list[Any] = []
+            for answer in self.answers:
+                if answer.predictions is not None:
+                    trained = answer.chosen.opened.require_solo()
+                    there = replace(trained, setting=replace(trained.setting, batch_size=answer.batch_size))
+                    found = [each.graph for each in answer.networks]
+                    predicted = there.latency_table([graph for graph in found if graph is not None], answer.predictions)
+                    if versions is not None:
+                        predicted = versions.table(predicted, [graph is not None for graph in found])
+                    rows += predicted.rows.to_dict("records")
+            LatencyTable.of(rows).save(out)
+        return replace(self, plot=plot, out=out)
+
+    def _curves(self) -> dict[str, SweepCurve]:
+        import numpy as np
+
+        from slotool.reports.prediction_plots import SweepCurve
+
+        found = {}
+        for name in list(dict.fromkeys(point.name for point in self.points))[:MAX_DRAWN]:
+            pairs = [(point, row) for point, row in zip(self.points, self._rows, strict=True) if point.name == name]
+            memory = [
+                math.nan if point.graph is None else row["weight_bytes"] + row["peak_activation_bytes"]
+                for point, row in pairs
+            ]
+            found[name] = SweepCurve(
+                values=np.array([point.value for point, _ in pairs]),
+                latency_s=np.array([point.latency_s for point, _ in pairs]),
+                low_s=np.array([point.low_s for point, _ in pairs]),
+                high_s=np.array([point.high_s for point, _ in pairs]),
+                throughput=np.array([point.throughput for point, _ in pairs]),
+                memory_bytes=np.array(memory),
+            )
+        return found
+
+    @property
+    def latency_s(self) -> np.ndarray:
+        """Predicted latencies, float64 [networks × values], seconds; NaN where there is none."""
+        import numpy as np
+
+        return np.array([point.latency_s for point in self.points])
+
+    @property
+    def throughput(self) -> np.ndarray:
+        """Examples in a second, one batch after the other, float64 [networks × values]."""
+        import numpy as np
+
+        return np.array([point.throughput for point in self.points])
+
+    @property
+    def interval_s(self) -> np.ndarray:
+        import numpy as np
+
+        return np.array([(point.low_s, point.high_s) for point in self.points])
+
+    @property
+    def probability_within_slo(self) -> np.ndarray | None:
+        import numpy as np
+
+        return None if self.slo_s is None else np.array([point.probability for point in self.points])
+
+    @cached_property
+    def largest(self) -> list[Row]:
+        """Of each network the largest value whose predicted latency is at most ``slo_s``, and the largest at which it
+        is so with a probability of ``LIKELY``, where that is known."""
+        found: list[Row] = []
+        if self.slo_s is None:
+            return found
+        for name in dict.fromkeys(point.name for point in self.points):
+            own = [point for point in self.points if point.name == name]
+            within = [point.value for point in own if point.latency_s <= self.slo_s]
+            likely = [point.value for point in own if point.probability >= LIKELY]
+            some = any(math.isfinite(point.probability) for point in own)
+            found.append(
+                {
+                    "name": name,
+                    "value": max(within, default=None),
+                    "likely_value": max(likely, default=None),
+                    "probability_known": some,
+                }
+            )
+        return found
+
+    def findings(self) -> Row:
+        document = super().findings()
+        del document["predictions"], document["co_runners"]
+        return {
+            **document,
+            "fact": self.fact,
+            "values": sorted({point.value for point in self.points}),
+            "largest_within_slo": self.largest,
+            "points": self._rows,
+        }
+
+    def shown(self) -> list[Part]:
+        several = len({point.name for point in self.points}) > 1
+        titles = [
+            *(["graph"] if several else []),
+            self.fact,
+            "latency",
+            "from",
+            "to",
+            "throughput",
+            "weights",
+            "outputs",
+        ]
+        titles += [] if self.slo_s is None else [f"P(≤ {duration(self.slo_s)})"]
+        of = "" if several or not self.points else f" of {self.points[0].name}"
+        cells = [_cells(point, row, several, self.slo_s) for point, row in zip(self.points, self._rows, strict=True)]
+        title = f"Latency{of} predicted by {self.trained.predictor.name} over {self.fact}"
+        parts: list[Part] = [self._whose, table(title, titles, cells[:MAX_SHOWN])]
+        if len(cells) > MAX_SHOWN:
+            parts.append(f"and {len(cells) - MAX_SHOWN:,} more; --json gives all")
+        parts += [self._verdict(row) for row in self.largest]
+        parts += _reasons(self.points, self.fact)
+        parts += self.advice
+        return [*parts, *(f"wrote {path}" for path in (self.plot, self.out) if path is not None)]
+
+    @property
+    def warnings(self) -> list[str]:
+        unlike = dict.fromkeys(
+            f"{point.name}: unlike the training networks: {point.outside}" for point in self.points if point.outside
+        )
+        sentences = [*unlike]
+        more = [] if len(sentences) < 3 else [f"{len(sentences) - 2} more are unlike the training networks (--json)"]
+        return [*self._left_out, *sentences[:2], *more]
+
+    def _verdict(self, row: Row) -> str:
+        assert self.slo_s is not None
+        if row["value"] is None:
+            return f"no {self.fact} asked about keeps {row['name']} within {duration(self.slo_s)}"
+        line = f"largest {self.fact} predicted to keep {row['name']} within {duration(self.slo_s)}: {row['value']}"
+        if not row["probability_known"]:
+            return f"{line} (how likely is not known without an interval)"
+        likely = row["likely_value"]
+        return f"{line}; with a probability of {LIKELY:.0%}: {'none' if likely is None else likely}"
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        from slotool.graphs.memory import peak_activation_bytes
+
+        rows: list[Row] = []
+        for point in self.points:
+            graph = point.graph
+            rows.append(
+                {
+                    "name": point.name,
+                    "graph_id": None if graph is None else graph.id,
+                    "value": point.value,
+                    "batch_size": point.batch_size,
+                    "latency_s": _finite(point.latency_s),
+                    "low_s": _finite(point.low_s),
+                    "high_s": _finite(point.high_s),
+                    "throughput": _finite(point.throughput),
+                    "weight_bytes": None if graph is None else graph.weight_bytes,
+                    "peak_activation_bytes": None if graph is None else peak_activation_bytes(graph, point.batch_size),
+                    "probability_within_slo": _finite(point.probability),
+                    "learnt": point.learnt,
+                    "no_interval": point.no_interval,
+                    "outside": point.outside,
+                    "not_predicted": point.why_not,
+                }
+            )
+        return rows
+
+
+def _cells(point: SweepPoint, row: Row, several: bool, slo_s: float | None) -> list[str]:
+    latency, low, high = ("–" if math.isnan(s) else duration(s) for s in (point.latency_s, point.low_s, point.high_s))
+    rate = "–" if math.isnan(point.throughput) else f"{number(point.throughput)} /s"
+    memory = [
+        "–" if row[key] is None else f"{row[key] / 1e6:.4g} MB" for key in ("weight_bytes", "peak_activation_bytes")
+    ]
+    value = str(point.value) if point.learnt or point.why_not else f"~{point.value}"
+    cells = [*([point.name] if several else []), value, latency, low, high, rate, *memory]
+    if slo_s is not None:
+        cells.append("–" if math.isnan(point.probability) else f"{point.probability:.1%}")
+    return cells
+
+
+def _reasons(points: Sequence[SweepPoint], fact: str) -> list[str]:
+    """One line for each reason of an answer that is missing, or has no interval."""
+    lines: dict[str, list[int]] = {}
+    for point in points:
+        if point.why_not is not None:
+            lines.setdefault(f"not predicted: {point.why_not}", []).append(point.value)
+        elif not point.learnt:
+            lines.setdefault(f"~: {point.no_interval}", []).append(point.value)
+        elif point.no_interval not in (None, NOT_HERE):
+            lines.setdefault(f"no interval: {point.no_interval}", []).append(point.value)
+    shown = [
+        f"{fact} {', '.join(map(str, dict.fromkeys(values)))}: {line}"
+        for line, values in [*lines.items()][:MAX_REASONS]
+    ]
+    more = len(lines) - MAX_REASONS
+    return shown if more <= 0 else [*shown, f"{more} more reasons are in --json"]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _names(networks: Sequence[Captured]) -> list[str]:
+    """Of each, as its graph is called. Those of one name get a number each."""
+    found: list[str] = []
+    for each in networks:
+        called = each.name if each.graph is None else each.graph.name or each.graph.id
+        found.append(called if called not in found else f"{called} ({len(found) + 1})")
+    return found

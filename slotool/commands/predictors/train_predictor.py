@@ -1,0 +1,156 @@
+"""``slotool.train_predictor``: learn latency from measured networks, and say how well on networks held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from slotool import devices
+from slotool.commands.command_line import command_line
+from slotool.commands.inputs import FilePath, as_list
+from slotool.commands.measured import ColocatedRows, MeasuredNetworks, Paths, unmatched
+from slotool.commands.outputs import writes
+from slotool.commands.predictors.predictor_choice import (
+    DEPTHS,
+    names_among,
+    predictor_makers,
+    search_on,
+    trained_and_scored,
+)
+from slotool.commands.predictors.predictor_training import PredictorTraining
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.values import at_least
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.commands.predictors.colocation_training import ColocationTraining
+    from slotool.commands.predictors.settings_training import SettingsTraining
+
+
+@command_line(
+    panels={"Search of the DNN": ("depths", "engine", "address")}, required=("out",), names={"graphs": "--graphs -g"}
+)
+@writes(folders=("out",))
+def train_predictor(
+    latency: Paths,
+    *,
+    graphs: Paths,
+    out: str | Path | None = None,
+    model: str | Sequence[str] = "auto",
+    solo: FilePath | None = None,
+    depths: Sequence[int] | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    training_device: str = "cpu",
+    rows: ColocatedRows | None = None,
+    seed: Annotated[int, at_least(0)] = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> PredictorTraining | SettingsTraining | ColocationTraining:
+    """Train predictors of latency, score all, keep one.
+
+    Its interval for other kinds of networks comes from holding out each kind of the training networks in turn. From a
+    table of ``profile_colocated`` it learns how co-located networks slow each other down, for ``predict`` with
+    co-runners; the artifact then also holds the measured solo latencies. ``adapt_predictor`` learns from a few labels.
+
+    Example: slotool train-predictor latency.parquet --graphs networks.parquet -o predictor
+
+    Example: slotool train-predictor colocated.parquet --graphs cnns.parquet --solo predictor -o both
+
+    Args:
+        latency: Latency tables (Parquet or CSV) of measured networks.
+        graphs: Graph file (Parquet or .jsonl) with these networks; repeatable.
+        out: Artifact to write: the predictor that is kept, and the scores of all.
+        model: Predictor to keep, such as graph; of several, or of ``"auto"``, the one of lowest dev MAE. The baselines
+            ``linear`` and ``three-term`` are always trained too. ``"settings"``: one predictor of every device,
+            backend, number of threads, batch size and precision (a column that the tables may have) in the tables,
+            alone; ``adapt_predictor`` takes it to a new one. Of co-located latency: linear, dnn, ridge or sharing.
+        solo: Predictor of solo latencies to put beside one of co-located ones, for networks not measured.
+        depths: Numbers of hidden layers to try; None: 1:20.
+        engine: Place where depths are trained: ``"local"``, or ``"ray"``, on a cluster (pip install 'slotool[ray]').
+        address: The ray cluster: host:port, or auto for the one this machine is in; None: auto.
+        training_device: Device that trains the DNN and the graph network: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. The
+            predictors compute on the CPU.
+        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
+            ``machine``, or of co-located ones ``placement``.
+        seed: Same seed, same result.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``); for ``"settings"`` a
+        ``SettingsTraining``, with the scores of every setting; for co-located latency a ``ColocationTraining``.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        InputError: ``solo`` predicts another setting than the tables hold.
+        TableError: A latency table cannot be read, mixes settings, or has no row of these networks.
+        GraphError: A graph file cannot be read.
+        ArtifactError: ``solo`` is damaged or no predictor of solo latencies.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.commands.predictors.colocation_training import trained_on_colocations
+    from slotool.commands.predictors.settings_training import trained_on_settings
+    from slotool.predictors.base import SOLO
+    from slotool.predictors.registry import BASELINES, names_of, registry
+    from slotool.predictors.settings.predictor import SettingsPredictor
+    from slotool.predictors.splits import paper_split
+    from slotool.predictors.training.selection import AUTO
+
+    own, of_many = names_of(SOLO), SettingsPredictor.name
+    if of_many in as_list(model):
+        if len(as_list(model)) > 1:
+            raise ArgumentError("model", f"{of_many} learns several settings at once, the others one: ask for it alone")
+        refuse_search(of_many, depths, engine, address)
+        if training_device != devices.CPU:
+            raise ArgumentError("training_device", f"{of_many} trains on the CPU only; leave it out")
+    on = devices.required(training_device, "training_device")
+    searching = search_on(engine, address, on)
+    source = MeasuredNetworks.of(latency, graphs, rows)
+    reporter, written = reporter_of(progress), None if out is None else Path(out)
+    if source.is_colocated():
+        return trained_on_colocations(
+            source, written, solo=solo, model=model, depths=depths, searching=searching, device=on, seed=seed,
+            force=force, reporter=reporter,
+        )  # fmt: skip
+    if solo is not None:
+        raise ArgumentError("solo", "it goes beside a predictor of co-located latencies; these are solo ones")
+    asked = names_among(model, (AUTO, *own, of_many), "model", plugins=registry)
+    if of_many in asked:
+        if written is not None:
+            refuse_existing(written, force)
+        return trained_on_settings(source, written, seed, force, reporter)
+    if not {AUTO, "dnn"} & set(asked):
+        refuse_search(", ".join(asked), depths, engine, address)
+    names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
+    names += [name for name in asked if name not in (AUTO, *own)]
+    with searching as search:
+        makers = predictor_makers(names, depths or DEPTHS, search, device=on)
+        if written is not None:
+            refuse_existing(written, force)
+        labelled = source.labelled()
+        for sentence in unmatched(labelled):
+            reporter.warn(sentence)
+        run = trained_and_scored(
+            reporter,
+            [make() for make in makers.values()],
+            labelled,
+            paper_split(labelled.kinds, seed),
+            model=AUTO if AUTO in asked else asked,
+            seed=seed,
+        )
+    shown = ",".join(asked)
+    if written is not None:
+        config = {**source.config(), "model": shown, "depths": list(depths or DEPTHS), **source.rows}
+        run.save(written, config=config, seed=seed, force=force)
+    return PredictorTraining(run, shown, written)
+
+
+def refuse_search(models: str, depths: Sequence[int] | None, engine: str, address: str | None) -> None:
+    """Raises ``ArgumentError`` for an option of the DNN's search, where no DNN is trained."""
+    given = {"depths": depths is not None, "engine": engine != "local", "address": address is not None}
+    for argument, stated in given.items():
+        if stated:
+            raise ArgumentError(argument, f"it has no effect on {models}, which trains no DNN; leave it out")

@@ -1,0 +1,288 @@
+"""What ``profile`` returns: of a finished campaign, and of one that is only planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.display import Part, Table, duration, table
+from slotool.commands.result import Result
+from slotool.machine import quota_warning
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.profiling.plan import Plan, Settings
+    from slotool.tables import LatencyTable
+
+# Other processes may take this much of the machine before a person should hear of it.
+BUSY_CORES = 0.2
+MAX_REASONS = 20
+MAX_SHOWN = 60
+MAX_DEVICE_REMARKS = 3
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ProfilePlan(Result):
+    """What would be measured, and about how long that may take; ``budget_s``: seconds allowed, if limited."""
+
+    plan: Plan
+    settings: Settings
+    out: Path
+    budget_s: float | None = None
+
+    @property
+    def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign
+        """Name of the document: it differs by kind of campaign."""
+        return f"profile-{self.settings.kind}-plan"
+
+    @cached_property
+    def predicted_s(self) -> float:
+        """Seconds that measuring may take, roughly."""
+        from slotool.profiling.plan import predicted_seconds
+
+        return predicted_seconds(self.plan.todo, self.settings)
+
+    @property
+    def _too_big(self) -> int:
+        return sum(not self.settings.fits(item) for item in self.plan.todo)
+
+    @property
+    def _places(self) -> Sequence[Sequence[int]]:
+        return self.settings.cores_of(max(len(item.members) for item in self.plan.items))
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            **self.settings.configuration(),
+            "output": str(self.out),
+            "to_measure": len(self.plan.todo) - self._too_big,
+            "to_skip": self._too_big,
+            "finished": self.plan.resumed,
+            "memory_limit_bytes": self.settings.limit_bytes,
+            "affinity": self._places,
+            "predicted_seconds": self.predicted_s,
+            "budget_s": self.budget_s,
+        }
+
+    def shown(self) -> list[Part]:
+        settings = self.settings
+        cores = " and ".join(sorted({", ".join(map(str, cores)) for cores in self._places}))
+        rows = [
+            ["measurements to make", f"{len(self.plan.todo) - self._too_big:,}"],
+            [f"to skip, over {settings.limit_bytes / 2**30:.1f} GiB", f"{self._too_big:,}"],
+            ["finished already", f"{self.plan.resumed:,}"],
+            ["batch sizes", ", ".join(map(str, settings.batch_sizes))],
+            ["threads", f"{settings.threads}, on core {cores}"],
+            ["predicted time (rough)", _time(self.predicted_s)],
+        ]
+        if self.budget_s is not None:
+            rows.append(["budget", _time(self.budget_s)])
+        return [table("Plan; nothing was measured", ["what", "how much"], rows)]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Profile(Result):
+    """``latency``, the table written to ``out``; ``titles``: what a person calls the subjects that have another name;
+    ``notes``: what to do next; ``strict``: whether each row has to be stable."""
+
+    latency: LatencyTable
+    settings: Settings
+    out: Path
+    titles: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    strict: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a row is not stable and each has to be."""
+        return int(self.strict and self.unstable_rows > 0)
+
+    @property
+    def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign
+        """Name of the document: it differs by kind of campaign."""
+        return f"profile-{self.settings.kind}"
+
+    @property
+    def measured_rows(self) -> int:
+        """Rows with samples."""
+        return int(self._found["ok_rows"])
+
+    @property
+    def unstable_rows(self) -> int:
+        """Rows whose samples or rounds differ by more than the precision."""
+        return int(self._found["unstable"])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why rows have no samples."""
+        return list(self._found["reasons"])
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """A CPU quota below the threads that were asked for."""
+        warning = quota_warning(self.settings.threads) if self.settings.device == "cpu" else None
+        return [warning] if warning else []
+
+    def frame(self) -> pd.DataFrame:
+        """Median latency and its interval, seconds, one row a measured row."""
+        return self.latency.statistics()
+
+    def findings(self) -> dict[str, Any]:
+        return {"output": str(self.out), **self.settings.configuration(), **self._found}
+
+    def shown(self) -> list[Part]:
+        found = self._found
+        parts: list[Part] = [_counts(found, self.settings)]
+        if found["degradation"]:
+            parts.append(_degradation_table(found["degradation"], self.titles))
+        elif found["points"]:
+            parts.append(_points_table(found["points"]))
+        ending = f"wrote {self.out}" if found["measured"] else f"nothing was left to measure; {self.out} is complete"
+        return [*parts, *_remarks(found, self.settings), ending]
+
+    @cached_property
+    def _found(self) -> dict[str, Any]:
+        return _summary(self.latency, self.titles)
+
+
+def _counts(found: dict[str, Any], settings: Settings) -> Table:
+    rows = [
+        ["measurements made now", f"{found['measured']:,}"],
+        ["finished before", f"{found['resumed']:,}"],
+        ["skipped: too big", f"{found['skipped']:,}"],
+        *([["out of memory", f"{found['out_of_memory']:,}"]] if found["out_of_memory"] else []),
+        ["failed", f"{found['failed']:,}"],
+        ["timeout", f"{found['timeout']:,}"],
+        [f"unstable, beyond ± {100 * settings.rule.precision:g}%", f"{found['unstable']:,}"],
+    ]
+    if found["left"]:
+        rows.append(["left over", f"{found['left']:,}"])
+    if found["measured"]:
+        rows += [
+            ["samples measured again", f"{found['discarded']:,}"],
+            ["seconds", f"{found['seconds']:.1f}"],
+            ["rows per second", f"{found['rows_per_second']:.1f}"],
+        ]
+    if found["latency_s"]:
+        low, middle, high = found["latency_s"]
+        rows.append(["lowest … middle … highest", f"{duration(low)} … {duration(middle)} … {duration(high)}"])
+    return table(f"Profiled on {_threads(settings)}", ["rows", "count"], rows)
+
+
+def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) -> Table:
+    cells = [
+        [
+            titles.get(row["subject"], row["subject"])
+            if row["point"] == "full"
+            else f"{row['subject']}@{row['point']}",
+            " + ".join(titles.get(name, name) for name in row["co_runners"].split("+")) or "–",
+            row["batch_size"],
+            duration(row["solo_s"]),
+            duration(row["median_s"]),
+            f"× {row['degradation_ratio']:.2f}",
+            f"± {row['half_width']:.1%}",
+        ]
+        for row in rows[:MAX_SHOWN]
+    ]
+    title = "Degradation" if len(rows) <= MAX_SHOWN else f"Degradation, the first {MAX_SHOWN} of {len(rows):,} rows"
+    return table(title, ["model", "co-runners", "batch", "solo", "co-located", "ratio", "95 % interval"], cells)
+
+
+def _points_table(rows: list[dict[str, Any]]) -> Table:
+    cells = [
+        [p["subject"], p["point"], p["batch_size"], duration(p["median_s"]), f"± {p['half_width']:.1%}", p["n"]]
+        for p in rows
+    ]
+    return table("Operating points", ["model", "point", "batch", "median", "95 % interval", "samples"], cells)
+
+
+def _summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
+    """What the closing tables say; statuses count all rows of the table, ``measured`` and seconds this run's."""
+    run, rows, statistics = latency.provenance["campaign"], latency.rows, latency.statistics()
+    half_width = (statistics["high_s"] - statistics["low_s"]) / 2 / statistics["median_s"]
+    statistics = statistics.assign(half_width=half_width)
+    ok = rows[rows["status"] == "ok"].reset_index(drop=True)
+    status = rows["status"].value_counts()
+    reasons = rows.loc[rows["status"] != "ok", ["subject", "status", "reason"]].drop_duplicates()
+    medians = statistics["median_s"]
+    shown = ["subject", "point", "batch_size", "co_runners", "median_s", "low_s", "high_s", "half_width", "n"]
+    degradation = []
+    if "degradation_ratio" in ok:
+        solo = ok["solo_s"].map(_median)
+        colocated = statistics[shown].assign(solo_s=solo, degradation_s=ok["degradation_s"])
+        degradation = colocated.assign(degradation_ratio=ok["degradation_ratio"]).to_dict("records")
+    points = statistics[statistics["backend"] == "elastic"].sort_values(["subject", "batch_size", "median_s"])
+    return {
+        **run,
+        "rows_per_second": run["measured"] / run["seconds"] if run["measured"] else 0.0,
+        **{name: int(status.get(name, 0)) for name in ("skipped", "failed", "timeout")},
+        "out_of_memory": int(status.get("out-of-memory", 0)),
+        "ok_rows": len(ok),
+        "unstable": int((~ok["stable"].astype(bool)).sum()),
+        "interrupted": int(ok["interrupted"].sum()),
+        "discarded": int(ok["discarded"].sum()),
+        "latency_s": [medians.min(), medians.median(), medians.max()] if len(medians) else [],
+        "points": points[shown].to_dict("records"),
+        "degradation": degradation,
+        "device_remarks": list(dict.fromkeys(part for text in ok["remarks"] for part in text.split("; ") if part)),
+        "reasons": [
+            f"{titles.get(subject, subject)}: {how}, {why}" for subject, how, why in reasons.itertuples(index=False)
+        ][:MAX_REASONS],
+    }
+
+
+def _median(samples: Any) -> float:
+    import numpy as np
+
+    return float(np.median(samples))
+
+
+def _remarks(found: dict[str, Any], settings: Settings) -> list[str]:
+    remarks: list[str] = found["reasons"][:3]
+    without = found["skipped"] + found["failed"] + found["timeout"] + found["out_of_memory"]
+    if without > len(remarks):
+        remarks.append(f"… and {without - len(remarks)} more rows without samples; the table's reason column has them")
+    others = found["cores_busy_with_others"]
+    if found["measured"] and others > BUSY_CORES:
+        remarks.append(
+            f"advice: other processes kept {others:.1f} cores busy meanwhile, which these latencies show; "
+            "measure on an idle machine, or with fewer --threads than cores"
+        )
+    if found["throttled_periods"]:
+        remarks.append(
+            f"advice: the CPU quota stopped these measurements in {found['throttled_periods']} periods, for "
+            f"{found['throttled_s']:.2g} s; raise it, or use fewer --threads"
+        )
+    elif found["interrupted"] and not found["cores_busy_with_others"] > BUSY_CORES:
+        remarks.append(f"advice: {found['interrupted']} rows hold samples that other processes interrupted")
+    remarks += [f"advice: {remark}" for remark in found["device_remarks"][:MAX_DEVICE_REMARKS]]
+    if settings.device != "cpu" and settings.placement == "shared" and found["measured"]:
+        remarks.append(
+            "advice: the processes that drive the device share their cores, which these latencies show; "
+            "--placement split gives each its own"
+        )
+    if found["unstable"]:
+        within = f"± {100 * settings.rule.precision:g}%"
+        if settings.rounds == 1:
+            remarks.append(f"advice: one round cannot show that medians repeat to {within}; use --rounds 2 or more")
+        else:
+            remarks.append(
+                f"advice: in {found['unstable']} rows the samples or the rounds differ by more than {within}; "
+                "the same command with --budget 5m measures them again; use an idle machine"
+            )
+    if found["left"]:
+        remarks.append("the budget is spent; the same command goes on with what is left over")
+    return remarks
+
+
+def _threads(settings: Settings) -> str:
+    return "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

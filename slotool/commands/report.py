@@ -1,0 +1,123 @@
+"""``slotool.report``: one self-contained page, and the same plots as PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.display import Part, table
+from slotool.commands.inputs import FilePath, paths_of
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
+
+if TYPE_CHECKING:
+    from slotool.reports.figure import Figure
+
+# Files that are named as not drawn; the others are counted.
+MAX_NOT_DRAWN = 5
+
+
+@writes("out")
+def report(
+    paths: FilePath | Sequence[FilePath],
+    out: FilePath = "report.html",
+    *,
+    title: str = "slotool report",
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Report:
+    """Plot everything found as one page.
+
+    That is measured and predicted latency, studies of predictors, accuracy against k and latency, tolerance tiers,
+    switching plans, served latency, slow-down and deadlines kept under co-location. The page is one self-contained file
+    that works offline; the same plots lie as PNG in a folder next to it.
+
+    Example: slotool report . -o report.html
+
+    Example: slotool report requests.parquet outcomes.parquet -o load.html --title "Load test"
+
+    Args:
+        paths: Tables, rules, plans, artifacts, and folders of them.
+        out: Page to write, an .html file.
+        title: The page's heading.
+        force: Replace ``out`` and its folder if they exist.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        ``figures``, the data of the plots; ``frame()`` has a row per plot.
+
+    Raises:
+        InputError: A path is nothing that a report could draw, or there is nothing to draw.
+        TableError: A table is damaged.
+        ArtifactError: An artifact is damaged.
+        AlreadyExistsError: ``out`` exists.
+        MissingPackageError: matplotlib is not installed.
+    """
+    from slotool.extras import require
+    from slotool.reports import collect, write_report
+    from slotool.reports.report import refuse_report
+
+    require("matplotlib", needed_by="a report")
+    page = Path(out)
+    refuse_report(page, force)
+    found = collect(paths_of(paths))
+    with reporter_of(progress).progress("drawing") as steps:
+        figures = write_report(found, page, title=title, force=force, progress=steps.advance)
+    return Report(page, page.stat().st_size, tuple(figures), tuple(found.unused))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Report(Result):
+    """``out``: the page, of ``size_bytes``; ``not_drawn``: paths of which there is no plot, and what they are."""
+
+    out: Path
+    size_bytes: int
+    figures: tuple[Figure, ...]
+    not_drawn: tuple[tuple[Path, str], ...]
+
+    schema = "report"
+    rows_key = "plots"
+
+    @property
+    def folder(self) -> Path:
+        """Where the plots lie as PNG."""
+        from slotool.reports.report import plots_folder
+
+        return plots_folder(self.out)
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            "report": str(self.out),
+            "bytes": self.size_bytes,
+            "plots": [
+                {
+                    "id": figure.id,
+                    "title": figure.title,
+                    "png": str(self.folder / f"{figure.id}.png"),
+                    "source": figure.source,
+                    "caption": figure.caption,
+                }
+                for figure in self.figures
+            ],
+            "figures": {what: value for figure in self.figures for what, value in figure.headlines},
+            "not_drawn": {str(path): what for path, what in self.not_drawn},
+        }
+
+    def shown(self) -> list[Part]:
+        written = f"wrote {self.out} ({self.size_bytes / 1e6:.1f} MB, works offline)"
+        return [
+            table("Drawn", ["plot", "from"], [[figure.title, figure.source] for figure in self.figures]),
+            f"{written} and {len(self.figures)} PNG in {self.folder}",
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not drawn."""
+        if not self.not_drawn:
+            return []
+        named = [f"{path} ({what})" for path, what in self.not_drawn[:MAX_NOT_DRAWN]]
+        more = len(self.not_drawn) - len(named)
+        return ["not drawn: " + ", ".join(named) + (f", and {more} more (--json names all)" if more else "")]

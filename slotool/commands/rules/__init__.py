@@ -1,0 +1,1 @@
+"""Commands that generate, check and export routing rules."""

@@ -1,0 +1,159 @@
+"""``slotool.evaluate_drift``: whether guarantees still hold, from labelled feedback in the order of arrival."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.arguments import typed
+from slotool.commands.display import Part, table
+from slotool.commands.inputs import FilePath, loaded
+from slotool.commands.result import Result
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.rules import RuleSet
+    from slotool.rules.monitor.drift import Watched
+    from slotool.tables import OutcomeTable
+
+
+@typed
+def evaluate_drift(
+    rules: FilePath | RuleSet,
+    feedback: FilePath | OutcomeTable,
+    *,
+    confidence: float = 0.99,
+) -> DriftVerdict:
+    """Watch every tier by a sequential test of feedback.
+
+    You may look after every request. Rules made per group are watched for each group. A guarantee is confirmed when the
+    feedback alone shows it to hold. The command exits with 1 when a guarantee no longer holds.
+
+    Example: slotool evaluate-drift rules.json feedback.parquet
+
+    Args:
+        rules: Rules, as ``gen_rules`` writes them.
+        feedback: Outcome table of labelled requests, in the order of arrival.
+        confidence: Probability of no alarm while all guarantees hold. It is also that of no confirmed guarantee that
+            does not hold.
+
+    Returns:
+        ``alarms``, how many guarantees no longer hold, and ``confirmed``; ``frame()`` has a row per watched ensemble
+        and group.
+
+    Raises:
+        ArgumentError: ``confidence`` does not lie between 0 and 1.
+        InputError: The feedback lacks a version that the rules consult, or holds an error beyond theirs.
+        TableError: The outcome table cannot be used, or lacks the column of the rules' groups.
+    """
+    from slotool.rules import RuleSet
+    from slotool.rules.monitor.drift import watch
+    from slotool.tables import OutcomeTable
+
+    if not 0 < confidence < 1:
+        raise ArgumentError("confidence", "must lie between 0 and 1, both excluded")
+    watched = loaded(RuleSet, rules)
+    labelled = loaded(OutcomeTable, feedback)
+    changed = watched.changed_words(labelled.models)
+    return DriftVerdict(watched, watch(watched, labelled, confidence), len(labelled.examples), confidence, changed)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class DriftVerdict(Result):
+    """Of ``rules``. ``watched``: every ensemble that gives a guarantee, at its tightest tolerance above the rules' best
+    version, for all requests and for each group of the rules; ``requests``: that count; ``changed``: about models that
+    are others than the rules'."""
+
+    rules: RuleSet
+    watched: list[Watched]
+    requests: int
+    confidence: float
+    changed: str = ""
+
+    schema = "evaluate-drift"
+    rows_key = "ensembles"
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return a remark if the feedback is about other models than the rules."""
+        return [f"the rules were {self.changed}"] if self.changed else []
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a guarantee no longer holds."""
+        return int(self.alarms > 0)
+
+    @property
+    def alarms(self) -> int:
+        """How many guarantees no longer hold."""
+        return sum(w.alarm_at is not None for w in self.watched)
+
+    @property
+    def confirmed(self) -> int:
+        """How many guarantees the feedback alone shows to hold, and does not violate."""
+        return sum(w.confirmed_at is not None for w in self.watched)
+
+    @property
+    def evidence_wanted(self) -> float:
+        """From this evidence on a guarantee counts as violated."""
+        return len(self.watched) / (1.0 - self.confidence)
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            "requests": self.requests,
+            "confidence": self.confidence,
+            "evidence_wanted": self.evidence_wanted,
+            "alarms": self.alarms,
+            "confirmed": self.confirmed,
+            "ensembles": [
+                {
+                    "point": w.point.label,
+                    "tolerance": w.tolerance,
+                    "mean_excess": w.mean_excess,
+                    "evidence": w.evidence,
+                    "alarm_at": w.alarm_at,
+                    "confirmed_at": w.confirmed_at,
+                    "group": w.group or None,
+                }
+                for w in self.watched
+            ],
+        }
+
+    def shown(self) -> list[Part]:
+        if not self.watched:
+            return ["the best version serves every tier: nothing to watch"]
+        count = len(self.watched)
+        if self.alarms:
+            said = f"{self.alarms} of {count} guarantees are violated: make new rules from fresh outcomes"
+        else:
+            said = "no guarantee is violated"
+        return [self._table(), f"{said}; these requests alone confirm {self.confirmed} of {count}"]
+
+    def _table(self) -> Part:
+        from slotool.rules import from_point
+
+        grouped, unit, loss = any(w.group for w in self.watched), self.rules.unit, self.rules.loss_unit
+        cells = [
+            [
+                unit.number(w.tolerance),
+                from_point(w.point).words,
+                *([w.group or "all"] if grouped else []),
+                f"{w.mean_excess * loss.per_one:+.3g}",
+                f"{w.evidence:.3g}",
+                *("–" if at is None else f"{at:,}" for at in (w.alarm_at, w.confirmed_at)),
+            ]
+            for w in self.watched
+        ]
+        wanted = f"an alarm needs evidence against a tier of {self.evidence_wanted:.4g}"
+        title = f"{self.requests:,} labelled requests; tolerances: {self.rules.loss_words}; {wanted}"
+        group = ["requests of"] if grouped else []
+        columns = [
+            unit.heading("tolerance"),
+            "ensemble",
+            *group,
+            loss.heading("mean excess"),
+            "evidence against",
+            "alarm at",
+            "confirmed at",
+        ]
+        return table(title, columns, cells)

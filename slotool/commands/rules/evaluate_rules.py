@@ -1,0 +1,251 @@
+"""``slotool.evaluate_rules``: routing rules evaluated on held-out outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import Ineffective, command_line
+from slotool.commands.display import Part, duration, table
+from slotool.commands.inputs import FilePath, loaded, name_of
+from slotool.commands.outputs import writes
+from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result
+from slotool.commands.rules.gen_rules import priced
+from slotool.commands.rules.generated_rules import weakest_group
+from slotool.commands.values import at_least
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.rules import RuleSet
+    from slotool.rules.monitor.verdict import TierVerdict
+    from slotool.tables import OutcomeTable
+
+
+# As a share of the greatest error: a violation of this size should be found.
+SMALL_EXCESS = 0.05
+# What one tier costs here over what its rule states may be so many times another's: beyond it the prices differ.
+MAX_COST_SPREAD = 2.0
+
+
+@command_line(ineffective=(Ineffective(("force",), "plot"),))
+@writes("plot")
+def evaluate_rules(
+    rules: FilePath | RuleSet,
+    outcomes: FilePath | OutcomeTable,
+    *,
+    folds: Annotated[int, at_least(2)] | None = None,
+    prices: FilePath | Mapping[str, float] | None = None,
+    plot: FilePath | None = None,
+    significance: float = 0.05,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> RulesVerdict:
+    """Replay every tier on held-out outcomes.
+
+    Finds degradation against tolerance, and time and cost saved. A tier's mean may exceed its tolerance on a sample
+    although the tolerance holds: only a significant excess is a violation. The command exits with 1 on a violation.
+
+    Example: slotool evaluate-rules rules.json fresh-outcomes.parquet
+
+    Example: slotool evaluate-rules rules.json outcomes.parquet --folds 10
+
+    Args:
+        rules: Rules, as ``gen_rules`` writes them.
+        outcomes: Outcome table (Parquet or CSV) that the rules were not made from.
+        folds: Cross-validate: make rules of the same settings from all folds but one.
+        prices: Price of a call: a list as of ``import_outcomes``, or prices by version. They replace the table's costs;
+            with ``folds`` the rules are made at these prices too.
+        plot: Plot (PNG) of tolerance against observed degradation.
+        significance: Significance level of a violation, over all tiers and folds.
+        force: Replace ``plot`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        ``violations``, an integer; ``frame()`` has a row per tier.
+
+    Raises:
+        ArgumentError: ``significance`` does not lie between 0 and 1.
+        InputError: The outcomes lack a version that the rules consult, or hold an error beyond theirs.
+        TableError: The outcome table cannot be used, or a version has no price.
+        AlreadyExistsError: ``plot`` exists.
+        MissingPackageError: ``plot`` is given and matplotlib is not installed.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.rules import RuleSet
+    from slotool.rules.monitor.verdict import cross_validate, verdicts
+    from slotool.tables import OutcomeTable
+
+    if not 0 < significance < 1:
+        raise ArgumentError("significance", "must lie between 0 and 1, both excluded")
+    if plot is not None:
+        refuse_existing(Path(plot), force)
+    made, given, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
+    held_out = priced(given, None, prices)
+    if folds is None:
+        if changed := made.changed_words(given.models):
+            reporter.warn(f"the rules were {changed}")
+        if made.table_sha256 in (given.sha256, held_out.sha256):
+            reporter.warn("the rules were made from this outcome table, so nothing here is held out")
+        rounds = [verdicts(made, held_out)]
+    else:
+        with reporter.progress(f"{folds} folds of {len(held_out.examples):,} examples", total=folds) as steps:
+            rounds = cross_validate(made, held_out, folds, steps.advance)
+    if plot is not None:
+        _draw(made, rounds, Path(plot), name_of(outcomes))
+    return RulesVerdict(made, rounds, len(held_out.examples), significance, None if plot is None else Path(plot))
+
+
+def _draw(made: RuleSet, rounds: list[list[TierVerdict]], plot: Path, source: str) -> None:
+    from slotool.reports.plots import save_png
+    from slotool.reports.series.tiers import observed_against_tolerance
+
+    save_png(observed_against_tolerance(made, rounds, source), plot)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class RulesVerdict(Result):
+    """``rounds``: every tier's verdict, per fold; ``examples``: of the outcome table."""
+
+    rules: RuleSet
+    rounds: list[list[TierVerdict]]
+    examples: int
+    significance: float
+    plot: Path | None = None
+
+    schema = "evaluate-rules"
+    rows_key = "tiers"
+
+    @property
+    def exit_code(self) -> int:
+        """1 on a significant violation."""
+        return int(self.violations > 0)
+
+    @property
+    def violations(self) -> int:
+        """How many tiers are violated significantly."""
+        return sum(tier["violated"] for tier in self._tiers)
+
+    @property
+    def above_tolerance(self) -> int:
+        """In how many checks, one per tier and fold, the observed degradation exceeds the tolerance."""
+        return sum(tier["above_tolerance"] for tier in self._tiers)
+
+    @cached_property
+    def detectable_excess(self) -> float:
+        """About how many points of error above its tolerance a tier must lie for its violation to be significant."""
+        from slotool.rules.monitor.verdict import detectable_excess
+
+        return detectable_excess(self.rules, self.rounds, self.examples // len(self.rounds), self.significance)
+
+    @cached_property
+    def _tiers(self) -> list[dict[str, Any]]:
+        from slotool.rules.monitor.verdict import adjusted_p_values
+
+        adjusted = adjusted_p_values(self.rounds)
+        same_tiers = zip(*self.rounds, strict=True)
+        return [_tier(list(same), float(p), self.significance) for same, p in zip(same_tiers, adjusted, strict=True)]
+
+    @property
+    def warnings(self) -> list[str]:
+        """That some tiers cost more here than the rules state and others less: their prices were others."""
+        pairs = [(tier["cost"], rule.cost) for tier, rule in zip(self._tiers, self.rules.rules, strict=True)]
+        ratios = [here / stated for here, stated in pairs if here > 0 and stated > 0]
+        if not ratios or max(ratios) <= MAX_COST_SPREAD * min(ratios):
+            return []
+        return [
+            f"tiers cost {min(ratios):.3g} to {max(ratios):.3g} times what the rules state: if these were made at "
+            "other prices, give --prices; cost saved is of the costs here"
+        ]
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            "method": self.rules.method,
+            "tolerance_kind": self.rules.tolerance_kind,
+            "confidence": self.rules.confidence,
+            "examples": self.examples,
+            "folds": len(self.rounds) if len(self.rounds) > 1 else None,
+            "significance": self.significance,
+            "above_tolerance": self.above_tolerance,
+            "violations": self.violations,
+            "detectable_excess": self.detectable_excess,
+            "tiers": self._tiers,
+        }
+
+    def shown(self) -> list[Part]:
+        tiers, folds, unit = self._tiers, len(self.rounds), self.rules.unit
+        cells = [
+            [
+                tier["id"],
+                unit.number(tier["tolerance"]),
+                unit.number(tier["degradation"]),
+                *([unit.number(tier["worst_degradation"])] if folds > 1 else []),
+                *([weakest_group(tier["groups"], unit)] if tier["groups"] else []),
+                tier["above_tolerance"],
+                f"{tier['p_value']:.2g}",
+                "violated" if tier["violated"] else "–",
+                duration(tier["response_time_s"]),
+                f"{tier['response_time_saved']:.0%}",
+                f"{tier['cost_saved']:.0%}",
+            ]
+            for tier in tiers
+        ]
+        how = f"on {self.examples:,} examples" if folds == 1 else f"over {folds} folds of {self.examples:,} examples"
+        worst = ["worst fold"] if folds > 1 else []
+        weakest = ["most by group"] if tiers and tiers[0]["groups"] else []
+        loss = ["tolerance", "observed", *worst, *weakest]
+        columns = ["tier", *loss, "above", "p", "verdict", "time", "time saved", "cost saved"]
+        said = (
+            f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "
+            f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
+        )
+        drawn = [] if self.plot is None else [f"wrote {self.plot}"]
+        return [
+            table(f"Tiers of {self.rules.method} rules {how}: {self.rules.loss_words}", columns, cells),
+            *self._too_few(),
+            said,
+            *drawn,
+        ]
+
+    def _too_few(self) -> list[str]:
+        """That a violation as large as the widest tolerance would not be found."""
+        widest = max(rule.tolerance for rule in self.rules.rules)
+        points = widest * (self.rules.best_error if self.rules.tolerance_kind == "relative" else 1.0)
+        if self.detectable_excess <= max(points, SMALL_EXCESS * self.rules.largest_loss):
+            return []
+        count = f"{self.examples // len(self.rounds):,}" + ("" if len(self.rounds) == 1 else " in a fold")
+        what = "of the requests" if self.rules.tolerance_kind == "quantile" else "of error"
+        return [
+            f"few examples: {count} show a violation only where a tier lies about "
+            f"{self.rules.loss_unit.amount(self.detectable_excess)} {what} or more above its tolerance"
+        ]
+
+
+def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[str, Any]:
+    """One tier over the folds: means, but the worst degradation; ``p_value`` is adjusted for folds and tiers."""
+    first = same[0].rule
+    means = {
+        name: sum(getattr(v, name) for v in same) / len(same)
+        for name in ("degradation", "response_time_s", "cost", "response_time_saved", "cost_saved")
+    }
+    return {
+        "id": first.id,
+        "objective": first.objective,
+        "tolerance": first.tolerance,
+        "worst_degradation": max(v.degradation for v in same),
+        "above_tolerance": sum(v.above_tolerance for v in same),
+        "p_value": p_value,
+        "violated": p_value <= significance,
+        "groups": _group_means([verdict.groups for verdict in same]),
+        **means,
+    }
+
+
+def _group_means(folds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """By group the mean over the folds that have examples of it."""
+    names = dict.fromkeys(name for groups in folds for name in groups)
+    known = {name: [groups[name] for groups in folds if name in groups] for name in names}
+    return {name: sum(own) / len(own) for name, own in known.items()}

@@ -1,0 +1,252 @@
+"""What ``slotool.gen_rules`` returns: the rules with the versions, tiers and proofs that a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.display import Part, Table, duration, number, table
+from slotool.commands.result import Result
+
+if TYPE_CHECKING:
+    from slotool.rules import RuleSet
+    from slotool.rules.analysis import VersionFacts
+    from slotool.rules.evidence.units import LossUnit
+    from slotool.tables import OutcomeTable
+
+_UNITS = {"cost": "", "response-time": "_s"}  # of names in the rules' settings
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class GeneratedRules(Result):
+    """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``plots``: files drawn; ``budgets``: mean
+    costs of a request that a tier is looked for."""
+
+    rules: RuleSet
+    outcomes: OutcomeTable
+    out: Path | None = None
+    budgets: tuple[float, ...] = ()
+    explain: bool = False
+    plots: tuple[Path, ...] = ()
+
+    schema = "gen-rules"
+    rows_key = "versions"
+
+    def findings(self) -> dict[str, Any]:
+        from slotool.rules.analysis import category_shares
+
+        return {
+            "out": None if self.out is None else str(self.out),
+            "rules": self.rules.document(),
+            "versions": [asdict(fact) for fact in self._facts],
+            "categories": category_shares(self.outcomes),
+            "budgets": [_within(self.rules, budget) for budget in self.budgets],
+            "plots": [str(path) for path in self.plots],
+        }
+
+    def shown(self) -> list[Part]:
+        from slotool.rules.analysis import category_shares
+
+        shares = category_shares(self.outcomes)
+        split = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
+        objectives = dict.fromkeys(rule.objective for rule in self.rules.rules)
+        written = [] if self.out is None else [self.out]
+        return [
+            _version_table(self._facts, self.rules, _cost_heading(self.outcomes)),
+            f"requests, from the fastest version to the slowest: {split}",
+            *(_tier_table(self.rules, objective) for objective in objectives),
+            *_groups(self.rules),
+            *(_afforded(self.rules, budget) for budget in self.budgets),
+            *(_explanations(self.rules) if self.explain else []),
+            *_remarks(self.rules),
+            *(f"wrote {path}" for path in (*written, *self.plots)),
+        ]
+
+    @property
+    def warnings(self) -> list[str]:
+        from slotool.elastic.evaluation import timing_warnings
+
+        return timing_warnings(self.outcomes)
+
+    @property
+    def _facts(self) -> list[VersionFacts]:
+        from slotool.rules.analysis import version_facts
+
+        return version_facts(self.outcomes)
+
+
+def _cost_heading(outcomes: OutcomeTable) -> str:
+    """``cost``, and its unit where that is known: machine time where the table has no prices."""
+    if currency := outcomes.provenance.get("currency"):
+        return f"cost, {currency}"
+    of_time = (outcomes.matrix("cost") == outcomes.matrix("latency_s")).all()
+    return "cost, machine s" if of_time else "cost"
+
+
+def _version_table(facts: list[VersionFacts], rules: RuleSet, cost: str) -> Table:
+    cells = [
+        [
+            f.version + (" (best)" if f.version == rules.best_version else ""),
+            f"{f.error:.4f}",
+            duration(f.response_time_s),
+            number(f.cost),
+            f"{f.confidence:.3f}",
+            "yes" if f.pareto else "no",
+        ]
+        for f in facts
+    ]
+    title = f"Versions on {rules.sample_size:,} examples"
+    return table(title, ["version", "mean error", "response time", cost, "confidence", "Pareto"], cells)
+
+
+def _tier_table(rules: RuleSet, objective: str) -> Table:
+    from slotool.rules import from_point
+
+    base_s, base_cost, unit = rules.config["best_response_time_s"], rules.config["best_cost"], rules.unit
+    tiers = [rule for rule in rules.rules if rule.objective == objective]
+    cells = []
+    for _, group in groupby(tiers, key=lambda rule: (rule.point, rule.promised)):
+        same = list(group)
+        least = f" (≥ {same[0].saves_at_least:.0%})" if same[0].saves_at_least > 0 else ""
+        rule, span = same[0], dict.fromkeys((unit.number(same[0].tolerance), unit.number(same[-1].tolerance)))
+        cells.append(
+            [
+                unit.named("–".join(span)),
+                from_point(rule.point).words,
+                "–" if rule.bound is None else unit.number(rule.bound),
+                unit.number(rule.degradation),
+                *([weakest_group(rule.groups, unit)] if rule.groups else []),
+                duration(rule.response_time_s),
+                _saving(rule.response_time_s, base_s) + (least if objective == "response-time" else ""),
+                _saving(rule.cost, base_cost) + (least if objective == "cost" else ""),
+            ]
+        )
+    named, said = objective.replace("-", " "), f"{rules.loss_words}, confidence {rules.confidence:g}"
+    weakest = ["most by group"] if tiers and tiers[0].groups else []
+    columns = ["tolerance", "ensemble", "at most", "observed", *weakest, "time", "time saved", "cost saved"]
+    return table(f"Tiers for the least {named}: {rules.method}, {said}", columns, cells)
+
+
+def _within(rules: RuleSet, budget: float) -> dict[str, Any]:
+    rule = rules.strictest_within(budget)
+    named = (None, None, None) if rule is None else (rule.id, rule.tolerance, rule.cost)
+    return {"budget": budget, **dict(zip(("rule", "tolerance", "cost"), named, strict=True))}
+
+
+def _afforded(rules: RuleSet, budget: float) -> str:
+    """The least error that a budget buys."""
+    rule, most = rules.strictest_within(budget), f"for {number(budget)} a request at most"
+    if rule is None:
+        least = min(rule.cost for rule in rules.rules if rule.objective == "cost")
+        return f"{most}: no tier; the cheapest takes {number(least)}"
+    return f"{most}: tier {rules.unit.amount(rule.tolerance)}, which takes {number(rule.cost)}"
+
+
+def weakest_group(groups: Mapping[str, float], unit: LossUnit) -> str:
+    """The group that loses most, and how much."""
+    name = max(groups, key=lambda own: groups[own])
+    return f"{unit.number(groups[name])} ({name})"
+
+
+def _groups(rules: RuleSet) -> list[Part]:
+    """Which groups the tolerances hold for."""
+    from slotool.rules.evidence.groups import OTHERS
+
+    if "group" not in rules.config:
+        return []
+    sizes, small = rules.config["groups"], rules.config["small"]
+    if list(sizes) == [OTHERS]:
+        return []  # the warning says why there are no groups
+    named = ", ".join(f"{name} ({count:,})" for name, count in sizes.items())
+    said = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
+    if not small:
+        return [said]
+    names = ", ".join(small[:5]) + (f" and {len(small) - 5} more" if len(small) > 5 else "")
+    together = "are others" if "others" in sizes else "have no guarantee of their own"
+    return [said, f"too small for a guarantee of their own: {names}; together they {together}"]
+
+
+def _explanations(rules: RuleSet) -> list[Part]:
+    cells = []
+    for (objective, _, why), group in groupby(rules.rules, key=lambda rule: (rule.objective, rule.point, rule.why)):
+        same = list(group)
+        span = "–".join(dict.fromkeys(rules.unit.number(rule.tolerance) for rule in (same[0], same[-1])))
+        cells.append([f"{objective} {span}", why])
+    return [table("Why not cheaper", [rules.unit.heading("tier"), "why"], cells), *_trees(rules)]
+
+
+def _trees(rules: RuleSet) -> list[str]:
+    """Each cascade as a picture."""
+    from slotool.rules import from_point
+    from slotool.rules.policies.cascades import Cascade
+
+    policies = {rule.point: from_point(rule.point) for rule in rules.rules}
+    serving = {
+        point: [f"{rule.objective} {rules.unit.amount(rule.tolerance)}" for rule in rules.rules if rule.point == point]
+        for point in policies
+    }
+    return [
+        "\n".join([f"{serving[point][0]}{' and more' if serving[point][1:] else ''}:", *policy.tree])
+        for point, policy in policies.items()
+        if isinstance(policy, Cascade)
+    ]
+
+
+def _saving(value: float, base: float) -> str:
+    return f"{1.0 - value / base + 0.0:.0%}" if base > 0 else "–"
+
+
+def _remarks(rules: RuleSet) -> list[str]:
+    said, widest = [], max(rule.tolerance for rule in rules.rules)
+    if rules.tolerance_kind == "relative" and widest > 1:
+        said = [f"tolerance {widest:g} is {widest:.0%} of {rules.best_words}'s error; {widest:g} % is {widest / 100:g}"]
+    objectives = {rule.objective for rule in rules.rules}
+    free = {
+        "cost": f"{rules.best_version} costs nothing, so that no tier can save cost",
+        "response-time": f"{rules.best_version} takes no time in this table, so that no tier can save any: "
+        "--objective cost leaves these tiers out",
+    }
+    nothing = [own for own in objectives if rules.config[f"best_{own.replace('-', '_')}{_UNITS[own]}"] == 0]
+    said += [free[own] for own in sorted(nothing)]
+    return said if len(nothing) == len(objectives) else [*said, *_remarks_on_proofs(rules)]
+
+
+def _remarks_on_proofs(rules: RuleSet) -> list[str]:
+    from slotool.rules import OSFA
+
+    best = rules.best_version
+    if rules.method != "certified":
+        return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]
+    unproven, alone = _unproven(rules), [rule for rule in rules.rules if rule.point == OSFA(best).point]
+    if len(alone) < len(rules.rules):
+        dearest = f"where {best} serves alone, no cheaper ensemble was proven to keep the tolerance"
+        return [*unproven, *([dearest] if any(rule.promised for rule in alone) else [])]
+    needed = rules.config["examples_for_first_saving"]
+    if needed is None:
+        cause = "no cheaper ensemble keeps the widest tolerance even as observed"
+        return [*unproven, f"nothing saved: {cause}, so {best} serves alone"]
+    more, nothing = needed - rules.sample_size, f"nothing saved, so {best} serves alone"
+    if more <= 0:
+        return [*unproven, f"{nothing}: more examples, a wider tolerance or a lower --confidence are needed"]
+    how = f"about {float(f'{more:.2g}'):,.0f} more examples"
+    return [
+        *unproven,
+        f"{nothing}: {how} would be needed for the widest tolerance, or fewer at a lower --confidence than "
+        f"{rules.confidence:g}",
+    ]
+
+
+def _unproven(rules: RuleSet) -> list[str]:
+    """Return the tiers that promise nothing, and the option that helps."""
+    unproven = sorted({rule.tolerance for rule in rules.rules if not rule.promised})
+    if not unproven:
+        return []
+    best, unit = rules.best_version, rules.unit
+    span = unit.named("–".join(dict.fromkeys(map(unit.number, (unproven[0], unproven[-1])))))
+    doubt = "no version is proven to be the best"
+    if rules.best_bound is not None:
+        doubt = f"{best} alone is proven to keep only {unit.amount(rules.best_bound)}"
+    return [f"{span}: listed without a promise, as {doubt}; --best {best} promises errors above {best}'s instead"]

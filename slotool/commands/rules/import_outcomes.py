@@ -1,0 +1,141 @@
+"""``slotool.import_outcomes``: an outcome table from answers that other tools recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from slotool.commands.command_line import command_line
+from slotool.commands.display import Part, number, table
+from slotool.commands.inputs import FilePath, as_list
+from slotool.commands.outputs import writes
+from slotool.commands.result import Result
+from slotool.commands.values import at_least, column_names
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.tables import OutcomeTable
+
+
+@command_line(
+    required=("out",),
+    values={"columns": column_names},
+    metavars={"columns": "KEY=COLUMN,…"},
+    panels={
+        "Columns": ("columns", "versions", "pattern", "keep"),
+        "Cost and meaning of answers": ("prices", "abstain", "missing_error"),
+    },
+)
+@writes("out")
+def import_outcomes(
+    answers: FilePath,
+    out: FilePath | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    versions: str | Sequence[str] = (),
+    pattern: str = "{version}_{column}",
+    prices: FilePath | Mapping[str, float] | None = None,
+    abstain: str | Sequence[str] = (),
+    missing_error: Annotated[float, at_least(0)] = 1.0,
+    keep: str | Sequence[str] = (),
+    force: bool = False,
+) -> ImportedOutcomes:
+    """Make an outcome table from answers of any services.
+
+    Columns: example, version, error (or answer and truth), confidence, and where known latency_s and cost. A missing
+    answer (neither error nor answer) counts with ``missing_error``, and as less sure than any other.
+
+    Example: slotool import-outcomes answers.csv --columns version=service,truth=label --prices prices.toml -o o.parquet
+
+    Args:
+        answers: CSV (also .csv.gz) or Parquet: a row per answer, or with ``versions`` a row per example.
+        out: File for the outcome table (Parquet).
+        columns: Names in the file of example, version, error, confidence, latency_s, cost, answer and truth.
+        versions: Services whose answers stand side by side in a row.
+        pattern: Names of the columns of a service then.
+        prices: Price list: TOML, or CSV version,price[,per calls]. In Python also prices of a call by version.
+        abstain: Answers that count as missing, such as unknown.
+        missing_error: Error of a missing answer.
+        keep: Further columns to keep: numbers, or text such as a language, known of an example before any call.
+        force: Replace ``out`` if it exists.
+
+    Returns:
+        ``outcomes``, the table; ``frame()`` has a row per version.
+
+    Raises:
+        TableError: The table or the prices cannot be used; names file, row and column.
+        ArgumentError: ``columns`` names something else, or ``missing_error`` is negative.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.tables.importing import KEYS, AnswerLayout, read_prices
+    from slotool.tables.importing import import_outcomes as read
+
+    names = dict(columns or {})
+    if unknown := [name for name in names if name not in KEYS]:
+        raise ArgumentError("columns", f"{unknown[0]!r} is no column of outcomes; expected {', '.join(KEYS)}")
+    if not 0 <= missing_error < float("inf"):
+        raise ArgumentError("missing_error", f"{missing_error:g} is no error; expected a number from 0 up")
+    if out is not None:
+        refuse_existing(Path(out), force)
+    by_call, currency = (prices, "") if isinstance(prices, Mapping) or prices is None else read_prices(Path(prices))
+    layout = AnswerLayout(names, _listed(versions), pattern, _listed(abstain), missing_error, _listed(keep))
+    found = read(Path(answers), layout, by_call)
+    if currency:
+        found.provenance["currency"] = currency
+    if out is not None:
+        found.save(Path(out))
+    return ImportedOutcomes(found, None if out is None else Path(out))
+
+
+def _listed(given: str | Sequence[str]) -> list[str]:
+    return as_list(given) if given else []
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ImportedOutcomes(Result):
+    """``outcomes`` as imported; ``out``: the file written, if any."""
+
+    outcomes: OutcomeTable
+    out: Path | None = None
+
+    schema = "import-outcomes"
+    rows_key = "versions"
+
+    @property
+    def missing(self) -> int:
+        """How many answers are missing."""
+        return int(self.outcomes.provenance["missing_answers"])
+
+    def findings(self) -> dict[str, Any]:
+        means = self.outcomes.rows.groupby("version", sort=False)[["error", "confidence", "latency_s", "cost"]].mean()
+        return {
+            "out": None if self.out is None else str(self.out),
+            "examples": len(self.outcomes.examples),
+            "missing_answers": self.missing,
+            "currency": self.outcomes.provenance.get("currency", ""),
+            "answers_known": self.outcomes.knows_answers,
+            "features": self.outcomes.features,
+            "versions": means.reset_index().to_dict("records"),
+        }
+
+    def shown(self) -> list[Part]:
+        found = self.findings()
+        cells = [
+            [row["version"], f"{row['error']:.4f}", f"{row['confidence']:.3f}", number(row["latency_s"]), row["cost"]]
+            for row in found["versions"]
+        ]
+        cost = f"cost ({found['currency']})" if found["currency"] else "cost"
+        written = [] if self.out is None else [f"wrote {self.out}"]
+        title = f"{found['examples']:,} examples, {found['missing_answers']:,} answers missing"
+        return [table(title, ["version", "error", "confidence", "seconds", cost], cells), *written]
+
+    @property
+    def notes(self) -> list[str]:
+        if self.outcomes.matrix("latency_s").any():
+            return []
+        if not self.outcomes.matrix("cost").any():
+            return ["no answer has seconds or a cost, so that rules have nothing to save; name --prices or columns"]
+        return ["no answer has seconds, so that rules can only be made with --objective cost"]

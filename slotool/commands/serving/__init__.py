@@ -1,0 +1,1 @@
+"""Commands that serve models and send load to servers."""

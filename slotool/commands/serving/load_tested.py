@@ -1,0 +1,221 @@
+"""What a load test found: the log with its figures, what they are worth, and the verdict on a promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.commands.display import Part, duration, table
+from slotool.commands.result import Result
+from slotool.errors import PromiseBroken, RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.workloads.requests import RequestLog
+
+# A send delay above this share of the deadline (or of the median latency) distorts the result.
+NOTICEABLE_SEND_DELAY = 0.1
+# Below this share of the target rate the client could not keep up.
+ACHIEVED = 0.98
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LoadTest(Result):
+    """``log``: one row a request. ``planned``: requests that were to be sent. ``target``: the share that must meet the
+    deadline. ``out``: the log written, if any."""
+
+    log: RequestLog
+    planned: int
+    target: float | None = None
+    out: Path | None = None
+
+    schema = "loadtest"
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Latency quantiles in seconds, rates, and shares answered, in time and right."""
+        return self.log.summary()
+
+    def frame(self) -> pd.DataFrame:
+        """The request log: one row a request."""
+        return self.log.rows
+
+    def judge(self) -> None:
+        """Raises ``RunError`` when the client was so late that nothing can be said of the server, or no request was
+        answered, and ``PromiseBroken`` when a smaller share than ``target`` met the deadline."""
+        self._refuse_late()
+        if self.target is not None and self.log.deadline_s is not None:
+            self._judge(self.target, 1e3 * self.log.deadline_s)
+        if not self.log.answered.any():
+            most = self.log.statuses()[0]
+            raise RunError(f"none of {len(self.log):,} requests was answered; most: {most['status']} {most['error']}")
+
+    def findings(self) -> Mapping[str, Any]:
+        from slotool.workloads.client.over_time import over_time
+
+        return {
+            **self.log.provenance,
+            **self.summary,
+            "statuses": self.log.statuses(),
+            "points": self.log.points(),
+            "target": self.target,
+            "log": None if self.out is None else str(self.out),
+            "priorities": self.log.priorities(),
+            "by_tolerance": self.log.tolerances(),
+            "faults": self.faults,
+            "over_time": over_time(self.log),
+        }
+
+    def shown(self) -> list[Part]:
+        summary, statuses, points, priorities = (
+            self.summary,
+            self.log.statuses(),
+            self.log.points(),
+            self.log.priorities(),
+        )
+        title = f"{summary['requests']:,} requests to {self.log.provenance['subject']}"
+        shown: list[Part] = [table(title, ["figure", "value"], _figures(summary, self.target))]
+        if len(statuses) > 1 or summary["answered"] < summary["requests"]:
+            rows = [[str(s["status"] or "none"), f"{s['requests']:,}", s["error"]] for s in statuses]
+            shown.append(table("HTTP status", ["status", "requests", "for example"], rows))
+        if points:
+            columns = ["operating point", "share", "accuracy", "median latency"]
+            cells = [
+                [p["point"], f"{p['share']:.1%}", _accuracy(p["accuracy"]), duration(p["median_latency_s"])]
+                for p in points
+            ]
+            shown.append(table("Operating points", columns, cells))
+        if len(priorities) > 1:
+            columns = ["priority", "requests", "answered", "in time", "effective accuracy"]
+            shown.append(table("By priority", columns, [_of_priority(found) for found in priorities]))
+        if len(tolerances := self.log.tolerances()) > 1:
+            columns = ["tolerance", "requests", "answered", "in time", "effective accuracy"]
+            shown.append(table("By tolerance", columns, [_of_tolerance(found) for found in tolerances]))
+        if self.faults:
+            shown.append(table("Faults", _FAULT_COLUMNS, [_of_fault(found) for found in self.faults]))
+        return shown if self.out is None else [*shown, f"wrote {self.out}"]
+
+    @cached_property
+    def faults(self) -> list[dict[str, Any]]:
+        """Faults injected, and attainment and accuracy around them (``slotool.workloads.client.over_time``)."""
+        from slotool.workloads.client.over_time import around_faults
+
+        return around_faults(self.log)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the client did not do as it should have."""
+        summary, found = self.summary, []
+        found += [f"{fault['fault']} was not injected: {fault['error']}" for fault in self.faults if fault["error"]]
+        p99_s, worst_s = summary["send_delay_p99_s"], summary["send_delay_max_s"]
+        send_delay_s, share = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
+        measure_s = summary["deadline_s"] or summary["p50_s"]
+        wanted, achieved = summary["target_rate_per_s"], summary["achieved_rate_per_s"]
+        if achieved < ACHIEVED * wanted:
+            found.append(f"the client achieved {achieved:.1f}/s of the target rate {wanted:.1f}/s")
+        if send_delay_s > NOTICEABLE_SEND_DELAY * measure_s:
+            found.append(
+                f"the client sent {share} {duration(send_delay_s)} late or more, which counts in the latencies below; "
+                "use more --processes or a lower --rate, or leave the client a core of its own"
+            )
+        return found
+
+    def _refuse_late(self) -> None:
+        import numpy as np
+
+        log, advice = self.log, "nothing can be judged; use more --processes or a lower --rate"
+        if len(log) < self.planned:
+            late_s = float(log.send_delay_s.max())
+            raise RunError(
+                f"the client was {duration(late_s)} late and stopped after {len(log):,} of {self.planned:,} requests: "
+                f"{advice}"
+            )
+        median_s = float(np.median(log.send_delay_s))
+        if log.deadline_s is not None and median_s > log.deadline_s:
+            raise RunError(
+                f"the client sent half of the requests {duration(median_s)} late or more, beyond their deadline of "
+                f"{duration(log.deadline_s)}: {advice}"
+            )
+
+    def _judge(self, target: float, deadline_ms: float) -> None:
+        met, met_from_sending = self.summary["deadline_meet_rate"], self.summary["deadline_meet_rate_from_sending"]
+        sentence = f"{met:.2%} of the requests met their deadline of {deadline_ms:g} ms, the target is {target:.2%}"
+        if met >= target:
+            self._judge_tolerances(target, deadline_ms)
+            return
+        if met_from_sending >= target:
+            raise RunError(
+                f"{sentence}, but {met_from_sending:.2%} counted from when the client sent them: the client was late, "
+                "so there is no verdict; use more --processes or a lower --rate"
+            )
+        raise PromiseBroken(sentence)
+
+    def _judge_tolerances(self, target: float, deadline_ms: float) -> None:
+        for found in self.log.tolerances():
+            if found["deadline_meet_rate"] < target:
+                raise PromiseBroken(
+                    f"{found['deadline_meet_rate']:.2%} of the requests of tolerance {found['tolerance']:g} met their "
+                    f"deadline of {deadline_ms:g} ms, the target is {target:.2%}"
+                )
+
+
+def _of_priority(found: dict[str, Any]) -> list[str]:
+    return [str(found["priority"] or "none"), *_of_some(found)]
+
+
+def _of_tolerance(found: dict[str, Any]) -> list[str]:
+    return [f"{found['tolerance']:g}", *_of_some(found)]
+
+
+def _of_some(found: dict[str, Any]) -> list[str]:
+    shares = [f"{found[name]:.2%}" for name in ("answered", "deadline_meet_rate")]
+    return [f"{found['requests']:,}", *shares, _accuracy(found["effective_accuracy"])]
+
+
+_FAULT_COLUMNS = ["at", "fault", "in time before", "after", "worst second", "accuracy before", "after", "recovered in"]
+
+
+def _of_fault(found: dict[str, Any]) -> list[str]:
+    shares = [_share(found[name]) for name in ("attainment_before", "attainment_after", "attainment_worst")]
+    accuracies = [_accuracy(found[name]) for name in ("accuracy_before", "accuracy_after")]
+    recovered = "–" if found["recovered_s"] is None else f"{found['recovered_s']:.1f} s"
+    return [f"{found['at_s']:g} s", found["fault"], *shares, *accuracies, recovered]
+
+
+def _share(share: float) -> str:
+    return f"{share:.2%}" if share >= 0 else "–"
+
+
+def _accuracy(share: float) -> str:
+    """Unknown where answers or data have no classes, and where nothing was answered."""
+    return f"{share:.4f}" if share >= 0 else "–"
+
+
+def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
+    def time(name: str) -> str:
+        return "– (too few answers)" if math.isnan(summary[name]) else duration(summary[name])
+
+    of = "" if summary["answered"] == summary["requests"] else " of answered"
+    deadline_s = summary["deadline_s"]
+    met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
+    verdict = "" if target is None else f" (target {target:.2%})"
+    late = "send_delay_max_s" if math.isnan(summary["send_delay_p99_s"]) else "send_delay_p99_s"
+    achieved, wanted = (
+        "all at once" if math.isnan(summary[name]) else f"{summary[name]:.1f}/s"
+        for name in ("achieved_rate_per_s", "target_rate_per_s")
+    )
+    return [
+        [f"p50 latency{of}", time("p50_s")],
+        [f"p90 latency{of}", time("p90_s")],
+        [f"p99 latency{of}", time("p99_s")],
+        [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
+        ["effective accuracy", _accuracy(summary["effective_accuracy"])],
+        ["accuracy of answered", _accuracy(summary["accuracy_of_answered"])],
+        ["achieved of target rate", f"{achieved} of {wanted}"],
+        ["client send delay", f"{time(late)} ({'p99' if late == 'send_delay_p99_s' else 'worst'})"],
+    ]

@@ -1,0 +1,187 @@
+"""``slotool.serve``: a server in a process of its own, for notebooks, tests and scripts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from slotool.commands.command_line import Ineffective, command_line
+from slotool.commands.inputs import FilePath
+from slotool.commands.outputs import writes
+from slotool.commands.values import at_least, between, duration_or_zero
+
+if TYPE_CHECKING:
+    from slotool.planning.server_process import RunningServer
+
+# Parameters of workers that are processes.
+OF_WORKERS = ("allow_faults", "hang_s", "max_replicas", "replicas", "switch_workers")
+_OF_PYTHON = ("options", "start_timeout_s")
+_NETWORK = ("names", "host", "port", "grpc_port", "token_file", "tls_certificate", "tls_key", "tls_clients")
+_LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drain_s", "log")
+
+
+@command_line(
+    arguments=("artifacts",),
+    names={"names": "--name"},
+    values={"names": list, "lame_duck_s": duration_or_zero, "access_log": str},
+    repeatable=("names",),
+    metavars={"names": "TEXT…", "default_deadline_ms": "MS", "lame_duck_s": "TIME"},
+    panels={
+        "Operating points": ("rules", "latency", "outcomes", "policy", "deadline_ms", "plan"),
+        "Network": _NETWORK,
+        "Workers": ("engine", "replicas", "threads", "address", "hang_s"),
+        "Limits and log": _LIMITS,
+    },
+    hidden=(
+        *("allow_faults", "max_body_mib", "access_log", "http", "reprofile", "traces", "traces_share", "shared_memory"),
+        *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "switch_workers", "device", "pool"),
+    ),
+    python_only=_OF_PYTHON,
+    tables=("models", "pools"),
+    ineffective=(
+        Ineffective(("address", *OF_WORKERS), "engine", when="inline"),
+        Ineffective(("address",), "engine", when="auto"),
+        Ineffective(("address",), "engine", when="local"),
+        Ineffective(("requests_per_worker",), "max_replicas"),
+        Ineffective(("tls_key", "tls_clients"), "tls_certificate"),
+        Ineffective(("traces_share",), "traces"),
+        Ineffective(("trusted_proxies",), "address_rate"),
+    ),
+)
+@writes("log")
+def serve(
+    artifacts: FilePath | Sequence[FilePath] = (),
+    *,
+    rules: FilePath | None = None,
+    latency: FilePath | None = None,
+    outcomes: FilePath | Sequence[FilePath] = (),
+    policy: str = "by-demand",
+    deadline_ms: Annotated[float, at_least(0.001)] | None = None,
+    plan: FilePath | None = None,
+    names: str | Sequence[str] = (),
+    host: str = "127.0.0.1",
+    port: Annotated[int, between(0, 65_535)] | None = None,
+    grpc_port: Annotated[int, between(0, 65_535)] | None = None,
+    token_file: FilePath | None = None,
+    tls_certificate: FilePath | None = None,
+    tls_key: FilePath | None = None,
+    tls_clients: FilePath | None = None,
+    engine: str = "auto",
+    replicas: Annotated[int, at_least(1)] | None = None,
+    threads: Annotated[int, at_least(1)] | None = None,
+    address: str | None = None,
+    hang_s: float = 10.0,
+    max_batch: Annotated[int, at_least(1)] = 1_024,
+    max_queue: Annotated[int, at_least(1)] = 1_000,
+    default_deadline_ms: Annotated[float, at_least(0)] = 10_000.0,
+    lame_duck_s: float | None = None,
+    drain_s: float = 10.0,
+    log: FilePath | None = None,
+    access_log: FilePath | None = None,
+    max_body_mib: Annotated[int, between(1, 1_024)] = 16,
+    http: Literal["fast", "uvicorn"] = "fast",
+    reprofile: bool = False,
+    traces: str | None = None,
+    traces_share: Annotated[float, between(0, 1)] = 1.0,
+    shared_memory: bool = False,
+    address_rate: Annotated[float, at_least(1e-3)] | None = None,
+    trusted_proxies: str | None = None,
+    max_replicas: Annotated[int, at_least(1)] | None = None,
+    requests_per_worker: float | None = None,
+    switch_workers: bool = False,
+    device: str = "cpu",
+    pool: str | None = None,
+    allow_faults: bool = False,
+    options: Sequence[str] = (),
+    start_timeout_s: float = 120.0,
+) -> RunningServer:
+    """Serve artifacts, each request at a point that fits it.
+
+    Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
+    /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
+    Further ones: docs/reference/service-file.md (``device``, ``address_rate``, ``traces`` …).
+
+    Example: slotool serve family --rules rules.json --latency latency.parquet
+
+    Args:
+        artifacts: Models to serve, unless ``--config`` lists [[models]]. Networks, families, SLO-NNs or supernets: one
+            folder or several.
+        rules: Tolerance tiers, from ``gen_rules``.
+        latency: Latency table: choose points by deadline.
+        outcomes: Outcome table of a model: choose points by accuracy. One for each of several models.
+        policy: Such as value-iteration or slackfit.
+        deadline_ms: Usual deadline, for policies. In milliseconds.
+        plan: Switching plan, for ``policy=switching``.
+        names: Name to serve under, per artifact; None: the artifact's.
+        host: Address to listen on.
+        port: HTTP port; 0: any free one; None: 8000; in Python 0.
+        grpc_port: Serve gRPC on this port too. 0: any free one.
+        token_file: Token to send, or .toml of clients; None: $SLOTOOL_TOKEN.
+        tls_certificate: PEM file: speak TLS, and show this.
+        tls_key: Its key; None: same file.
+        tls_clients: PEM file: clients must show certificates of these.
+        engine: inline (this process), local (processes) or ray. ``"auto"``: inline where no call takes longer than a
+            millisecond, else local.
+        replicas: Workers of ``engine`` local or ray; None: 1, or the plan's.
+        threads: Compute threads per call; None: 1, or the plan's.
+        address: Ray cluster: host:port or auto; None: auto.
+        hang_s: Restart a worker whose call takes longer.
+        max_batch: Examples in one request.
+        max_queue: Requests that may wait.
+        default_deadline_ms: Longest wait without a deadline; 0: any.
+        lame_duck_s: Answer on after SIGTERM; None: 5s; 0s on 127.0.0.1.
+        drain_s: Then: time to finish requests.
+        log: Append events to this file, as JSON lines.
+        access_log: Append a JSON object for every answered request to this file. ``-``: to stdout.
+        max_body_mib: Size limit of a request's body, MiB.
+        http: HTTP server: of slotool, or uvicorn.
+        reprofile: Correct the latencies of the table by those of the calls.
+        traces: Address of an OpenTelemetry collector to which spans are sent.
+        traces_share: Share of requests without a sampling decision that are traced.
+        shared_memory: Accept tensors in shared memory, from clients on this machine.
+        address_rate: Requests per second that one address may send.
+        trusted_proxies: Proxies whose Forwarded headers are read, separated by commas.
+        max_replicas: Maximum number of workers, to which they are added with the load.
+        requests_per_worker: Requests per second that one worker can serve; None: as the latency table says.
+        switch_workers: Change replicas and threads with the load, as the switching plan says.
+        device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
+        pool: Only pool of the service file to serve.
+        allow_faults: Let clients on this machine kill, stop and slow the workers.
+        options: More options of the command, as on its command line. A file of ``--config`` states what is left at its
+            default here.
+        start_timeout_s: Seconds until the server must be ready.
+
+    Returns:
+        The server, ready, in a process of its own: ``url``, ``grpc`` (address or None), ``models`` (points by model),
+        ``log_text()`` and ``stop()``. It ends with its ``with`` block, by ``stop()``, or with this process:
+        ``with slotool.serve("models/family") as server: print(server.url)``.
+
+    Raises:
+        InputError: It does not start because of an argument; the server's own sentence.
+        RunError: It does not start for another reason.
+        TimedOut: It was not ready in time.
+    """
+    given = {name: value for name, value in locals().items() if name not in _OF_PYTHON}
+    from slotool.planning.server_process import RunningServer
+
+    # Two servers of a script have a port each.
+    given["port"] = port or 0
+    return RunningServer([*_line(given), *options], start_timeout_s=start_timeout_s)
+
+
+def _line(given: Mapping[str, Any]) -> list[str]:
+    """Return the words of the command line for arguments of ``serve``, defaults left out."""
+    (declared,) = serve.command_lines  # type: ignore[attr-defined]  # as command_line declares it
+    defaults = {name: one.default for name, one in inspect.signature(serve).parameters.items()}
+    words = []
+    for name, value in given.items():
+        if value is None or value == defaults[name]:
+            continue
+        option = [] if name in declared.arguments else [declared.option(name)]
+        if value is True:
+            words += option
+            continue
+        for one in [value] if isinstance(value, str) or not isinstance(value, Sequence) else value:
+            words += [*option, str(one)]
+    return words

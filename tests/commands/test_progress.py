@@ -1,0 +1,55 @@
+"""``progress=`` in its forms."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from slotool.commands.progress import reporter_of
+from slotool.errors import SlotoolWarning
+
+
+def work(wanted: object) -> None:
+    reporter = reporter_of(wanted)
+    with reporter.progress("counting", total=2) as steps:
+        steps.advance()
+        steps.say("counting on")
+        steps.advance()
+    reporter.note("done")
+    with pytest.warns(SlotoolWarning, match="late"):
+        reporter.warn("late")
+
+
+@pytest.mark.parametrize("wanted", ["auto", None, False])
+def test_a_script_hears_of_warnings_only(wanted: object, capsys: pytest.CaptureFixture[str]) -> None:
+    work(wanted)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_function_is_called_after_each_step(capsys: pytest.CaptureFixture[str]) -> None:
+    heard: list[tuple[str, int, int | None]] = []
+    work(lambda *step: heard.append(step))
+    assert heard == [("counting", 1, 2), ("counting on", 1, 2), ("counting on", 2, 2)]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_notebook_gets_one_line_that_rewrites_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class IPython:
+        @staticmethod
+        def get_ipython() -> object:
+            return type("Shell", (), {"kernel": object()})()
+
+    monkeypatch.setitem(sys.modules, "IPython", IPython)
+    work("auto")
+    printed = capsys.readouterr().err
+    assert printed.startswith("\rcounting:   0% -")
+    assert "\rcounting on: 100% ████████████████████ 2/2 [0:00]" in printed
+    assert printed.endswith("\ndone\n")
+
+
+def test_anything_else_is_refused() -> None:
+    with pytest.raises(TypeError, match="progress is"):
+        reporter_of(3)
