@@ -37,7 +37,7 @@ class Output:
         """End a command: print the result's warnings, and its document as JSON or what a person reads instead."""
         for sentence in result.warnings:
             self.warn(sentence)
-        self._print(result.document, result.shown())
+        self._print(result.document, result.parts)
         for sentence in result.notes:
             self.note(sentence)
 

@@ -6,7 +6,7 @@ import html
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,38 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
     """A table of any values: floats with four digits, other values as ``str`` writes them."""
     texts = (tuple(printable(number(cell) if isinstance(cell, float) else str(cell)) for cell in row) for row in rows)
     return Table(printable(title), tuple(map(printable, columns)), tuple(texts))
+
+
+@dataclass(frozen=True)
+class Column:
+    """Column of a table of records.
+
+    Args:
+        key: Key of the value in each record.
+        heading: Name of the column; None: the key, with spaces.
+        form: Format specification, such as ``.4f`` or ``,``, or a function that returns text.
+    """
+
+    key: str
+    heading: str | None = None
+    form: str | Callable[[Any], str] = ""
+
+    def cell(self, record: Mapping[str, Any]) -> str:
+        """Return the text of the record's value; – for None, nothing for a key that the record lacks."""
+        value = record.get(self.key, "")
+        if value is None or value == "":
+            return "–" if value is None else ""
+        if self.form == "" and isinstance(value, float):
+            return number(value)
+        return format(value, self.form) if isinstance(self.form, str) else self.form(value)
+
+
+def records_table(title: str, records: Iterable[Mapping[str, Any]], columns: Iterable[Column]) -> Table:
+    """Return a table with a row for each record; a column that no record has is left out."""
+    rows = list(records)
+    shown = [column for column in columns if any(column.key in row for row in rows)]
+    headings = [column.key.replace("_", " ") if column.heading is None else column.heading for column in shown]
+    return table(title, headings, [[column.cell(row) for column in shown] for row in rows])
 
 
 def plain_text(parts: Iterable[Part]) -> str:

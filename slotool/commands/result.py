@@ -1,14 +1,29 @@
-"""What functions of slotool return: a document, the tables that a person reads of it, and a pandas frame."""
+"""Results of functions: a dataclass whose fields are the JSON document, the tables on the terminal, and the frame.
+
+::
+
+    @result
+    class Training(Result):
+        family: Family = unlisted()                # not in the document
+        data: str                                  # "data": …
+        versions: list[dict[str, Any]]             # "versions": [...], also frame() and the table
+        out: Path | None = output("artifact")      # "artifact": …, and "wrote …" below the table
+
+        schema = "train"
+        rows_key = "versions"
+        columns = (Column("version"), Column("test_accuracy", form=".4f"))
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
-from slotool.commands.display import Part, html_text, plain_text
+from slotool.commands.display import Column, Part, Table, html_text, plain_text, records_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +33,33 @@ DOCUMENT_VERSION = 1
 NOT_DECIDED = 4
 
 
+Kind = TypeVar("Kind")
+_KEY, _WRITTEN = "key", "written"
+
+
+def unlisted(**settings: Any) -> Any:
+    """Declare a field that the document lacks; ``settings`` are those of ``dataclasses.field``."""
+    return field(metadata={_KEY: None}, **settings)
+
+
+def listed(key: str, **settings: Any) -> Any:
+    """Declare a field that has another name in the document."""
+    return field(metadata={_KEY: key}, **settings)
+
+
+def output(key: str | None = None, **settings: Any) -> Any:
+    """Declare a file or folder that was written, None for none; the text ends with a line on each."""
+    return field(metadata={_WRITTEN: True} if key is None else {_WRITTEN: True, _KEY: key}, **settings)
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, unlisted, listed, output))
+def result(kind: type[Kind]) -> type[Kind]:
+    """Make a class of results a frozen dataclass that prints as its tables."""
+    return dataclass(frozen=True, repr=False, eq=False)(kind)
+
+
 class Result(ABC):
-    """What a function found. A subclass holds it typed, and says once how it reads as a document and as tables.
+    """Return value of a function. A subclass declares its fields, and how its rows read as a table.
 
     Printing it shows the tables of the command line; a notebook shows them as HTML. ``document`` is what the command
     prints with ``--json``, and ``frame()`` its rows.
@@ -30,13 +70,44 @@ class Result(ABC):
     rows_key: ClassVar[str | None] = None
     """Key of the document's list that ``frame`` takes; None: the document is one row."""
 
-    @abstractmethod
-    def findings(self) -> Mapping[str, Any]:
-        """The document's own keys; NumPy values and NaN may be among them."""
+    columns: ClassVar[Sequence[Column]] = ()
+    """Columns of the table of ``records``."""
 
-    @abstractmethod
+    def findings(self) -> Mapping[str, Any]:
+        """Keys of the document with their values: paths, dataclasses, NumPy values and NaN may be among them."""
+        found = {each.metadata.get(_KEY, each.name): getattr(self, each.name) for each in self._fields}
+        found.pop(None, None)
+        if self.rows_key is not None and self.rows_key not in found:
+            found[self.rows_key] = self.records()
+        return found
+
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """Rows of the table: by default the field of the document's key ``rows_key``."""
+        key = next(each.name for each in self._fields if each.metadata.get(_KEY, each.name) == self.rows_key)
+        return list(getattr(self, key))
+
+    @property
+    def title(self) -> str:
+        """Title of the table."""
+        return ""
+
     def shown(self) -> Sequence[Part]:
-        """What a person reads instead of the document."""
+        """Parts that a person reads instead of the document: by default the table of ``records``."""
+        return [self.table()]
+
+    def table(self) -> Table:
+        """Return ``records`` as a table of ``columns``."""
+        return records_table(self.title, self.records(), self.columns)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """``shown``, and a line for each file or folder that was written."""
+        written = [getattr(self, each.name) for each in self._fields if each.metadata.get(_WRITTEN)]
+        return [*self.shown(), *(f"wrote {path}" for path in written if path is not None)]
+
+    @property
+    def _fields(self) -> Sequence[Any]:
+        return fields(self) if is_dataclass(self) else ()
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -76,7 +147,7 @@ class Result(ABC):
         return html_text(self._read())
 
     def _read(self) -> list[Part]:
-        return [*(f"warning: {sentence}" for sentence in self.warnings), *self.shown(), *self.notes]
+        return [*(f"warning: {sentence}" for sentence in self.warnings), *self.parts, *self.notes]
 
 
 class Verdict(Result):
@@ -92,6 +163,9 @@ class Verdict(Result):
     def decided(self) -> bool:
         """True if the measurements are stable enough for a verdict."""
 
+    def findings(self) -> Mapping[str, Any]:
+        return {**super().findings(), "verdict": self.verdict, "decided": self.decided}
+
     @property
     def exit_code(self) -> int:
         """1 for a negative verdict, 4 for an open one."""
@@ -99,7 +173,9 @@ class Verdict(Result):
 
 
 def plain(value: Any) -> Any:
-    """NumPy scalars and arrays as JSON's own types; NaN and infinities as null."""
+    """NumPy values, paths and dataclasses as JSON's own types; NaN and infinities as null."""
+    if is_dataclass(value) and not isinstance(value, type) and type(value).__str__ is object.__str__:
+        return plain(asdict(value))
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, table
+from slotool.commands.display import Column, duration
 from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 
@@ -22,45 +21,42 @@ if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+# Columns of what training reports, of one network and of a supernet's points.
+COLUMNS = (
+    Column("version"),
+    Column("point"),
+    Column("parameters", form=","),
+    Column("flops", "FLOPs", ","),
+    Column("latency_s", "latency", duration),
+    Column("validation_accuracy", form=".4f"),
+    Column("test_accuracy", form=".4f"),
+    Column("test_accuracy_before", "test before", ".4f"),
+)
+
+
+@result
 class Training(Result):
     """``family``: the trained versions, an elastic model that answers at each. ``out``: the artifact, if written."""
 
-    family: Family
+    family: Family = unlisted()
     data: str
-    examples: int
+    examples: int = unlisted()
     epochs: int
-    out: Path | None = None
+    out: Path | None = output("artifact")
 
     schema = "train"
     rows_key = "versions"
+    columns = COLUMNS
 
-    def findings(self) -> Mapping[str, Any]:
-        return {
-            "artifact": None if self.out is None else str(self.out),
-            "data": self.data,
-            "epochs": self.epochs,
-            "versions": [
-                {"version": v.name, "parameters": v.graph.weights, "flops": v.graph.flops, **v.scores}
-                for v in self.family.versions
-            ],
-        }
-
-    def shown(self) -> list[Part]:
-        columns = ["version", "parameters", "FLOPs", "validation accuracy", "test accuracy"]
-        rows = [
-            [
-                row["version"],
-                f"{row['parameters']:,}",
-                f"{row['flops']:,}",
-                f"{row['validation_accuracy']:.4f}",
-                f"{row['test_accuracy']:.4f}",
-            ]
-            for row in self.findings()["versions"]
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {"version": v.name, "parameters": v.graph.weights, "flops": v.graph.flops, **v.scores}
+            for v in self.family.versions
         ]
-        title = f"Trained on {self.data}: {self.examples:,} examples, {self.epochs} epochs"
-        shown: list[Part] = [table(title, columns, rows)]
-        return shown if self.out is None else [*shown, f"wrote {self.out}"]
+
+    @property
+    def title(self) -> str:
+        return f"Trained on {self.data}: {self.examples:,} examples, {self.epochs} epochs"
 
 
 @command_line(path="train mlp", required=("out",))
