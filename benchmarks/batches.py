@@ -22,8 +22,7 @@ import torch
 from benchmarks.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, cached_tables, load_set
 from slotool.elastic.slo_nn.activator import layer_input
 from slotool.elastic.slo_nn.assessment import TorchDense
-from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, flat
-from slotool.elastic.slo_nn.choosing import with_weight_dtype
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, flat, with_weight_dtype
 
 SETS = (FASHION, "tate-16k", "tibkat-35k")
 BATCHES = (1, 16, 64, 256)

@@ -102,14 +102,11 @@ def _data(folder: Path, count: int) -> Any:
 
 def _rows(source: Any, data: Any, folder: Path, place: Path) -> list[dict[str, Any]]:
     from benchmarks.slo_nn import cached_tables
-    from slotool.elastic.slo_nn.build import TableSettings
-    from slotool.elastic.slo_nn.choosing import choose, with_weight_dtype
+    from slotool.elastic.slo_nn.build import TableSettings, build, with_weight_dtype
 
     began = time.perf_counter()
     settings = TableSettings(allowed_loss=ALLOWED_LOSS)
-    head = cached_tables(
-        folder.name, "clusters", lambda: choose("next-word", source.subject, ("clusters",), settings)[0]
-    )
+    head = cached_tables(folder.name, "clusters", lambda: build("next-word", source.subject, "clusters", settings))
     print(f"tables in {time.perf_counter() - began:.0f} s, {head.table_bytes / 2**20:.1f} MiB")
     quantized = with_weight_dtype(head, source.data, "int8", ALLOWED_LOSS)
     features, small = source.features, _int8_features(source, place)

@@ -46,8 +46,7 @@ def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
     from slotool.artifacts import open_artifact
     from slotool.elastic.family import Family
     from slotool.elastic.queries import dataset_of
-    from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
-    from slotool.elastic.slo_nn.choosing import with_weight_dtype
+    from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, with_weight_dtype
     from slotool.workloads import co_location
 
     source = Family.load(open_artifact(folder))

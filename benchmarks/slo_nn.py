@@ -143,7 +143,7 @@ def cached_tables(name: str, ranker: str, make: Callable[[], Any]) -> Any:
 
 def add_model(bench: Bench, model: Any) -> None:
     """At the allowed loss, as promised: k per input, and the least k fixed beforehand; rows in float32 and int8."""
-    from slotool.elastic.slo_nn.choosing import with_weight_dtype
+    from slotool.elastic.slo_nn.build import with_weight_dtype
 
     large = len(model.mlp.layers) - 1 in model.activators
     for rows in ("float32", "int8") if large else ("float32",):

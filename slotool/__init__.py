@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from slotool.commands.elastic.train import train_cnn, train_family, train_mlp
     from slotool.commands.elastic.train_supernet import train_supernet
     from slotool.commands.elastic.train_xmc import train_xmc
-    from slotool.commands.elastic.update_tables import update_tables
     from slotool.commands.files import load, save
     from slotool.commands.networks.capture import capture
     from slotool.commands.networks.generate_networks import generate_networks
@@ -88,7 +87,6 @@ __all__ = [
     "train_predictor",
     "train_supernet",
     "train_xmc",
-    "update_tables",
 ]
 
 
@@ -133,7 +131,6 @@ _MODULES = {
     "train_predictor": "predictors.train_predictor",
     "train_supernet": "elastic.train_supernet",
     "train_xmc": "elastic.train_xmc",
-    "update_tables": "elastic.update_tables",
 }
 
 # Functions that left, with what to call instead.

@@ -407,7 +407,6 @@ artifact        text            folder written
 data            text            data set
 examples        integer         examples of the test split
 ranker          text            how nodes are ranked
-candidates      list            rankers that were tried: bytes read and accuracy of each
 tables          integer         hash tables
 buckets         integer         buckets of each
 measure         text            what confidence is measured by
@@ -417,7 +416,6 @@ bucket_entropy_bits object      entropy of the bucket of an input, bits, by laye
 table_bytes     integer         bytes of the tables
 table_share     number          the same over the bytes of the weights
 torch_us        number?         latency of one query by PyTorch, µs
-pruned          object?         hidden units before and after pruning, with the accuracies
 promise         object          loss promised with which confidence, and by which point
 points          list            per operating point: nodes, accuracy, latency in µs, speed-up
 accuracy_targets list           k chosen per input, by accuracy target
@@ -480,7 +478,7 @@ decided         flag            false: the verdict is not decided, as the machin
     "build-tables-plan": """
 layers          object          node counts of the activated layers
 k               list            shares of nodes to prepare
-rankers         list            rankers to try
+ranker          text            how nodes are ranked
 examples        integer         examples of the training split
 most_table_bytes integer        bytes that tables may take
 predicted_s     number          seconds that it may take
@@ -494,16 +492,6 @@ payoff.largest_paying_k number? greatest share of nodes that is answered sooner 
 payoff.timing   object          of these latencies, as `timing` of build-tables
 verdict         text?           why choosing nodes cannot pay
 decided         flag            false: the verdict is not decided, as the machine was disturbed or rounds differ
-""",
-    "update-tables": """
-artifact        text            folder written
-data            text            data set
-examples        integer         examples of the test split
-observed        integer         inputs that moved the lists
-promised_by     integer         validation examples that promises are counted on
-points[].point  text            operating point
-points[].before number          accuracy before
-points[].after  number          accuracy after
 """,
     "evaluate": """
 subject         text            name of the model

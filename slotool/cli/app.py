@@ -39,7 +39,7 @@ THEMES: Mapping[str, tuple[str, ...]] = {
     ),
     "SLO-NN and supernets": (
         *("train mlp", "train cnn", "train family", "train supernet", "train xmc"),
-        *("build-tables", "update-tables", "choose-points"),
+        *("build-tables", "choose-points"),
         "evaluate",
     ),
     "Rules, plans and serving": (
@@ -59,6 +59,7 @@ SUCCESSORS = {
     "compare-predictors": "evaluate-predictor --protocols",
     "evaluate-colocated": "evaluate --co-runners",
     "train-colocation-predictor": "train-predictor",
+    "update-tables": "build-tables --data",
 }
 # Functions of commands that Python callers do not have, as module:function.
 OF_COMMANDS = {"demo": "slotool.cli.demo:demo"}

@@ -9,7 +9,7 @@ PARAMETERS = {
     "models": ["family.versions"],
     "datasets": [
         *("train mlp.data", "train family.data", "train xmc.data", "train supernet.data", "family.data"),
-        *("build-tables.data", "choose-points.data", "update-tables.data", "evaluate.data"),
+        *("build-tables.data", "choose-points.data", "evaluate.data"),
         *("profile points.data", "loadtest.data", "gen-switching-plan.data", "plan.data"),
     ],
     "predictors": ["train-predictor.model", "evaluate-predictor.models"],

@@ -45,7 +45,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("outcomes", lambda: slotool.family({"a": "nets.py:small"}, "d.csv", outcomes="nets.py", force=True)),
         ("out", lambda: slotool.gen_rules("read.csv", "read.csv", force=True)),
         ("out", lambda: slotool.evaluate("fam", "read.csv", data=DataSource("read.csv", "kind"), force=True)),
-        ("out", lambda: slotool.update_tables("fam", "digits", "fam", force=True)),
         ("out", lambda: slotool.train_predictor(["o.csv"], graphs="read.csv", out="read.csv", force=True)),
         ("plot", lambda: slotool.evaluate_rules("rules.json", "read.csv", plot="read.csv")),
         ("log", lambda: slotool.serve("fam", rules="read.csv", log="read.csv")),

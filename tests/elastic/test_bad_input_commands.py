@@ -1,4 +1,4 @@
-"""What build-tables and update-tables cannot work with ends in one sentence and exit 2, before anything is written."""
+"""What build-tables and evaluate cannot work with ends in one sentence and exit 2, before anything is written."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def test_tables_of_other_weights(slotool: Slotool, tmp_path: Path) -> None:
         bundle.write_json(DESCRIPTION_FILE, good.json(DESCRIPTION_FILE))
         bundle.write_tensors(WEIGHTS_FILE, weights)
         bundle.write_tensors(TABLES_FILE, good.tensors(TABLES_FILE))
-    said = sentence(slotool("update-tables", tmp_path / "altered", "--data", "digits", "-o", tmp_path / "t"))
+    said = sentence(slotool("evaluate", tmp_path / "altered", "--data", "digits", "-o", tmp_path / "t.parquet"))
     assert "its tables were built for other weights than it holds" in said

@@ -137,19 +137,6 @@ def test_it_is_evaluated_also_by_accuracy_targets(near: Path, slotool: Slotool, 
     np.testing.assert_array_equal(outcomes.matrix("error")[:, 0], wrong)
 
 
-def test_its_tables_follow_other_inputs(near: Path, slotool: Slotool, tmp_path: Path) -> None:
-    command = ("update-tables", near / "near", "--data", near / "near.npz", "-o", tmp_path / "now", "--json")
-    done = slotool(*command)
-    assert done.exit_code == 0, done.stderr
-    assert (done.document["promised_by"], done.document["points"][-1]["point"]) == (600, "full")
-    before, now = load_model(str(near / "near")), load_model(str(tmp_path / "now"))
-    assert isinstance(now, LastLayerSloNN)
-    x = load_dataset(str(near / "near.npz")).test.x[:20]
-    np.testing.assert_allclose(now.forward(x, now.full), before.forward(x, before.full), rtol=1e-5)
-    assert not np.array_equal(now.forward(x, now.points[0]), before.forward(x, before.points[0]))
-    assert done.document["points"][-1]["after"] == done.document["points"][-1]["before"] > 0.9
-
-
 def test_its_points_are_profiled(near: Path) -> None:
     """Shares of 300 nodes have more digits than their names."""
     backend, points = ElasticBackend(), load_model(str(near / "near")).points

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from slotool.data.dataset import Dataset, Split
 from slotool.elastic.slo_nn.activator import Activator
-from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build
-from slotool.elastic.slo_nn.choosing import with_weight_dtype
+from slotool.elastic.slo_nn.build import TableSettings, TableSubject, build, with_weight_dtype
 from slotool.elastic.slo_nn.importance import NodeLists
 from slotool.elastic.slo_nn.mlp import MLP, DenseLayer
 from slotool.elastic.slo_nn.model import SloNN

@@ -22,7 +22,7 @@ SHIPPED = "tate-16k"
 DENSE = {"fashion-mnist": "112,112", "fma": "64"}
 # "Within 0.3 % accuracy of the full network."
 ALLOWED_LOSS = 0.003
-RANKERS = ("auto", "freehash", "mongoose", "random")
+RANKERS = ("clusters", "freehash", "mongoose", "random")
 _OTHER = "a network trained here for a few passes, on one thread of another processor; kernels and rankers are newer"
 
 
@@ -56,7 +56,7 @@ def _networks(workspace: Workspace) -> list[Network]:
     return found
 
 
-def _built(workspace: Workspace, network: Network, ranker: str = "auto") -> Document:
+def _built(workspace: Workspace, network: Network, ranker: str = "clusters") -> Document:
     return workspace.slotool(
         f"build-tables {network.name} -o {network.name}-{ranker} --data {network.data} --ranker {ranker} "
         f"--allowed-loss {ALLOWED_LOSS} --seed {workspace.seed}"
@@ -132,7 +132,7 @@ def _full(workspace: Workspace) -> Found:
     rows, ratios, said = [], [], []
     for network in _networks(workspace):
         document = _built(workspace, network)
-        model = SloNN.load(open_artifact(workspace.path(f"{network.name}-auto")))
+        model = SloNN.load(open_artifact(workspace.path(f"{network.name}-clusters")))
         x = _test_inputs(network)
         promised = model.fixed_for(ALLOWED_LOSS)
         every, few = StageTimes.of(model, x), StageTimes.of(model, x, promised)
@@ -172,10 +172,10 @@ def _by_nodes(workspace: Workspace) -> Found:
     found = {name: [_at_most(xs, ys, count) for count in counts] for name, (xs, ys) in series.items()}
     least = {name: values[0] for name, values in found.items()}
     return Found(
-        says=f"with {counts[0]:,} nodes the ranker that slotool takes ({documents['auto']['ranker']}) has "
-        f"{least['auto']:.3f}, the paper's FreeHash {least['freehash']:.3f}, Mongoose {least['mongoose']:.3f}, random "
-        f"lists {least['random']:.3f}, the most popular nodes {least['most popular']:.3f}",
-        agrees=least["auto"] > max(least["mongoose"], least["random"]),
+        says=f"with {counts[0]:,} nodes the ranker that slotool takes (clusters) has "
+        f"{least['clusters']:.3f}, the paper's FreeHash {least['freehash']:.3f}, Mongoose {least['mongoose']:.3f}, "
+        f"random lists {least['random']:.3f}, the most popular nodes {least['most popular']:.3f}",
+        agrees=least["clusters"] > max(least["mongoose"], least["random"]),
         columns=("nodes, at most", *found),
         rows=[(f"{count:,}", *(f"{found[name][i]:.4f}" for name in found)) for i, count in enumerate(counts)],
         data=f"{network.shown}, test split",
@@ -201,7 +201,7 @@ def _aclo(workspace: Workspace) -> Found:
         _built(workspace, network)
         limit = workspace.pick(" --limit 2000", "")
         name = f"{network.name}-outcomes.parquet"
-        workspace.slotool(f"evaluate {network.name}-auto -o {name} --data {network.data}{limit}")
+        workspace.slotool(f"evaluate {network.name}-clusters -o {name} --data {network.data}{limit}")
         found = _speedups(workspace, network, OutcomeTable.load(workspace.path(name)))
         plotted[f"{network.shown}, mean"] = ([r[3] for r in found], [r[1] for r in found])
         plotted[f"{network.shown}, least"] = ([r[2] for r in found], [r[1] for r in found])
@@ -243,7 +243,7 @@ def _speedups(
     from slotool.elastic.slo_nn.confidence import min_share
     from slotool.elastic.slo_nn.model import SloNN
 
-    model = SloNN.load(open_artifact(workspace.path(f"{network.name}-auto")))
+    model = SloNN.load(open_artifact(workspace.path(f"{network.name}-clusters")))
     keys = [point.key for point in model.points]
     order = [outcomes.versions.index(key) for key in keys]
     correct = 1.0 - outcomes.matrix("error")[:, order]
@@ -278,7 +278,7 @@ def _lcao(workspace: Workspace) -> Found:
     for network in _networks(workspace):
         _built(workspace, network)
         document = workspace.slotool(
-            f"evaluate {network.name}-auto -o {network.name}-colocated.parquet --data {network.data} "
+            f"evaluate {network.name}-clusters -o {network.name}-colocated.parquet --data {network.data} "
             f"--co-runners 0,1 --duration {workspace.pick('500ms', '5s')} --seed {workspace.seed}"
         )
         at = [row for row in document["deadlines"] if row["deadline_us"] == document["deadline_us"]]

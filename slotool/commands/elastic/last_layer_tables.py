@@ -34,7 +34,7 @@ def build_last_layer(
     data: str | DataSource,
     out: Path | None,
     name: str,
-    rankers: tuple[str, ...],
+    ranker: str,
     settings: TableSettings,
     confidence: float,
     weight_dtype: str,
@@ -42,7 +42,7 @@ def build_last_layer(
     force: bool,
 ) -> LastLayerBuilt | LastLayerShare:
     """Writes nothing where choosing nodes of the last layer cannot pay, or does not."""
-    from slotool.elastic.slo_nn.choosing import choose, steps, with_weight_dtype
+    from slotool.elastic.slo_nn.build import build, steps, with_weight_dtype
     from slotool.elastic.slo_nn.promises import Promise
 
     # The model runs a file in it, so it lasts as long as the result.
@@ -54,8 +54,8 @@ def build_last_layer(
     with reporter.progress(f"computing features on {source.original.name}"):
         subject = source.subject
     text = f"learning tables on {source.original.name}"
-    with reporter.progress(text, total=steps(subject, rankers, settings)) as done:
-        head, _ = choose(name, subject.reporting(done.advance), rankers, settings)
+    with reporter.progress(text, total=steps(subject, settings)) as done:
+        head = build(name, subject.reporting(done.advance), ranker, settings)
         head = with_weight_dtype(head.stating(confidence), subject.data, weight_dtype, settings.allowed_loss)
     model = source.model(name, head)
     promise = Promise.of(model.head, settings.allowed_loss)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,9 @@ from slotool.commands.result import Verdict
 from slotool.timing.interference import sentence as timing_sentence
 
 if TYPE_CHECKING:
-    from slotool.elastic.slo_nn.choosing import BuildPlan, RankerCandidate
     from slotool.elastic.slo_nn.model import SloNN
-    from slotool.elastic.slo_nn.payoff import Payoff
+    from slotool.elastic.slo_nn.payoff import BuildPlan, Payoff
     from slotool.elastic.slo_nn.promises import Promise
-    from slotool.elastic.slo_nn.pruning import Pruned
     from slotool.elastic.slo_nn.trained_source import TrainedSource
 
 # Below it a hash hardly tells inputs apart.
@@ -53,8 +50,7 @@ class TablesPlan(Verdict):
         layers = ", ".join(f"{name} ({units:,} nodes)" for name, units in plan.layers.items())
         return [
             f"activated layers: {layers}; {len(plan.k)} values of k from {plan.k[0]:.4g} to {plan.k[-1]:.4g}",
-            f"{'rankers' if len(plan.rankers) > 1 else 'ranker'} {', '.join(plan.rankers)}: learnt from "
-            f"{plan.examples:,} training examples of {self.data}",
+            f"ranker {plan.ranker}: learnt from {plan.examples:,} training examples of {self.data}",
             f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small "
             "builds",
             self.payoff.sentence,
@@ -81,9 +77,7 @@ class TablesBuilt(Verdict):
     def of(
         cls,
         model: SloNN,
-        candidates: Sequence[RankerCandidate],
         source: TrainedSource,
-        pruned: Pruned | None,
         payoff: Payoff,
         out: Path | None,
         allowed_loss: float,
@@ -95,9 +89,7 @@ class TablesBuilt(Verdict):
         promise = Promise.of(model, allowed_loss)
         measured = {
             "data": source.data.name,
-            "candidates": [asdict(candidate) for candidate in candidates],
             **assess(model, source.version, source.data.test),
-            "pruned": pruned.document if pruned else None,
             "promise": asdict(promise),
         }
         return cls(model, promise, payoff, measured, out)
@@ -156,45 +148,25 @@ def _doubts(document: dict[str, Any], informed: bool) -> list[str]:
 
 
 def _lines(document: dict[str, Any], promise: list[str]) -> list[Part]:
-    """What a person reads: why this ranker, the points, and the accuracy targets."""
+    """What a person reads: the tables, the points, and the accuracy targets."""
     sure = f"{100 * document['promise']['confidence']:g} % confidence"
     entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
     measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
     return [
-        *([_of_pruning(document["pruned"])] if document["pruned"] else []),
-        *_of_candidates(document),
-        f"{document['tables']} tables of {document['buckets']} buckets; bucket entropy in bits: {entropy}",
+        f"ranker {document['ranker']}: {document['tables']} tables of {document['buckets']} buckets; bucket entropy in "
+        f"bits: {entropy}",
         f"confidence by {document['measure']}, which saves most on validation data (mean k {measures})",
         f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
         _points(document),
         timing_sentence(document["timing"]),
         "static: as many nodes, but the most popular ones for every input; agree: same class as full",
-        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs"
-        + (" for the network before pruning" if document["pruned"] else ""),
+        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs",
         _of_rows(document),
         loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", document["accuracy_targets"]),
         "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
         f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
         *promise,
     ]
-
-
-def _of_candidates(document: dict[str, Any]) -> list[str]:
-    why = "reads least of those tried" if len(document["candidates"]) > 1 else "as asked for; this is what it reads"
-    return [
-        f"ranker {document['ranker']}: {why} where no more is lost than allowed, as estimated",
-        *(
-            f"  {c['ranker']}: {c['nodes']:,} nodes ({c['point']}) and {c['lookup_bytes']:,} bytes of look-up, "
-            f"{c['read_bytes']:,} bytes read{_chosen(c)}; validation accuracy {c['accuracy']:.4f} of "
-            f"{c['full_accuracy']:.4f}, {c['mean_accuracy']:.4f} over all k ({c['examples']:,} training examples)"
-            for c in document["candidates"]
-        ),
-    ]
-
-
-def _chosen(candidate: dict[str, Any]) -> str:
-    chosen = candidate["chosen_bytes"]
-    return "" if chosen is None else f", {chosen:,.0f} with k chosen per input"
 
 
 def _points(document: dict[str, Any]) -> Part:
@@ -216,13 +188,6 @@ def _points(document: dict[str, Any]) -> Part:
             for r in document["points"]
         ],
     )
-
-
-def _of_pruning(pruned: dict[str, Any]) -> str:
-    before, dead, kept = (pruned[f"units_{what}"] for what in ("before", "dead", "kept"))
-    counts = ", ".join(f"{b - k} of {b} ({d} dead)" for b, d, k in zip(before, dead, kept, strict=True))
-    accuracy, accuracy_before = pruned["validation_accuracy"], pruned["validation_accuracy_before"]
-    return f"pruned, per hidden layer: {counts}; validation accuracy {accuracy_before:.4f} before, {accuracy:.4f} after"
 
 
 def _of_rows(document: dict[str, Any]) -> str:

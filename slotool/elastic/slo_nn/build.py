@@ -70,7 +70,7 @@ class TableSettings:
     ``shares``: the k grid, ascending fractions of a layer's nodes between 0 and 1; None chooses one for the network.
     ``tables``: hash tables per layer (L of the paper). ``bits``: bits of a key (K); None chooses as many as data and
     table size allow. ``seed``: of all random draws. ``allowed_loss``: accuracy that may be lost against the full
-    network, from 0 to 1; rankers, lists and measures of confidence are compared at this loss.
+    network, from 0 to 1; lists and measures of confidence are compared at this loss.
     Raises ``InputError`` for a loss or shares out of range, and for shares that do not ascend.
     """
 
@@ -96,7 +96,7 @@ class TableSettings:
 class TableSubject:
     """A network and the data its tables are learnt from. What several rankers need is computed once and kept.
 
-    ``progress`` is called after each piece of work; ``build_steps`` and ``steps`` say how often.
+    ``progress`` is called after each piece of work, ``steps`` times in a build.
     Raises ``InputError`` for data of another shape, too few examples, and NaN or infinite inputs.
     """
 
@@ -202,12 +202,6 @@ class TableSubject:
         expected = Expectation.learn(results, correct).of(results)
         return ThresholdCalibration.measure(np.zeros((len(correct), 1)), correct, 2, expected).by_point
 
-    @property
-    def steps(self) -> int:
-        """How often ``full`` calls ``progress``."""
-        needed = len(self.mlp.layers) - 1 in self.activated
-        return sum(1 for _ in chunks(len(self.data.train), self.mlp.classes)) if needed else 0
-
 
 def right(labels: np.ndarray, y: np.ndarray | LabelSets) -> np.ndarray:
     """bool [n, m]: whether each of ``labels`` int [n, m] is the example's class, or one of its labels.
@@ -223,22 +217,24 @@ def flat(x: Any) -> Any:
     return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
 
 
-def build_steps(subject: TableSubject, settings: TableSettings) -> int:
-    """How often ``build`` calls ``progress``, besides ``TableSubject.steps``."""
+def steps(subject: TableSubject, settings: TableSettings) -> int:
+    """Return how often ``build`` calls ``subject.progress``."""
     shares = subject.shares(settings)
+    outputs = 0
+    if len(subject.mlp.layers) - 1 in subject.activated:
+        outputs = sum(1 for _ in chunks(len(subject.data.train), subject.mlp.classes))
     seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
-    return seen + len(shares)
+    return outputs + seen + len(shares)
 
 
 @dataclass(frozen=True)
 class Learnt:
     """Activators by one ranker, before confidence tables are learnt.
 
-    ``ranker``: its name. ``shares``: the k grid. ``activators``: by layer index. ``entropy``: by layer index, of the
-    bucket occupancy, in bits. ``allowed_loss``: as in ``TableSettings``.
+    ``shares``: the k grid. ``activators``: by layer index. ``entropy``: by layer index, of the bucket occupancy, in
+    bits. ``allowed_loss``: as in ``TableSettings``.
     """
 
-    ranker: str
     shares: tuple[float, ...]
     activators: dict[int, Activator]
     entropy: dict[int, float]
@@ -272,7 +268,7 @@ def learn(subject: TableSubject, ranker: str, settings: TableSettings) -> Learnt
         learner = _Layer(subject, activators, layer, shares, settings)
         activators[layer], entropy[layer] = learner.learn(kind, tables, bits, rng)
     cut = _cut_to_budget(subject.mlp, activators, shares)
-    return Learnt(ranker, shares, cut, entropy, settings.allowed_loss)
+    return Learnt(shares, cut, entropy, settings.allowed_loss)
 
 
 def with_confidence(name: str, subject: TableSubject, learnt: Learnt, seed: int) -> SloNN:
@@ -435,3 +431,31 @@ def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], shares: Sequence[
 def _first_buckets(mlp: MLP, activators: dict[int, Activator], first: int, x: Any) -> np.ndarray:
     layer = mlp.layers[first]
     return in_chunks(x, lambda part: activators[first].buckets(layer, layer_input(mlp, {}, part, 1.0, first)))
+
+
+# What int8 weights may cost on top of ``ALLOWED_LOSS``.
+QUANTIZATION_LOSS = 0.0003
+
+
+def with_weight_dtype(
+    model: SloNN, data: AnyData, weight_dtype: str = "auto", allowed_loss: float = ALLOWED_LOSS
+) -> SloNN:
+    """``model`` with weights of ``weight_dtype``: float32, int8 or auto. Promises are counted with those weights.
+
+    auto takes int8 where the output layer has an activator, and validation accuracy, with k chosen per input at the
+    allowed loss, falls by at most ``QUANTIZATION_LOSS``. A model that was loaded and not just built promises no k in
+    int8. Raises ``InputError`` for int8 where the output layer has no activator.
+    """
+    if weight_dtype == "float32" or (weight_dtype == "auto" and len(model.mlp.layers) - 1 not in model.activators):
+        return model
+    quantized = model.at_int8(calibration=model.calibration)
+    split = data.validation
+    if weight_dtype == "auto":
+        target = float(model.calibration.by_point[-1]) - allowed_loss
+        own, its = (right(m.top(split.x, accuracy=target)[0], split.y).mean() for m in (model, quantized))
+        if its < own - QUANTIZATION_LOSS:
+            return model
+    if model.calibration.estimates is None:
+        return model.at_int8()
+    labels = [quantized.top(split.x, point=point)[0] for point in quantized.points]
+    return model.at_int8(calibration=model.calibration.counted(right(np.concatenate(labels, axis=1), split.y)))

@@ -20,7 +20,7 @@ from slotool.errors import InputError
 from slotool.tables.paired import examples_needed, further_losses
 
 CONFIDENCE = 0.9
-# This share of the error level is reserved for choices made with the same examples: the sharpness of lists, the ranker,
+# This share of the error level is reserved for choices made with the same examples: the sharpness of lists,
 # the measure of confidence, and tables learnt from other folds.
 KEPT_FOR_CHOICES = 1.0 / 3.0
 

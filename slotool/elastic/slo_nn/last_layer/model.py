@@ -76,10 +76,6 @@ class LastLayerSloNN(ElasticModel):
             raise InputError(f"{self.name} takes inputs {list(self.input_shape)}, not {list(x.shape[1:])}")
         return x
 
-    def with_head(self, head: SloNN) -> LastLayerSloNN:
-        """The same network with other tables."""
-        return LastLayerSloNN(self.name, self.features, head, self.front)
-
     def save(
         self,
         path: str | Path,

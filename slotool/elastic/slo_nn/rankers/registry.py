@@ -12,8 +12,6 @@ from slotool.plugins import Registry
 _KINDS: tuple[type[Ranker], ...] = (FreeHash, CentredFreeHash, Clusters, Mongoose, RandomOrder)
 RANKERS = {kind.name: kind for kind in _KINDS}
 registry: Registry[type[Ranker]] = Registry("rankers", RANKERS, Ranker)
-# What is tried where nobody says which; the others are there to be compared with.
-CANDIDATES = (FreeHash.name, CentredFreeHash.name, Clusters.name)
 
 
 def ranker_class(name: str) -> type[Ranker]:
