@@ -172,7 +172,7 @@ def small_applications(monkeypatch: pytest.MonkeyPatch) -> None:
 
     names = ["MobileNet", "VGG16", "VGG19", "Xception"]
     monkeypatch.setattr("slotool.graphs.capture.loading.application_names", lambda: names)
-    monkeypatch.setattr("slotool.graphs.capture.applications.load_keras", built)
+    monkeypatch.setattr("slotool.graphs.capture.loading.load_keras", built)
 
 
 @pytest.mark.usefixtures("small_applications")

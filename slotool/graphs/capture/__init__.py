@@ -1,8 +1,7 @@
 """Operator graphs of existing models: from Keras, torch and ONNX, with loaders that run no foreign pickle."""
 
-from slotool.graphs.capture.applications import ApplicationGraphs
 from slotool.graphs.capture.keras.capture import capture_keras
-from slotool.graphs.capture.loading import load_keras, load_torch
+from slotool.graphs.capture.loading import ApplicationGraphs, load_keras, load_torch
 from slotool.graphs.capture.onnx.capture import capture_onnx
 from slotool.graphs.capture.sources import Source
 from slotool.graphs.capture.subprocess_capture import Limits, all_captured_apart, captured_apart

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, agrees
-from slotool.graphs.capture.keras.attributes import ACTIVATION_LAYERS, ALONG_AN_AXIS, DROPPED, LAYERS, Attributes
-from slotool.graphs.capture.keras.call import is_operation
-from slotool.graphs.capture.keras.layers import steps_of
+from slotool.graphs.capture.keras.layers import ACTIVATION_LAYERS, ALONG_AN_AXIS, DROPPED, SINGLE, Attributes, steps_of
 from slotool.graphs.capture.keras.models import (
     InputShape,
+    InputType,
     folds_batch,
     folds_windows,
+    functional_of,
     layers_inside,
     sized,
     unmasked,
+    unrolled,
     with_sizes,
     written_as_functional,
 )
 from slotool.graphs.capture.keras.operation_walk import TO_IMAGE, OperationWalk
-from slotool.graphs.capture.keras.subclassed import InputType, functional_of
+from slotool.graphs.capture.keras.operations import is_operation
 from slotool.graphs.capture.keras.traced import Notes, add_traced, is_exportable, taken_since, whole_of
-from slotool.graphs.capture.keras.unrolled import unrolled
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.graph_documents import FLOAT32
 from slotool.graphs.operators import Shape, resolve
@@ -294,9 +294,9 @@ class _Walk:
         if op in ("InputLayer", "Reshape"):
             typed = {"dtype": str(layer.dtype)} if op == "InputLayer" and str(layer.dtype) in WHOLE else {}
             return op, {"shape": shape, **typed}
-        if op not in LAYERS:
+        if op not in SINGLE:
             return op, None
-        attributes = LAYERS[op](layer)
+        attributes = SINGLE[op](layer)
         if op in ALONG_AN_AXIS and not self._on_channels(layer, len(inputs[0])):
             return op, None if attributes is None else self._along(layer, attributes, len(inputs[0]))
         if op == "Dense" and attributes and len(inputs[0]) == 3 and self._channels_last:

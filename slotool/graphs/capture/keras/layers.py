@@ -1,24 +1,116 @@
-"""Keras layers that are several of our operators, or one on turned axes: attention, sequences, transposed windows.
+"""Keras layers as our operators: those that are one each, and those that are several or one on turned axes.
 
 Images are channels first here, and sequences (steps, features); Keras' own windows along steps have channels last.
+A new layer is an entry of ``SINGLE`` where it is one operator with its attributes, else of ``SEVERAL``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slotool.graphs.capture.drafts import Step, Steps
-from slotool.graphs.capture.keras import windows
-from slotool.graphs.capture.keras.windows import trained
+from slotool.graphs.capture.keras.windows import WINDOWS, activation_of, trained
 from slotool.graphs.operators import Shape
+
+Attributes = Mapping[str, Any]
+# What is there for training only, or passes its input on.
+DROPPED = (
+    *("RandomBrightness", "RandomColorDegeneration", "RandomColorJitter", "RandomContrast", "RandomElasticTransform"),
+    *("RandomErasing", "RandomFlip", "RandomGaussianBlur", "RandomGrayscale", "RandomHue", "RandomInvert"),
+    *("RandomPerspective", "RandomPosterization", "RandomRotation", "RandomSaturation", "RandomSharpness"),
+    *("RandomShear", "RandomTranslation", "RandomZoom", "AugMix", "CutMix", "MixUp", "RandAugment"),
+    "ActivityRegularization",
+    "AlphaDropout",
+    "Dropout",
+    "GaussianDropout",
+    "GaussianNoise",
+    "Identity",
+    "SpatialDropout1D",
+    "SpatialDropout2D",
+)
+
+
+def _window(layer: Any) -> dict[str, Any]:
+    return {
+        "kernel": tuple(layer.kernel_size),
+        "stride": tuple(layer.strides),
+        "padding": layer.padding,
+        "dilation": tuple(layer.dilation_rate),
+        **trained(layer),
+    }
+
+
+def _pool(layer: Any) -> Attributes:
+    return {"kernel": tuple(layer.pool_size), "stride": tuple(layer.strides), "padding": layer.padding}
+
+
+def _around(value: Any) -> tuple[int, int, int, int]:
+    (top, bottom), (left, right) = value
+    return top, bottom, left, right
+
+
+def _norm(layer: Any) -> Attributes:
+    return {"scale": bool(layer.scale), "center": bool(layer.center)}
+
+
+def _relu(layer: Any) -> Attributes | None:
+    if layer.threshold or (layer.max_value not in (None, 6)):
+        return None
+    if layer.negative_slope:
+        return {"activation": "leaky_relu"} if layer.max_value is None else None
+    return {"activation": "relu" if layer.max_value is None else "relu6"}
+
+
+def _no_attributes(_: Any) -> Attributes:
+    return {}
+
+
+ALONG_AN_AXIS = (
+    *("BatchNormalization", "GroupNormalization", "LayerNormalization", "LayerScale", "Concatenate", "Softmax"),
+    "Normalization",
+)
+ACTIVATION_LAYERS = ("Activation", "ReLU", "LeakyReLU", "ELU")
+SINGLE: dict[str, Callable[[Any], Attributes | None]] = {
+    "Dense": lambda layer: {"units": layer.units, **trained(layer)},
+    "Conv2D": lambda layer: {"filters": layer.filters, "groups": layer.groups, **_window(layer)},
+    "DepthwiseConv2D": lambda layer: {"multiplier": layer.depth_multiplier, **_window(layer)},
+    "SeparableConv2D": lambda layer: {
+        "filters": layer.filters,
+        "multiplier": layer.depth_multiplier,
+        **_window(layer),
+    },
+    "MaxPooling2D": _pool,
+    "AveragePooling2D": _pool,
+    "GlobalAveragePooling2D": lambda layer: {"keepdims": bool(layer.keepdims)},
+    "GlobalMaxPooling2D": lambda layer: {"keepdims": bool(layer.keepdims)},
+    "ZeroPadding2D": lambda layer: {"padding": _around(layer.padding)},
+    "Cropping2D": lambda layer: {"cropping": _around(layer.cropping)},
+    "Flatten": _no_attributes,
+    "Embedding": lambda layer: {"vocabulary": layer.input_dim, "units": layer.output_dim},
+    "GroupNormalization": lambda layer: {"groups": layer.groups, **_norm(layer)},
+    "BatchNormalization": _norm,
+    "LayerNormalization": _norm,
+    "Normalization": lambda layer: {"fixed": layer.input_mean is not None},
+    "LayerScale": _no_attributes,
+    "Rescaling": _no_attributes,
+    "Softmax": _no_attributes,
+    "Add": _no_attributes,
+    "Multiply": _no_attributes,
+    "Concatenate": _no_attributes,
+    **dict.fromkeys(DROPPED, _no_attributes),
+    "Activation": lambda layer: {"activation": activation_of(layer)},
+    "ReLU": _relu,
+    "LeakyReLU": lambda _: {"activation": "leaky_relu"},
+    "ELU": lambda _: {"activation": "elu"},
+}
 
 
 def steps_of(layer: Any, inputs: Sequence[Shape], shape: Shape, call: dict[str, Any]) -> Steps:
     """What a layer is, step by step, the last its output; ``call`` are the arguments it was called with by name. None:
     one operator or none of ours."""
-    known = LAYERS.get(type(layer).__name__)
+    known = SEVERAL.get(type(layer).__name__)
     return None if known is None or not inputs else known(layer, inputs, shape, call)
 
 
@@ -180,8 +272,8 @@ def _rms_norm(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, An
 RECURRENT = ("LSTM", "GRU", "SimpleRNN")
 # What a layer of both directions makes of the two.
 MERGED = {"concat": "Concatenate", "sum": "Add", "ave": "Add", "mul": "Multiply"}
-LAYERS: dict[str, Callable[..., Steps]] = {
-    **windows.LAYERS,
+SEVERAL: dict[str, Callable[..., Steps]] = {
+    **WINDOWS,
     **dict.fromkeys((*RECURRENT, "Bidirectional"), _recurrent),
     **dict.fromkeys(("MultiHeadAttention", "GroupedQueryAttention"), _attention),
     "EinsumDense": _einsum_dense,

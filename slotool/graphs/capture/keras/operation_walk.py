@@ -9,8 +9,7 @@ from typing import Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import OUTPUT, Draft, Drafts, Step, Steps
-from slotool.graphs.capture.keras.call import Call
-from slotool.graphs.capture.keras.operations import operation_steps
+from slotool.graphs.capture.keras.operations import Call, operation_steps
 from slotool.graphs.capture.keras.traced import Notes, add_traced, part_of
 from slotool.graphs.capture.keras.windows import Window, around, has_channels_last, window_of
 from slotool.graphs.operators import Shape, resolve

@@ -1,17 +1,178 @@
 """``keras.ops`` within a model's own ``call``, step by step as operators of ours.
 
-A function below gets a ``Call`` and says its steps, or None where they are none of our operators.
+A function below gets a ``Call``, with shapes and axes as Keras has them (channels last) but without the batch, and
+returns its steps, or None where they are none of our operators. A new operation is an entry of ``OPERATIONS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
-from slotool.graphs.capture.keras import images
-from slotool.graphs.capture.keras.call import Call, one
-from slotool.graphs.capture.keras.products import attention, dot, einsum, product
+from slotool.graphs.capture.subscripts import contraction
+from slotool.graphs.operators import Shape
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operation: ``inputs``, shapes of the arrays that it takes, of which some are ``fixed``, the same
+    for every example; its ``outputs``; ``operation`` with its settings, and all ``arguments`` in their order."""
+
+    operation: Any
+    inputs: tuple[Shape, ...]
+    fixed: tuple[bool, ...]
+    outputs: tuple[Shape, ...]
+    arguments: tuple[Any, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.outputs[0]
+
+    def axis(self, axis: int, rank: int | None = None) -> int | None:
+        """An axis that Keras counts with the batch; None for that of the batch."""
+        rank = len(self.inputs[0]) if rank is None else rank
+        at = axis % (rank + 1) - 1
+        return None if at < 0 else at
+
+    def axes(self, given: Any = None) -> tuple[int, ...] | None:
+        """Those ``given``, by default of the operation's ``axis``, one or several; None where the batch is one."""
+        axis = self.operation.axis if given is None else given
+        found = [self.axis(each) for each in ((axis,) if isinstance(axis, int) else axis or (0,))]
+        return None if None in found else tuple(each for each in found if each is not None)
+
+
+def is_operation(operation: Any) -> bool:
+    """Whether it is one of ``keras.ops``, not a layer."""
+    return type(operation).__module__.startswith(("keras.src.ops.", "keras.src.activations."))
+
+
+def one(op: str, **attributes: Any) -> Step:
+    """A call that is one operator of its first input."""
+    return (OUTPUT, op, attributes, (0,))
+
+
+def _patches(call: Call) -> Steps:
+    """Patches of an image, each as one row of features: side by side a view, else windows, of which each is written."""
+    operation = call.operation
+    (height, width), stride = _pair(operation.size), _pair(operation.strides or operation.size)
+    if len(call.inputs[0]) != 3 or operation.data_format != "channels_last" or len(call.shape) != 3:
+        return None
+    (rows, columns, _), channels = call.shape, call.inputs[0][2]
+    if stride == (height, width) and (rows * height, columns * width) == call.inputs[0][:2]:
+        return [
+            ("parted", "Reshape", {"shape": (rows, height, columns, width, channels)}, (0,)),
+            ("turned", "Transpose", {"axes": (0, 2, 1, 3, 4)}, ("parted",)),
+            (OUTPUT, "Reshape", {"shape": call.shape}, ("turned",)),
+        ]
+    window = {"kernel": (height, width), "stride": stride, "padding": operation.padding}
+    return [
+        ("turned", "Transpose", {"axes": (2, 0, 1)}, (0,)),
+        ("windows", "Unfold", {**window, "dilation": operation.dilation_rate}, ("turned",)),
+        ("parted", "Reshape", {"shape": (channels, height * width, rows * columns)}, ("windows",)),
+        ("ordered", "Transpose", {"axes": (2, 1, 0)}, ("parted",)),
+        (OUTPUT, "Reshape", {"shape": call.shape}, ("ordered",)),
+    ]
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _blocks(call: Call) -> Steps:
+    """Channels as blocks of pixels (``depth_to_space``), or the other way."""
+    size, apart = call.operation.block_size, type(call.operation).__name__ == "DepthToSpace"
+    if call.operation.data_format != "channels_last":
+        return None
+    height, width, channels = call.inputs[0] if apart else call.shape
+    kept = channels // size**2
+    parted = (height, width, size, size, kept) if apart else (height, size, width, size, kept)
+    return [
+        ("parted", "Reshape", {"shape": parted}, (0,)),
+        ("turned", "Transpose", {"axes": (0, 2, 1, 3, 4)}, ("parted",)),
+        (OUTPUT, "Reshape", {"shape": call.shape}, ("turned",)),
+    ]
+
+
+def _grey(call: Call) -> Steps:
+    if call.operation.data_format != "channels_last" or call.inputs[0][-1] == 1:
+        return None
+    return [("shares", "Constant", {"shape": (3, 1)}, ()), (OUTPUT, "MatMul", {}, (0, "shares"))]
+
+
+def _framed(call: Call) -> Steps:
+    """Zeros around an image, or its edges cut off."""
+    operation = call.operation
+    if operation.data_format != "channels_last":
+        return None
+    cut = type(operation).__name__ == "CropImages"
+    sides = (("top", "bottom"), ("left", "right"))
+    before, steps = [], list[Step]()
+    for axis, (first, second) in enumerate(sides):
+        lead, rest = (getattr(operation, f"{side}_{'cropping' if cut else 'padding'}") for side in (first, second))
+        change = abs(call.shape[axis] - call.inputs[0][axis])
+        before.append(change - rest if lead is None else lead)
+    if not cut:
+        after = [call.shape[axis] - call.inputs[0][axis] - before[axis] for axis in range(2)]
+        return [one("Pad", pads=(*before, 0, *after, 0))]
+    for axis, start in enumerate(before):
+        part = {"axis": axis, "start": start, "size": call.shape[axis]}
+        steps.append((OUTPUT if axis else "rows", "Slice", part, ("rows" if axis else 0,)))
+    return steps
+
+
+IMAGES: dict[str, Callable[[Call], Steps]] = {
+    "ExtractPatches": _patches,
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
+    "RGBToGrayscale": _grey,
+    **dict.fromkeys(("CropImages", "PadImages"), _framed),
+}
+
+
+def product(call: Call) -> Steps:
+    """``matmul``; by a fixed matrix it is a dense layer without a bias."""
+    if len(call.inputs) != 2:
+        return None
+    first, second = call.inputs
+    if len(second) == 2 and call.fixed[1]:
+        return [(OUTPUT, "Dense", {"units": second[1], "bias": False}, (0,))]
+    if len(second) == 1 and call.fixed[1] and call.shape:
+        return [
+            ("product", "Dense", {"units": 1, "bias": False}, (0,)),
+            (OUTPUT, "Reshape", {"shape": call.shape}, ("product",)),
+        ]
+    return [(OUTPUT, "MatMul", {}, (0, 1))] if min(len(first), len(second)) > 1 else None
+
+
+def dot(call: Call) -> Steps:
+    """Of the last axis with the first of a fixed matrix."""
+    axes = getattr(call.operation, "axes", 1)
+    rank = len(call.inputs[0])
+    by_last = axes == 1 or [list(_listed(each)) for each in _listed(axes)] in ([[rank], [0]], [[-1], [0]])
+    fixed = len(call.inputs) == 2 and call.fixed[1] and len(call.inputs[1]) <= 2
+    return product(call) if fixed and by_last else None
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def einsum(call: Call) -> Steps:
+    return contraction(call.operation.subscripts, call.inputs, call.fixed)
+
+
+def attention(call: Call) -> Steps:
+    """``dot_product_attention`` of (steps, heads, features), without a mask of its own."""
+    if len(call.inputs) != 3 or any(len(each) != 3 for each in call.inputs):
+        return None
+    turned: list[Step] = [(f"part{at}", "Transpose", {"axes": (1, 0, 2)}, (at,)) for at in range(3)]
+    causal: dict[str, Any] = {"causal": True} if call.operation.is_causal else {}
+    return [
+        *turned,
+        ("attention", "ScaledDotProductAttention", causal, ("part0", "part1", "part2")),
+        (OUTPUT, "Transpose", {"axes": (1, 0, 2)}, ("attention",)),
+    ]
 
 
 def operation_steps(call: Call) -> Steps:
@@ -343,7 +504,7 @@ _REDUCTIONS = {
     **{"Amax": "Max", "Amin": "Min"},
 }
 OPERATIONS: dict[str, Callable[[Call], Steps]] = {
-    **images.OPERATIONS,
+    **IMAGES,
     **{name: _function(ours) for name, ours in _FUNCTIONS.items()},
     **{name: _activation(ours) for name, ours in _ACTIVATIONS.items()},
     **{name: _reduced(ours) for name, ours in _REDUCTIONS.items()},

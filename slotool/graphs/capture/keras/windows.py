@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slotool.graphs.capture.drafts import OUTPUT, Step, Steps
-from slotool.graphs.capture.keras.call import Call
+from slotool.graphs.capture.keras.operations import Call
 from slotool.graphs.operators import Shape, sides
 
 # An operator and its attributes, of values with their channels first.
@@ -129,10 +129,15 @@ def _spreading(value: Any, kernel: Shape, size: Shape, wanted: Shape) -> dict[st
 
 
 def trained(layer: Any) -> dict[str, Any]:
+    """Return whether a layer has a bias, and the name of its activation, None for none."""
+    return {"bias": bool(getattr(layer, "use_bias", True)), "activation": activation_of(layer)}
+
+
+def activation_of(layer: Any) -> str | None:
+    """Return the name that Keras gives an activation, None for none."""
     function = layer.activation
     name = getattr(function, "__name__", type(function).__name__)
-    bias = getattr(layer, "use_bias", True)
-    return {"bias": bool(bias), "activation": None if name == "linear" else name}
+    return None if name == "linear" else name
 
 
 def _convolution(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]) -> Steps:
@@ -262,7 +267,7 @@ def _centre(layer: Any, inputs: Sequence[Shape], shape: Shape, _: dict[str, Any]
     return [("output", "Cropping2D", {"cropping": cropping}, (0,))] if min(over) >= 0 else None
 
 
-LAYERS: dict[str, Callable[..., Steps]] = {
+WINDOWS: dict[str, Callable[..., Steps]] = {
     **dict.fromkeys(("Conv1D", "Conv3D", "DepthwiseConv1D"), _convolution),
     "SeparableConv1D": _separable1d,
     **{f"Conv{rank}DTranspose": _transposed for rank in (1, 2, 3)},

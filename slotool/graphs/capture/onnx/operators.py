@@ -10,12 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from slotool.graphs.capture.onnx.calls import Batched, Call, Chain
-from slotool.graphs.capture.onnx.recurrent import RECURRENT
-from slotool.graphs.operators import DTYPES, Shape, per_channel, stretches_as, window_padding
+from slotool.graphs.capture.onnx.calls import Call, Chain
+from slotool.graphs.capture.onnx.layers import LAYERS
+from slotool.graphs.operators import DTYPES, Shape, per_channel, stretches_as
 
-# The most axes of a convolution of ours.
-MAX_WINDOW_AXES = 3
 # Bounds of Clip beyond which there is none.
 _UNBOUNDED = 1e30
 # As onnx.TensorProto numbers them.
@@ -286,155 +284,6 @@ def _cast(call: Call) -> Chain:
     return [("Cast", {"dtype": dtype})] if dtype in DTYPES else None
 
 
-def _convolution(call: Call) -> Chain:
-    windows = call.first.windows > 1
-    weight, rank = call.constants.get(1), len(call.first.example) - 1 - windows
-    if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
-        return None
-    if call.is_plain and rank == 2:
-        return _convolution_of_images(call, weight.shape)
-    filters, _, *kernel = weight.shape
-    padding = _window_padding(call, rank)
-    if padding is None:
-        return None
-    attributes = {
-        "filters": filters, "kernel": kernel, "bias": call.has(2), "groups": call.attribute("group", 1),
-        "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
-        "padding": padding,
-    }  # fmt: skip
-    return _over_windows(call.first, attributes) if windows else [(f"Conv{rank}D", attributes)]
-
-
-def _convolution_of_images(call: Call, weight: Shape) -> Chain:
-    filters, _, *kernel = weight
-    channels, groups = call.inputs[0][0], call.attribute("group", 1)
-    attributes = {
-        "kernel": kernel,
-        "stride": call.attribute("strides", [1, 1]),
-        "dilation": call.attribute("dilations", [1, 1]),
-        "bias": call.has(2),
-    }
-    around = _around_image(call, attributes)
-    padding = _even(call, attributes, around)
-    zeros: list[tuple[str, dict[str, Any]]] = [] if padding is not None else [("ZeroPadding2D", {"padding": around})]
-    attributes["padding"] = "valid" if padding is None else padding
-    if 1 < groups == channels:
-        return [*zeros, ("DepthwiseConv2D", {**attributes, "multiplier": filters // channels})]
-    return [*zeros, ("Conv2D", {**attributes, "filters": filters, "groups": groups})]
-
-
-def _around_image(call: Call, window: dict[str, Any]) -> tuple[int, ...]:
-    """Return the zeros (top, bottom, left, right) that a window of an image adds."""
-    same = window_padding({**window, "padding": "same"}, call.inputs[0])
-    top, left, bottom, right = call.attribute("pads", [0, 0, 0, 0])
-    ways = {
-        "NOTSET": (top, bottom, left, right),
-        "SAME_UPPER": same,
-        "SAME_LOWER": (same[1], same[0], same[3], same[2]),
-    }
-    return ways.get(call.attribute("auto_pad", "NOTSET"), (0, 0, 0, 0))
-
-
-def _even(call: Call, window: dict[str, Any], around: tuple[int, ...]) -> Any:
-    """Return zeros around an image as ours: 'same', or as much on opposite sides; None where they are neither."""
-    if any(around) and around == tuple(window_padding({**window, "padding": "same"}, call.inputs[0])):
-        return "same"
-    return (around[0], around[2]) if around[0] == around[1] and around[2] == around[3] else None
-
-
-def _over_windows(value: Batched, attributes: dict[str, Any]) -> Chain:
-    """Over windows that are folded with the batch: as one more axis, along which nothing is summed."""
-    rank = len(value.example) - 1
-    if value.axis != 0 or rank > MAX_WINDOW_AXES or isinstance(attributes["padding"], str):
-        return None
-    more = {name: [1, *attributes[name]] for name in ("kernel", "stride", "dilation")}
-    given = {**attributes, **more, "padding": [0, *attributes["padding"]]}
-    turned = {"axes": (1, 0, *range(2, rank + 1))}
-    return [("Transpose", turned), (f"Conv{rank}D", given), ("Transpose", turned)]
-
-
-def _transposed(call: Call) -> Chain:
-    weight, rank = call.constants.get(1), len(call.first.example) - 1
-    if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
-        return None
-    _, filters, *kernel = weight.shape
-    padding, groups = _window_padding(call, rank), call.attribute("group", 1)
-    if padding is None or padding == "same":
-        return None
-    return [(f"Conv{rank}DTranspose", {
-        "filters": filters * groups, "kernel": kernel, "bias": call.has(2), "groups": groups,
-        "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
-        "padding": padding, "output_padding": call.attribute("output_padding", [0] * rank),
-    })]  # fmt: skip
-
-
-def _window_padding(call: Call, rank: int) -> Any:
-    """As much on opposite sides, or 'same'; None where it is neither."""
-    way, pads = call.attribute("auto_pad", "NOTSET"), call.attribute("pads", [0] * 2 * rank)
-    if way == "SAME_UPPER":
-        return "same"
-    return pads[:rank] if way in ("NOTSET", "VALID") and pads[:rank] == pads[rank:] else None
-
-
-def _fold(call: Call) -> Chain:
-    """Columns added up into images, whose size and windows are inputs."""
-    size, kernel, pads = call.numbers(1), call.numbers(2), call.attribute("pads", [0] * 4)
-    if size is None or kernel is None or [len(size), len(kernel), len(pads)] != [2, 2, 4]:
-        return None
-    if pads[:2] != pads[2:]:
-        return None
-    return [("Fold", {
-        "size": size, "kernel": kernel, "padding": pads[:2],
-        "stride": call.attribute("strides", [1, 1]), "dilation": call.attribute("dilations", [1, 1]),
-    })]  # fmt: skip
-
-
-def _pool(kind: str) -> Callable[[Call], Chain]:
-    def pool(call: Call) -> Chain:
-        rank, ceil = len(call.first.example) - 1, bool(call.attribute("ceil_mode", 0))
-        if rank not in (1, 2, 3):
-            return None
-        window = {"kernel": call.attribute("kernel_shape"), "stride": call.attribute("strides", [1] * rank)}
-        is_image = call.is_plain and rank == 2
-        padding = _even(call, window, _around_image(call, window)) if is_image else _window_padding(call, rank)
-        if padding is None:
-            return None
-        if is_image and ceil and padding == (0, 0):
-            # A window that hangs over the end counts: as 'same' pads there, or not at all.
-            strides = zip(call.inputs[0][1:], window["stride"], strict=True)
-            if call.shape[1:] == tuple(-(-size // step) for size, step in strides):
-                padding, ceil = "same", False
-        attributes = {**window, "padding": padding, "ceil": ceil}
-        if kind == "Max":
-            attributes["dilation"] = call.attribute("dilations", [1] * rank)
-        elif padding == "same" or any(padding):
-            attributes["count_padding"] = bool(call.attribute("count_include_pad", 0))
-        return [(f"{kind}Pooling{rank}D", attributes)]
-
-    return pool
-
-
-def _global_pool(op: str, pooling: str) -> Callable[[Call], Chain]:
-    def pool(call: Call) -> Chain:
-        if call.is_plain and len(call.first.example) == 3:
-            return [(pooling, {"keepdims": True})]
-        return [(op, {"axes": [*range(1, len(call.first.example))], "keepdims": True})]
-
-    return pool
-
-
-def _resize(call: Call) -> Chain:
-    kept, shape = call.first.example, call.made.example
-    if len(kept) != len(shape) or kept[:1] != shape[:1]:
-        return None
-    mode = call.attribute("mode", "nearest")
-    return [] if kept == shape else [("Resize", {"size": shape[1:], "mode": mode})]
-
-
-def _depth_to_space(call: Call) -> Chain:
-    return [("PixelShuffle", {"factor": call.attribute("blocksize")})]
-
-
 def _prelu(call: Call) -> Chain:
     slope = call.constants.get(1)
     return None if slope is None else [("PReLU", {"shared": slope.single})]
@@ -519,7 +368,7 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     "Clip": _clip,
     "MatMul": _mat_mul,
     "Gemm": _gemm,
-    **RECURRENT,
+    **LAYERS,
     "Softmax": _softmax,
     "LayerNormalization": _layer_norm,
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _rms_norm),
@@ -546,15 +395,6 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     "TopK": _top_k,
     "CumSum": _cumulative_sum,
     "Cast": _cast,
-    "Conv": _convolution,
-    "ConvTranspose": _transposed,
-    "MaxPool": _pool("Max"),
-    "AveragePool": _pool("Average"),
-    "GlobalAveragePool": _global_pool("Mean", "GlobalAveragePooling2D"),
-    "GlobalMaxPool": _global_pool("Max", "GlobalMaxPooling2D"),
-    "Col2Im": _fold,
-    "Resize": _resize,
-    "DepthToSpace": _depth_to_space,
     "PRelu": _prelu,
     "Add": _combined("Add"),
     "Sum": _combined("Add"),

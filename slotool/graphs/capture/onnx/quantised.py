@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from slotool.graphs.capture.onnx.writing import MICROSOFT, TO_FIRST, TO_LAST
+from slotool.graphs.capture.onnx.fused import MICROSOFT, TO_FIRST, TO_LAST
 
 if TYPE_CHECKING:
     import onnx
