@@ -40,7 +40,7 @@ _OF_THE_TERMINAL = ("quiet", "verbose", "no_progress", "color", "install_complet
 STATED = ("COMMANDLINE", "DEFAULT_MAP")
 _CONFIG_PATH = "slotool.config"
 # Keys of a file that list tables.
-LISTS_OF_TABLES = ("models", "pools", "clients")
+LISTS_OF_TABLES = ("models", "clients")
 # Functions take seconds; options take them with a unit.
 _UNIT = re.compile(r"_(s|ms|gb)$")
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from slotool.cli import interrupts
 from slotool.cli.commands import config_file, refuse_without_effect
 from slotool.cli.serve_logs import access_log_at, events_to, traces_to
-from slotool.cli.serve_pools import of_only_pool, router_of, scaling_of
 from slotool.cli.serve_sources import beside_config, devices_of, first_read, keys_in_force, reader
 from slotool.cli.serve_workers import (
-    autoscalers_of,
+    autoscaler_of,
     chosen_engine,
     engine_of,
     reprofiling_of,
     stated_engine,
     with_faults,
-    worker_changes,
 )
 from slotool.commands.inputs import cores_given
 from slotool.machine import quota_warning
@@ -44,8 +42,8 @@ PORT = 8000
 
 
 def run(options: SimpleNamespace, output: Output) -> None:
-    """Serve in this process until a signal ends it. ``options``: the arguments of ``slotool.serve``, and ``models`` and
-    ``pools`` of the service file."""
+    """Serve in this process until a signal ends it. ``options``: the arguments of ``slotool.serve``, and ``models`` of
+    the service file."""
     import signal
 
     # What it would load again is not loaded yet; a terminal that closes ends a server as SIGTERM does, once it listens.
@@ -55,23 +53,18 @@ def run(options: SimpleNamespace, output: Output) -> None:
     import math
     from functools import partial
 
-    from slotool.serving import Limits, create_app
+    from slotool.serving import Limits, Router, create_app
     from slotool.serving.access.clients import read_clients
     from slotool.serving.access.guard import others_can_read
     from slotool.serving.access.tls import Certificate
+    from slotool.serving.operations.autoscaling import Autoscaling
     from slotool.serving.operations.runtime_settings import ReloadableSettings
     from slotool.serving.operations.sources import Sources
+    from slotool.serving.operations.worker_switching import WorkerSwitching
     from slotool.serving.server.server import bind, is_loopback, serve_until_signalled, url_of
 
-    engine, pools, pool = (
-        stated_engine(options.engine, options.device, options.pools is not None),
-        options.pools,
-        options.pool,
-    )
+    engine, max_replicas = stated_engine(options.engine, options.device), options.max_replicas
     _check_scaling(options, engine)
-    max_replicas, requests_per_worker = scaling_of(
-        pools, pool, engine, options.max_replicas, options.requests_per_worker
-    )
     given = Sources(
         tuple(options.artifacts),
         tuple(options.names),
@@ -88,7 +81,7 @@ def run(options: SimpleNamespace, output: Output) -> None:
     )
     lists_models = bool(options.models)
     _require_models(options)
-    read = reader(given, lists_models, pool, options.max_queue)
+    read = reader(given, lists_models)
     replicas, threads = (sources := first_read(read, options.switch_workers)).workers
     _take_threads(threads, 0 if engine == "ray" else max(replicas or 1, max_replicas or 1), output)
     token_file, log, tls_file, tls_key, tls_clients = (
@@ -108,23 +101,30 @@ def run(options: SimpleNamespace, output: Output) -> None:
         traces_to(options.traces, options.traces_share) as spans,
     ):
         engine = chosen_engine(engine, served := sources.load(output.warn), replicas)
-        autoscalers = autoscalers_of(sources, served, max_replicas, requests_per_worker)
-        router = router_of(
-            sources,
+        autoscaler = None
+        if max_replicas is not None:
+            autoscaler = autoscaler_of(served, replicas, max_replicas, options.requests_per_worker)
+        router = Router(
             served,
-            partial(
-                engine_of,
+            engine_of(
                 engine,
+                *sources.workers,
                 max_examples=options.max_batch,
                 hang_s=options.hang_s,
                 address=options.address,
                 max_replicas=max_replicas,
+                devices=sources.devices,
             ),
-            max_queue=of_only_pool(pools, pool, "max-queue", options.max_queue),
+            max_queue=options.max_queue,
             default_deadline_us=1e3 * options.default_deadline_ms or math.inf,
             events=events,
         )
         runtime_settings = ReloadableSettings(sources, router, output.warn, read)
+        following: list[Any] = [reprofiling_of(router, runtime_settings)] if options.reprofile else []
+        if options.switch_workers:
+            following.append(WorkerSwitching(router, runtime_settings))
+        if autoscaler is not None:
+            following.append(Autoscaling(router, autoscaler))
         app = create_app(
             router,
             limits=Limits.of(options.max_batch, options.max_body_mib),
@@ -133,8 +133,7 @@ def run(options: SimpleNamespace, output: Output) -> None:
             runtime_settings=runtime_settings,
             access_log=accesses,
             traces=spans,
-            reprofiling=reprofiling_of(router, runtime_settings) if options.reprofile else (),
-            worker_changes=worker_changes(router, runtime_settings, autoscalers, options.switch_workers),
+            following=following,
             faults=with_faults(router.engine, listener) if options.allow_faults else None,
             shared_memory=options.shared_memory and _only_here(listener, "--shared-memory"),
         )

@@ -12,7 +12,6 @@ from slotool.cli.commands import config_file, stated_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slotool.serving.operations.pooled_sources import PooledSources
     from slotool.serving.operations.runtime_settings import AnySources
     from slotool.serving.operations.service_file import KeysInForce
     from slotool.serving.operations.sources import CombinedSources, Sources
@@ -47,32 +46,13 @@ def _with_a_worker_each(sources: Sources | CombinedSources) -> Sources | Combine
     return sources.with_workers(len(devices), threads)
 
 
-def reader(
-    given: Sources, lists_models: bool, pool: str | None = None, max_queue: int = 1_000
-) -> Callable[[], AnySources]:
-    """What is served, whenever it is read: by the file that lists models, or by the command line.
-
-    ``pool``: the only one of the file's that counts; ``max_queue``: of a pool that states none."""
-    from slotool.serving.operations.pooled_sources import PooledSources
-
-    if not lists_models:
-        read_planned = _planned(given)
-        return lambda: _with_a_worker_each(read_planned())
-    read = _described(given, pool, max_queue)
-    first: list[PooledSources] = []
-
-    def read_again() -> AnySources:
-        sources = read()
-        if not isinstance(sources, PooledSources):
-            return _with_a_worker_each(sources)
-        first.append(sources)
-        sources.require_same_workers(first[0])
-        return sources
-
-    return read_again
+def reader(given: Sources, lists_models: bool) -> Callable[[], AnySources]:
+    """What is served, whenever it is read: by the file that lists models, or by the command line."""
+    read = _described(given) if lists_models else _planned(given)
+    return lambda: _with_a_worker_each(read())
 
 
-def _described(given: Sources, pool: str | None, max_queue: int) -> Callable[[], CombinedSources | PooledSources]:
+def _described(given: Sources) -> Callable[[], CombinedSources]:
     """Reads the models that the file lists; what the command line states goes before it."""
     from slotool.serving.operations.service_file import ServiceFile
 
@@ -100,7 +80,7 @@ def _described(given: Sources, pool: str | None, max_queue: int) -> Callable[[],
     fixed = frozenset(key for key in ("replicas", "threads") if stated_in(key) == "COMMANDLINE")
     workers = (given.replicas if "replicas" in fixed else 1, given.threads if "threads" in fixed else 1)
     common = given.with_workers(*workers)
-    return ServiceFile(file, overriding, common, fixed, given.mapped, pool, max_queue).read
+    return ServiceFile(file, overriding, common, fixed, given.mapped).read
 
 
 def keys_in_force(described: bool) -> KeysInForce | None:

@@ -11,22 +11,19 @@ from slotool.commands.serving.serve import OF_WORKERS
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from slotool.scheduling.autoscaler import Autoscaler
     from slotool.serving import ServedModel
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
-    from slotool.serving.operations.autoscaling import Autoscaling
     from slotool.serving.operations.reprofiling import Reprofiling
-    from slotool.serving.operations.runtime_settings import AnySources, ReloadableSettings
-    from slotool.serving.operations.worker_switching import WorkerSwitching
-    from slotool.serving.routing.pools import AnyRouter, PooledEngine
+    from slotool.serving.operations.runtime_settings import ReloadableSettings
     from slotool.serving.routing.router import Router
 
 
-def stated_engine(engine: str, device: str, has_pools: bool) -> str:
+def stated_engine(engine: str, device: str) -> str:
     """Return the engine that the options ask for: ``auto`` only while that depends on the models."""
-    of_workers = has_pools or device != "cpu" or any(stated_in(option) in STATED for option in OF_WORKERS)
+    of_workers = device != "cpu" or any(stated_in(option) in STATED for option in OF_WORKERS)
     return "local" if engine == "auto" and of_workers else engine
 
 
@@ -48,7 +45,6 @@ def engine_of(
     address: str | None,
     max_replicas: int | None = None,
     devices: tuple[str, ...] = ("cpu",),
-    cores: Sequence[int] = (),
 ) -> InferenceEngine:
     from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, registry
 
@@ -66,7 +62,6 @@ def engine_of(
             hang_s=hang_s,
             max_replicas=max_replicas,
             devices=devices,
-            cores=cores,
         )
     if name == InlineInferenceEngine.name:
         return InlineInferenceEngine(devices[0])
@@ -76,14 +71,12 @@ def engine_of(
     return made(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)
 
 
-def with_faults(engine: InferenceEngine | PooledEngine, listener: socket.socket) -> LocalInferenceEngine | PooledEngine:
+def with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInferenceEngine:
     """The engine, whose workers this machine's clients may kill, stop and slow."""
     from slotool.serving.engines import LocalInferenceEngine
-    from slotool.serving.routing.pools import PooledEngine
     from slotool.serving.server.server import is_loopback
 
-    engines = engine.engines if isinstance(engine, PooledEngine) else (engine,)
-    if not all(isinstance(each, LocalInferenceEngine) for each in engines):
+    if not isinstance(engine, LocalInferenceEngine):
         raise typer.BadParameter(
             "faults are of --engine local, whose workers are processes", param_hint="--allow-faults"
         )
@@ -91,62 +84,17 @@ def with_faults(engine: InferenceEngine | PooledEngine, listener: socket.socket)
         raise typer.BadParameter(
             "other machines could stop the workers: leave --host at 127.0.0.1", param_hint="--allow-faults"
         )
-    assert isinstance(engine, LocalInferenceEngine | PooledEngine)
     return engine
 
 
-def _by_pool(router: AnyRouter) -> list[tuple[str, Router]]:
-    """Names of pools, each with its router; without pools the name is empty."""
-    from slotool.serving.routing.router import Router
-
-    return [("", router)] if isinstance(router, Router) else [(pool.name, own) for pool, own in router.by_pool]
-
-
-def reprofiling_of(router: AnyRouter, settings: ReloadableSettings) -> list[Reprofiling]:
-    """Of the workers, or of each pool of them that has latencies."""
+def reprofiling_of(router: Router, settings: ReloadableSettings) -> Reprofiling:
+    """Refuses --reprofile where no model has latencies."""
     from slotool.serving.operations.reprofiling import Reprofiling
 
-    def known(own: Router) -> bool:
-        spaces = [served.space for served in own.models.values() if served.space is not None]
-        return any(space.batch_sizes(point) for space in spaces for point in space.points)
-
-    found = [Reprofiling(own, settings, pool) for pool, own in _by_pool(router) if known(own)]
-    if not found:
+    spaces = [served.space for served in router.models.values() if served.space is not None]
+    if not any(space.batch_sizes(point) for space in spaces for point in space.points):
         raise typer.BadParameter("there are no latencies to correct: give --latency too", param_hint="--reprofile")
-    return found
-
-
-def worker_changes(
-    router: AnyRouter, settings: ReloadableSettings, autoscalers: Sequence[Autoscaler | None], switch_workers: bool
-) -> list[Autoscaling | WorkerSwitching]:
-    """What changes the workers with the load, if anything. ``autoscalers``: as of ``autoscalers_of``."""
-    from slotool.serving.operations.autoscaling import Autoscaling
-    from slotool.serving.operations.worker_switching import WorkerSwitching
-    from slotool.serving.routing.router import Router
-
-    if switch_workers:
-        assert isinstance(router, Router)  # refused with pools
-        return [WorkerSwitching(router, settings)]
-    routers = [own for _, own in _by_pool(router)]
-    return [Autoscaling(own, scaler) for own, scaler in zip(routers, autoscalers, strict=True) if scaler is not None]
-
-
-def autoscalers_of(
-    sources: AnySources, models: Mapping[str, ServedModel], most: int | None, per_worker_per_s: float | None
-) -> list[Autoscaler | None]:
-    """Of the workers, or of each pool of them, which says so for itself; None of those that stay as they are."""
-    from slotool.serving.operations.pooled_sources import PooledSources
-
-    if not isinstance(sources, PooledSources):
-        return [None if most is None else autoscaler_of(models, sources.workers[0], most, per_worker_per_s)]
-    scalers: list[Autoscaler | None] = []
-    for number, pool in enumerate(sources.pools):
-        own = {name: served.by_pool[number] for name, served in models.items()}
-        rate_per_s = pool.requests_per_worker
-        scalers.append(
-            None if pool.max_replicas is None else autoscaler_of(own, pool.replicas, pool.max_replicas, rate_per_s)
-        )
-    return scalers
+    return Reprofiling(router, settings)
 
 
 def autoscaler_of(

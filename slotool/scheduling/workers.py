@@ -13,9 +13,6 @@ from slotool.errors import InputError
 from slotool.scheduling.policy import Decision
 from slotool.scheduling.query import Query
 
-# A call that takes so many times as long as planned is not just a slow one.
-STALLED = 5.0
-
 
 class Batch(NamedTuple):
     """A call that ``worker`` is to make at once: ``queries``, most urgent first, at ``decision.point``.
@@ -66,15 +63,6 @@ class Workers:
             # It has died, or died and come back.
             heappop(waiting)
         return None
-
-    def are_stalled(self, now_us: float, after_us: float) -> bool:
-        """Whether each that is not dead has been at its call for longer than ``after_us`` and ``STALLED`` times as long
-        as planned, so that no end is in sight."""
-        working = [self.running.get(worker) for worker in np.flatnonzero(np.isfinite(self.free_us)).tolist()]
-        return bool(working) and all(
-            batch is not None and now_us - batch.begun_us > max(after_us, STALLED * batch.planned_us)
-            for batch in working
-        )
 
     def alive(self) -> int:
         """How many are not dead."""

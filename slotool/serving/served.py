@@ -31,8 +31,6 @@ class ServedModel:
     load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
     ``space``: points with the latencies of the table, before any correction. ``manifest``: the artifact's when it was
     read, by which another one at the same path is noticed.
-    ``by_pool``: where several pools of workers serve it, what it is in each, with the pool's policy and latencies; the
-    first is what is said here.
     """
 
     name: str
@@ -43,7 +41,6 @@ class ServedModel:
     accuracy: Mapping[OperatingPoint, float] = field(default_factory=dict)
     space: ControlSpace | None = None
     manifest: bytes = b""
-    by_pool: tuple[ServedModel, ...] = ()
 
     @cached_property
     def objectives(self) -> frozenset[str]:

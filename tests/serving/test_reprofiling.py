@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,10 @@ from slotool.scheduling import Decision, Query
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.workers import Workers
 from slotool.serving import Router
-from slotool.serving.engines import InlineInferenceEngine
 from slotool.serving.events import Events
-from slotool.serving.operations.pooled_sources import PooledSources
 from slotool.serving.operations.reprofiling import Reprofiling
 from slotool.serving.operations.runtime_settings import ReloadableSettings
-from slotool.serving.operations.sources import CombinedSources, Sources
-from slotool.serving.routing.pools import Pool, PooledRouter
+from slotool.serving.operations.sources import Sources
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 NAMES = ("small", "medium", "large")
@@ -85,45 +80,10 @@ def test_slow_calls_change_the_plan_and_a_reload_takes_it_back(sources: Sources)
     assert fields["factors"]["version=large"] == pytest.approx(1.3)
     metric = router.metrics.registry.get_sample_value
     assert metric("slotool_replans_total", {"model": "family"}) == 1
-    labels = {"model": "family", "point": "version=small", "pool": ""}
+    labels = {"model": "family", "point": "version=small"}
     assert metric("slotool_latency_correction", labels) == pytest.approx(1.3)
     asyncio.run(settings.reload())
     assert chosen(router, 9e3) == "large"
     serve_for(5, 1.0)
     assert [kind for kind, _, _ in heard] == ["replan", "reload"]
-    router.close()
-
-
-def test_slow_calls_of_one_pool_change_its_plan_alone(sources: Sources) -> None:
-    heard: list[tuple[str, dict[str, Any]]] = []
-    events = Events()
-    events.listen(lambda kind, sentence, fields: heard.append((sentence, fields)))
-    part = CombinedSources((replace(sources, names=("family",)),))
-    pooled = PooledSources((Pool("fast", 1.0, 9), Pool("slow", 1.0, 9)), (part, part))
-    engines = [InlineInferenceEngine(), InlineInferenceEngine()]
-    router = PooledRouter(pooled.pools, pooled.load(print), engines, default_deadline_us=math.inf, events=events)
-    settings = ReloadableSettings(pooled, router, print)
-    own = dict(zip(("fast", "slow"), (own for _, own in router.by_pool), strict=True))
-    reprofilings = {pool: Reprofiling(each, settings, pool) for pool, each in own.items()}
-    now_us = router.now_us()
-    for call in range(500):
-        for pool, factor in (("fast", 1.0), ("slow", 1.3)):
-            reprofilings[pool].observe("family", POINTS["large"], 1, 8e3 * factor, now_us - 2e4 * (500 - call))
-
-    async def look() -> None:
-        for _ in range(3):
-            for each in reprofilings.values():
-                await each.look()
-
-    asyncio.run(look())
-    assert {pool: chosen(each, 9e3) for pool, each in own.items()} == {"fast": "large", "slow": "medium"}
-    ((sentence, fields),) = heard
-    assert sentence.startswith("slow: family: calls take 1.30 times")
-    assert fields["pool"] == "slow"
-    found = router.metrics.registry.get_sample_value(
-        "slotool_latency_correction", {"model": "family", "point": "version=small", "pool": "slow"}
-    )
-    assert found == pytest.approx(1.3)
-    asyncio.run(settings.reload())
-    assert chosen(own["slow"], 9e3) == "large"
     router.close()

@@ -24,10 +24,9 @@ from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import Rejection, Router, ServedModel
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine, WorkerLost
 from slotool.serving.engines.base import Done, WorkerChange
-from slotool.serving.events import Events, log_to
+from slotool.serving.events import log_to
 from slotool.serving.outputs import Outputs
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.routing import pools
 from slotool.tables import OperatingPoint
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 
@@ -108,39 +107,6 @@ def test_who_has_no_deadline_waits_for_a_worker_no_longer_than_the_default() -> 
     asyncio.run(stuck())
 
 
-def test_a_pool_that_hangs_gets_no_requests_and_what_waits_there_goes_to_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pools, "STALLED_US", 0.5e6)
-
-    async def hung() -> None:
-        engines = Puppet(), Puppet()
-        two = [pools.Pool(name, 1.0, 10) for name in ("a", "b")]
-        models = pools.combined([{"three": served(ThreeLinear())} for _ in two])
-        router = pools.PooledRouter(two, models, engines, default_deadline_us=30e6, events=Events())
-        held, answered, waits = ask(router), ask(router), ask(router)
-        await asyncio.sleep(0.01)
-        engines[1].answer()
-        await answered
-        assert [each.waiting() for _, each in router.by_pool] == [1, 0]
-        await asyncio.sleep(1.0)
-        # Their turns are those of b and a.
-        later = [ask(router), ask(router)]
-        for _ in range(3):
-            await asyncio.sleep(0.01)
-            engines[1].answer()
-        await asyncio.wait_for(asyncio.gather(waits, *later), 30)
-        assert not held.done()
-        # The one that is lost at last is answered by the other too.
-        engines[0].change(0, False)
-        engines[0].calls.pop(0)(WorkerLost("hung"))
-        await asyncio.sleep(0.01)
-        engines[1].answer()
-        await asyncio.wait_for(held, 30)
-
-    asyncio.run(hung())
-
-
 def test_a_default_deadline_changes_no_decision() -> None:
     async def decided() -> object:
         engine = Puppet()
@@ -155,7 +121,7 @@ def test_a_default_deadline_changes_no_decision() -> None:
     assert asyncio.run(decided()) == ("version=large", np.inf)
 
 
-def test_a_pool_without_workers_says_so_and_takes_whoever_can_wait() -> None:
+def test_a_server_without_workers_says_so_and_takes_whoever_can_wait() -> None:
     async def lost() -> None:
         engine = Puppet(2)
         router = Router({"three": served(ThreeLinear())}, engine, default_deadline_us=30e6)

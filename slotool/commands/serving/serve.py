@@ -35,10 +35,10 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
     },
     hidden=(
         *("allow_faults", "max_body_mib", "access_log", "http", "reprofile", "traces", "traces_share", "shared_memory"),
-        *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "switch_workers", "device", "pool"),
+        *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "switch_workers", "device"),
     ),
     python_only=_OF_PYTHON,
-    tables=("models", "pools"),
+    tables=("models",),
     ineffective=(
         Ineffective(("address", *OF_WORKERS), "engine", when="inline"),
         Ineffective(("address",), "engine", when="auto"),
@@ -91,7 +91,6 @@ def serve(
     requests_per_worker: float | None = None,
     switch_workers: bool = False,
     device: str = "cpu",
-    pool: str | None = None,
     allow_faults: bool = False,
     options: Sequence[str] = (),
     start_timeout_s: float = 120.0,
@@ -146,7 +145,6 @@ def serve(
         requests_per_worker: Requests per second that one worker can serve; None: as the latency table says.
         switch_workers: Change replicas and threads with the load, as the switching plan says.
         device: Device to compute on: cpu, cuda, or several such as cuda:0,cuda:1.
-        pool: Only pool of the service file to serve.
         allow_faults: Let clients on this machine kill, stop and slow the workers.
         options: More options of the command, as on its command line. A file of ``--config`` states what is left at its
             default here.

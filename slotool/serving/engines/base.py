@@ -120,10 +120,6 @@ class InferenceEngine(ABC):
         """
         raise InputError(f"engine {self.name} cannot take other models while it serves: start the server again")
 
-    def unstage(self) -> None:
-        """Give up what ``stage`` made ready, where its function is not to be called. By default nothing is held."""
-        return
-
     async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
         """As ``stage``, on another number of workers with another number of threads each (Model-Switching's ⟨R, T⟩).
 

@@ -40,7 +40,6 @@ class LocalInferenceEngine(InferenceEngine):
     longer over a call than ``HangLimit`` of ``hang_s``, is replaced. ``max_replicas``: how many there may be at a time
     (``scale_to``).
     ``devices``: that they compute on in turn; a process sees no other GPU than its own. ``max_examples``: in one call.
-    ``cores``: of these workers; by default all that this process may use.
     A cancelled call ends before its next operator, where the model can (``ElasticModel.set_cancellation_check``).
     Models must come from artifacts (``ServedModel.path``).
     """
@@ -56,12 +55,11 @@ class LocalInferenceEngine(InferenceEngine):
         hang_s: float = 10.0,
         max_replicas: int | None = None,
         devices: Sequence[str] = (CPU,),
-        cores: Sequence[int] = (),
     ):
         self.workers, self._max_replicas = replicas, max_replicas
         self.can_reconfigure = max_replicas is None
         self._threads, self._most_examples, self._hang = threads, max_examples, HangLimit(hang_s)
-        self._devices, self._own_cores = tuple(devices), list(cores)
+        self._devices = tuple(devices)
         self._models: dict[str, ServedModel] = {}
         self._processes: list[WorkerProcess] = []
         # Of other models: on their way, and warm ones that wait for the call of the process before them, by worker.
@@ -135,11 +133,6 @@ class LocalInferenceEngine(InferenceEngine):
             for timer in raising:
                 timer.cancel()
         return partial(self._change_over, models, staged, threads)
-
-    def unstage(self) -> None:
-        for process in self._staged:
-            process.end()
-        self._staged = []
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._models[model].model, points)
@@ -308,7 +301,7 @@ class LocalInferenceEngine(InferenceEngine):
 
     def _cores(self, workers: int, threads: int) -> list[list[int]]:
         """For each of so many workers cores of its own; all of them, where there are too few."""
-        cores, most = self._own_cores or cores_by_preference(), max(workers, self._max_replicas or 0)
+        cores, most = cores_by_preference(), max(workers, self._max_replicas or 0)
         if most * threads > len(cores):
             return [cores] * workers
         return [cores[first : first + threads] for first in range(0, workers * threads, threads)]

@@ -113,11 +113,6 @@ class RayInferenceEngine(InferenceEngine):
         """As many new actors load beside those that serve."""
         return await self._stage(models, self.workers, self._load.threads)
 
-    def unstage(self) -> None:
-        for place in self._staged:
-            self._ray.kill(place.actor)
-        self._staged = []
-
     async def reconfigure(self, models: Mapping[str, ServedModel], workers: int, threads: int) -> Callable[[], None]:
         """New actors load beside those that serve.
 

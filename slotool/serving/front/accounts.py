@@ -13,7 +13,7 @@ from slotool.serving.monitoring.feedback import Feedback
 from slotool.serving.monitoring.live import Live
 from slotool.serving.monitoring.statistics import Statistics
 from slotool.serving.request import InferenceResult, Request
-from slotool.serving.routing.pools import AnyRouter
+from slotool.serving.routing.router import Router
 
 # Answers, and bytes of their inputs, that wait to be counted: fewer, and each costs more; more, and the request behind
 # them waits for longer.
@@ -28,7 +28,7 @@ class Accounts:
     Whoever reads any of them finds all answers counted.
     """
 
-    def __init__(self, router: AnyRouter):
+    def __init__(self, router: Router):
         self._metrics, self._events = router.metrics, router.events
         self._waiting = router.waiting
         self._statistics: dict[str, Statistics] = {}

@@ -17,7 +17,6 @@ from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.front.frontend import FrontEnd, json_response
 from slotool.serving.protocol import bounds
 from slotool.serving.rejections import bad_request
-from slotool.serving.routing.pools import PooledEngine
 from slotool.workloads.client.faults import MAX_FACTOR, PATH
 
 MAX_SECONDS = 3_600.0
@@ -38,7 +37,7 @@ class Faults:
     Only a server that was started to allow it has these routes; they are part of no page.
     """
 
-    def __init__(self, front: FrontEnd, engine: LocalInferenceEngine | PooledEngine):
+    def __init__(self, front: FrontEnd, engine: LocalInferenceEngine):
         self._front, self._engine = front, engine
         self.routes = [Route(PATH, self.workers, methods=["GET"]), Route(PATH, self.inject, methods=["POST"])]
 

@@ -30,7 +30,7 @@ from slotool.serving.protocol.shared_memory import Regions, SharedMemory
 from slotool.serving.rejections import Rejection
 from slotool.serving.request import InferenceResult, Outcome, Request
 from slotool.serving.request_options import RequestOptions, require_meant
-from slotool.serving.routing.pools import AnyRouter
+from slotool.serving.routing.router import Router
 from slotool.serving.served import VERSION, ServedModel
 from slotool.suggestions import did_you_mean
 
@@ -44,7 +44,7 @@ class FrontEnd:
     ``shared_memory``: in which clients may send and get tensors, None where they may not.
     """
 
-    def __init__(self, router: AnyRouter, limits: Limits, clients: Clients | None = None):
+    def __init__(self, router: Router, limits: Limits, clients: Clients | None = None):
         self.router = router
         self.limits = limits
         self.clients = clients

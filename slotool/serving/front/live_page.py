@@ -178,7 +178,6 @@ class LivePage:
         accounts = front.accounts
         live = accounts.live if model is None else accounts.live_of.get(model, accounts.live)
         unready, states = front.router.unready(), front.router.worker_states()
-        differ = len({state.get("threads") for state in states}) > 1
         return {
             "version": __version__,
             "up_s": round(accounts.live.up_s(), 3),
@@ -188,7 +187,7 @@ class LivePage:
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),
             "worker_states": states,
-            "threads": runtime_settings.workers[1] if runtime_settings and not differ else None,
+            "threads": runtime_settings.workers[1] if runtime_settings else None,
             "can_reconfigure": runtime_settings is not None and front.router.engine.can_reconfigure,
             "unready": None if unready is None else str(unready),
             "policy": runtime_settings.policy if runtime_settings else None,

@@ -81,11 +81,7 @@ class Metrics:
         self._device_workers = gauge(
             "slotool_device_workers", "Workers that are alive and warm, by the device that they compute on", ["device"]
         )
-        self._pool_workers = gauge("slotool_pool_workers", "Workers of a pool that are alive and warm", ["pool"])
-        self._pool_threads = gauge("slotool_pool_threads", "Compute threads of each worker of a pool", ["pool"])
-        self._pool_waiting = gauge("slotool_pool_queue_requests", "Requests waiting for workers of a pool", ["pool"])
-        self._pool_requests = counter("slotool_pool_requests", "Requests given to a pool", ["pool"])
-        self._threads = gauge("slotool_worker_threads", "Compute threads of each worker; 0 where pools differ")
+        self._threads = gauge("slotool_worker_threads", "Compute threads of each worker")
         self._reconfigurations = counter(
             "slotool_worker_reconfigurations", "Times that all workers were replaced by others in number or threads"
         )
@@ -133,7 +129,7 @@ class Metrics:
         self._corrections = gauge(
             "slotool_latency_correction",
             "How many times as long calls take as the latency table says, by which plans are made",
-            ["model", "point", "pool"],
+            ["model", "point"],
         )
         self._replans = counter("slotool_replans", "Plans made again because latencies had changed", ["model"])
         self._batch = Distribution("slotool_batch_examples", "Examples in a call", ("model",), BATCHES)
@@ -154,17 +150,6 @@ class Metrics:
     def watch_device(self, device: str, alive: Callable[[], int]) -> None:
         """Report ``alive()`` as the number of workers on ``device`` whenever metrics are read."""
         self._device_workers.labels(device).set_function(alive)
-
-    def watch_pool(
-        self, pool: str, threads: int, alive: Callable[[], int], waiting: Callable[[], int]
-    ) -> Callable[[], None]:
-        """Report workers and queue of a pool whenever metrics are read. What is returned is called for each request
-        that the pool is given."""
-        self._pool_threads.labels(pool).set(threads)
-        self._pool_workers.labels(pool).set_function(alive)
-        self._pool_waiting.labels(pool).set_function(waiting)
-        counted: Callable[[], None] = self._pool_requests.labels(pool).inc
-        return counted
 
     def watch_threads(self, threads: Callable[[], int]) -> None:
         """Report ``threads()`` as the threads of each worker whenever metrics are read."""
@@ -229,11 +214,11 @@ class Metrics:
         """A client with a token of its own has asked for an inference."""
         self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
 
-    def corrected(self, model: str, factors: Mapping[str, float], pool: str = "") -> None:
-        """Plans were made again: calls at each point, in ``pool``, take so many times as long as the table says."""
+    def corrected(self, model: str, factors: Mapping[str, float]) -> None:
+        """Plans were made again: calls at each point take so many times as long as the table says."""
         self._replans.labels(model).inc()
         for point, factor in factors.items():
-            self._corrections.labels(model, point, pool).set(factor)
+            self._corrections.labels(model, point).set(factor)
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

@@ -20,12 +20,11 @@ LOOK_S = 1.0
 class Reprofiling:
     """Watches the calls of ``router``, and has ``settings`` plan by corrected latencies when they have changed.
 
-    Each re-plan is an event with its reason, and a metric. ``pool``: the name of the only pool of workers that these
-    calls are of, and whose plans they change; empty without pools.
+    Each re-plan is an event with its reason, and a metric.
     """
 
-    def __init__(self, router: Router, settings: ReloadableSettings, pool: str = ""):
-        self._router, self._settings, self._pool = router, settings, pool
+    def __init__(self, router: Router, settings: ReloadableSettings):
+        self._router, self._settings = router, settings
         self._watches: dict[str, LatencyWatch] = {}
         self._spaces: dict[str, ControlSpace] = {}
         self._reloads, self._others = settings.reloads, OtherWork()
@@ -61,7 +60,7 @@ class Reprofiling:
         if not changed:
             return
         factors = {name: watch.factors for name, watch in self._watches.items() if watch.factors}
-        await self._settings.correct(factors, self._pool)
+        await self._settings.correct(factors)
         _, busy_cores = await asyncio.to_thread(self._others.read)
         self._others = OtherWork()
         for name in changed:
@@ -71,7 +70,7 @@ class Reprofiling:
         least, most = min(factors.values()), max(factors.values())
         by = f"{most:.2f}" if most - least < 0.005 else f"{least:.2f} to {most:.2f}"
         timing = state(busy_cores < QUIET_CORES)
-        self._router.metrics.corrected(model, {point.key: factor for point, factor in factors.items()}, self._pool)
+        self._router.metrics.corrected(model, {point.key: factor for point, factor in factors.items()})
         self._router.events.emit(
             "replan",
             f"{model}: calls take {by} times what the latency table says; planned again; timing: {timing}",

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slotool.errors import InputError, RunError, SlotoolError
 from slotool.rules.switching import SwitchingPlan
-from slotool.serving.operations.pooled_sources import PooledSources
 from slotool.serving.operations.sources import CombinedSources, Sources, require_same_interface
-from slotool.serving.routing.pools import AnyRouter
+from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
-AnySources = Sources | CombinedSources | PooledSources
+AnySources = Sources | CombinedSources
 
 
 class ReloadableSettings:
@@ -26,7 +25,7 @@ class ReloadableSettings:
     def __init__(
         self,
         sources: AnySources,
-        router: AnyRouter,
+        router: Router,
         warn: Callable[[str], None],
         read: Callable[[], AnySources] | None = None,
     ):
@@ -43,7 +42,7 @@ class ReloadableSettings:
         self._changing = asyncio.Lock()
         # Whether ``reload`` waits for another change, and has read nothing yet.
         self.reload_waits = False
-        router.metrics.watch_threads(lambda: self.threads or 0)
+        router.metrics.watch_threads(lambda: self.workers[1])
 
     @property
     def policies(self) -> Sequence[str]:
@@ -57,14 +56,6 @@ class ReloadableSettings:
     def workers(self) -> tuple[int, int]:
         """Replicas, and threads of each. Where workers come and go with the load, the fewest."""
         return self._sources.workers
-
-    @property
-    def threads(self) -> int | None:
-        """Of each worker; None where several pools have others."""
-        sources = self._sources
-        if isinstance(sources, PooledSources) and len({threads for _, threads in sources.shapes}) > 1:
-            return None
-        return sources.workers[1]
 
     async def use(self, policy: str) -> None:
         """Another policy for all models. Raises ``InputError``; then nothing has changed."""
@@ -141,15 +132,11 @@ class ReloadableSettings:
         """An event for those who watch the log and the live page."""
         self._router.events.emit("reload-failed", f"not reloaded: {why}")
 
-    async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]], pool: str = "") -> None:
-        """Plan with latencies of the tables times ``factors``, by model and point; where there are pools of workers, in
-        ``pool``. Raises ``InputError``; then nothing has changed."""
+    async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]]) -> None:
+        """Plan with latencies of the tables times ``factors``, by model and point. Raises ``InputError``; then nothing
+        has changed."""
         async with self._changing:
-            sources = self._sources
-            if isinstance(sources, PooledSources):
-                sources = sources.with_corrections(factors, pool)
-            else:
-                sources = sources.with_corrections(factors)
+            sources = self._sources.with_corrections(factors)
             # What the tables leave open was said at the start.
             models = await asyncio.to_thread(sources.reload, self._router.models, lambda sentence: None)
             self._replace(models.values())

@@ -12,12 +12,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from slotool.devices import CPU, several
 from slotool.errors import InputError
 from slotool.regular_files import read_text
-from slotool.serving.operations.pooled_sources import PooledSources, PoolEntry
 from slotool.serving.operations.sources import BY_DEMAND, CombinedSources, Sources
-from slotool.serving.routing.pools import Pool
 from slotool.suggestions import did_you_mean
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -31,9 +28,7 @@ _FILES = {
 # What may stand at the top of the file too, for every model.
 _STATED = (*_FILES, "policy", "deadline-ms")
 # What a reload puts in force; every other key counts from the start of the server on.
-_RELOADED = frozenset((*_STATED, "models", "pools", "replicas", "threads"))
-# What a pool of workers may state, for all models in it.
-_OF_POOL = ("latency", "policy", "deadline-ms")
+_RELOADED = frozenset((*_STATED, "models", "replicas", "threads"))
 _KINDS = {"str": "text", "int": "a whole number", "float": "a number", "object": "a table", "array": "a list"}
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?: (>=?|<=?) ([-\d.]+)| of length >= 1)?(?:, got `([^`]+)`)?")
 _AT = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -86,70 +81,27 @@ class KeysInForce:
 class ServiceFile:
     """The models of ``file``, as it is whenever they are read. ``overriding``: by key, what goes before all of its
     tables; ``common``: what is the same for all. ``fixed``: which of ``replicas`` and ``threads`` the file does not
-    decide. Where nothing does, a switching plan has the workers that it was made for (``follows_plan``).
-    ``only_pool``: the one of its ``[[pools]]`` that counts, None for all; ``max_queue``: of a pool that states none."""
+    decide. Where nothing does, a switching plan has the workers that it was made for (``follows_plan``)."""
 
     file: Path
     overriding: Mapping[str, Any]
     common: Sources
     fixed: frozenset[str] = frozenset()
     follows_plan: bool = False
-    only_pool: str | None = None
-    max_queue: int = 1_000
 
-    def read(self) -> CombinedSources | PooledSources:
+    def read(self) -> CombinedSources:
         """Raises ``InputError`` as ``read_models`` does, and for a file that is no TOML."""
         document = _document(self.file)
         stated = {key: document[key] for key in _STATED if key in document}
         if isinstance(tables := stated.get("outcomes"), list):  # as on the command line, where there may be several
             stated["outcomes"] = tables[0] if len(tables) == 1 else tables
         _entry({"artifact": "-", **stated}, str(self.file))
-        if "pools" in document:
-            return self._pooled(document, stated)
         workers = self._workers(document)
         common = replace(self.common, policy=BY_DEMAND).with_workers(
             workers.get("replicas", self.common.replicas), workers.get("threads", self.common.threads)
         )
         sources = read_models(document.get("models") or (), self.file, stated, self.overriding, common)
         return sources.as_planned() if self.follows_plan and not (workers or self.fixed) else sources
-
-    def _pooled(self, document: Mapping[str, Any], stated: Mapping[str, Any]) -> CombinedSources | PooledSources:
-        """Of all pools, or of ``only_pool``."""
-        pools: list[Pool] = []
-        parts: list[CombinedSources] = []
-        models = document.get("models") or ()
-        if not isinstance(document["pools"], list) or not document["pools"]:
-            raise InputError(f"{self.file}: pools: at least one [[pools]] table is expected")
-        if misplaced := [key for key in ("replicas", "threads", "device") if key in document]:
-            raise InputError(f"{self.file}: {misplaced[0]}: each of the [[pools]] says so for itself; leave it out")
-        for number, given in enumerate(document["pools"]):
-            where = f"{self.file}: pools[{number}]"
-            try:
-                entry = msgspec.convert(given, PoolEntry)
-            except msgspec.ValidationError as error:
-                raise InputError(sentence_of(str(error), where, PoolEntry)) from None
-            name = entry.name or f"pool {number}"
-            if name in {pool.name for pool in pools}:
-                raise InputError(f"{where}.name: {name!r} is the name of another pool; give each one of its own")
-            max_queue = entry.max_queue or document.get("max-queue") or self.max_queue
-            scaled = entry.max_replicas, entry.requests_per_worker
-            pools.append(Pool(name, entry.share, max_queue, entry.threads, entry.replicas, *scaled))
-            common = replace(self.common, policy=BY_DEMAND, devices=several(entry.device or CPU))
-            if mistake := entry.mistake(common.devices):
-                raise InputError(f"{where}.{mistake[0]}: {mistake[1]}")
-            own = {key: value for key in _OF_POOL if (value := given.get(key)) is not None}
-            if "latency" in own:
-                own["latency"] = _file("latency", own["latency"], where, self.file.parent).absolute()
-            overriding = {**own, **self.overriding}
-            common = common.with_workers(entry.replicas, entry.threads)
-            parts.append(read_models(models, self.file, stated, overriding, common))
-        if self.only_pool is None:
-            return PooledSources(tuple(pools), tuple(parts))
-        for pool, part in zip(pools, parts, strict=True):
-            if pool.name == self.only_pool:
-                return part
-        named = ", ".join(pool.name for pool in pools)
-        raise InputError(f"{self.file}: there is no pool {self.only_pool!r}; there are {named}")
 
     def _workers(self, document: Mapping[str, Any]) -> dict[str, int]:
         """Which replicas and threads the file decides."""

@@ -67,8 +67,6 @@ class DispatchLoop:
         self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
         # Called when all requests of a call have their answers.
         self.batch_listener: Callable[[], None] = _nothing
-        # Called when a worker was lost, and what it computed waits again.
-        self.loss_listener: Callable[[], None] = _nothing
         # Whether a dispatch is to come, and whether one goes on.
         self.is_scheduled = self._is_dispatching = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -195,7 +193,6 @@ class DispatchLoop:
         if isinstance(outcome, WorkerLost):
             model_queue.dispatcher.returned(batch)
             self._after_loss(model_queue, batch, outcome, done_us)
-            self.loss_listener()
             return
         model_queue.dispatcher.answered(batch, done_us)
         if isinstance(outcome, Rejection):

@@ -61,15 +61,6 @@ class ModelQueue:
             self._failing.add(failure.method)
             LOG.error("%s: %s; %s", self.served.name, failure, failure.instead, exc_info=failure.error)
 
-    def hand_over(self, heir: ModelQueue) -> list[Query]:
-        """Have ``heir`` answer what waits; the queries are returned."""
-        queries = list(self.dispatcher.queue)
-        for query in queries:
-            self.dispatcher.queue.remove(query)
-            heir.pending[query.id] = self.pending.pop(query.id)
-            heir.dispatcher.arrive(query, returning=True)
-        return queries
-
     def switches_to(self, point: OperatingPoint) -> OperatingPoint | None:
         """The point before ``point``, where that is another one; None otherwise."""
         before, self._switched_to = self._switched_to, point

@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -82,8 +82,6 @@ class Router:
         self.headroom = LatencyHeadroom()
         self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
         self._queues = {name: self._new_queue(served) for name, served in models.items()}
-        # How many live workers others have that would answer what waits here.
-        self.alive_elsewhere: Callable[[], int] = int
         # Called when other models serve than before.
         self.models_listener: Callable[[], None] | None = None
         self._max_queue = max_queue
@@ -107,7 +105,7 @@ class Router:
         self.metrics.watch_workers(self.alive)
         for device in self.engine.devices:
             self.metrics.watch_device(device, partial(self.alive_on, device))
-        self.engine.open(models, self._worker_changed)
+        self.engine.open(models, self._dispatch_loop.calls.worker_changed)
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -122,10 +120,6 @@ class Router:
     def listen_to_calls(self, listener: Callable[[str, OperatingPoint, int, float, float], None]) -> None:
         """Call ``listener`` with every call: model, point, examples, µs it took, and the instant it ended."""
         self._dispatch_loop.call_listener = listener
-
-    def listen_to_losses(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever a worker was lost, and what it computed waits again."""
-        self._dispatch_loop.loss_listener = listener
 
     def listen_to_batches(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever all requests of a call have their answers."""
@@ -201,19 +195,9 @@ class Router:
         ``workers``: how many from then on, and the threads of each, where that changes too. Raises ``InputError`` or
         ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
-        finish = await self.stage(models, workers)
-        await finish()
-
-    async def stage(
-        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None = None
-    ) -> Callable[[], Awaitable[None]]:
-        """Have the engine make these models ready, the first half of ``exchange``; return the rest as a function."""
-        staging = self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers)
-        return partial(self._finish, models, workers, await staging)
-
-    async def _finish(
-        self, models: Mapping[str, ServedModel], workers: tuple[int, int] | None, change_over: Callable[[], None]
-    ) -> None:
+        change_over = await (
+            self.engine.stage(models) if workers is None else self.engine.reconfigure(models, *workers)
+        )
         await self._drain([queue for name, queue in self._queues.items() if name not in models])
         change_over()
         for name, served in models.items():
@@ -238,19 +222,6 @@ class Router:
             await asyncio.sleep(DRAINED_LOOK_S)
         for model_queue in leaving:
             model_queue.end(rejections.no_longer_served(model_queue.served.name))
-
-    def give_waiting_to(self, other: Router) -> None:
-        """Have ``other``, which serves the same models, answer what waits here."""
-        for name, model_queue in self._queues.items():
-            if (heir := other._queues.get(name)) is not None and model_queue.dispatcher.queue:
-                for query in model_queue.hand_over(heir):
-                    other._default_deadline.begin(heir, query)
-        other._dispatch_loop.wake_if_needed()
-
-    def _worker_changed(self, worker: int, alive: bool) -> None:
-        self._dispatch_loop.calls.worker_changed(worker, alive)
-        if not alive:
-            self._dispatch_loop.loss_listener()
 
     def _new_queue(self, served: ServedModel) -> ModelQueue:
         return ModelQueue(served, self._workers, self._no_worker, self.now_us, self.metrics)
@@ -284,7 +255,7 @@ class Router:
             request.end(rejections.no_longer_served(request.served.name))
             return
         self.arrived += 1
-        rejection = self.rejection_on_arrival(options.timeout_us)
+        rejection = self._rejection_on_arrival(options.timeout_us)
         if rejection is None and options.tolerance is not None:
             try:
                 options = with_objective(options, model_queue.served.objectives)
@@ -316,7 +287,7 @@ class Router:
         else:
             self._dispatch_loop.wake()
 
-    def rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
+    def _rejection_on_arrival(self, timeout_us: float) -> Rejection | None:
         """Why a request is not even queued; None when it is."""
         if self._ended is not None:
             return self._ended
@@ -328,12 +299,7 @@ class Router:
         waiting = self.waiting()
         return rejections.queue_full(waiting) if waiting >= self._max_queue else None
 
-    def is_stalled(self, after_us: float) -> bool:
-        """As ``Workers.are_stalled``."""
-        return self._workers.idle() is None and self._workers.are_stalled(self.now_us(), after_us)
-
     def _no_worker(self) -> Rejection | None:
-        alive = self.alive() or self.alive_elsewhere()
-        return (
-            None if alive else rejections.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())
-        )
+        if self.alive():
+            return None
+        return rejections.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())

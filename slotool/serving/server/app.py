@@ -40,20 +40,19 @@ from slotool.serving.protocol import openapi
 from slotool.serving.protocol.reply import Reply
 from slotool.serving.protocol.shared_memory import SharedMemory
 from slotool.serving.rejections import Rejection
-from slotool.serving.routing.pools import AnyRouter, PooledEngine
+from slotool.serving.routing.router import Router
 
 
 def create_app(
-    router: AnyRouter,
+    router: Router,
     *,
     limits: Limits | None = None,
     clients: Clients | None = None,
     addresses: AddressRates | None = None,
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
-    faults: LocalInferenceEngine | PooledEngine | None = None,
-    reprofiling: Sequence[Reprofiling] = (),
-    worker_changes: Sequence[Autoscaling | WorkerSwitching] = (),
+    faults: LocalInferenceEngine | None = None,
+    following: Sequence[Reprofiling | Autoscaling | WorkerSwitching] = (),
     shared_memory: bool = False,
     traces: Traces | None = None,
 ) -> Starlette:
@@ -63,10 +62,9 @@ def create_app(
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
     the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
-    kill, stop and slow. ``reprofiling``: corrects latencies by those seen, of all workers or of each pool.
-    ``worker_changes``: adds, removes or exchanges workers with the load, likewise. ``shared_memory``: clients may send
-    and get tensors in memory that they share with the server. ``traces``: gets the spans of inferences. The router is
-    closed when the application's lifespan ends.
+    kill, stop and slow. ``following``: corrects latencies by those seen, adds, removes or exchanges workers with the
+    load. ``shared_memory``: clients may send and get tensors in memory that they share with the server. ``traces``:
+    gets the spans of inferences. The router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.addresses = addresses
@@ -80,7 +78,7 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         router.listen()
         tasks = [asyncio.create_task(live.run())]
-        tasks += [asyncio.create_task(each.run()) for each in (*reprofiling, *worker_changes)]
+        tasks += [asyncio.create_task(each.run()) for each in following]
         yield
         for task in tasks:
             task.cancel()
