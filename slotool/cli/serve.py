@@ -15,7 +15,6 @@ from slotool.cli.serve_workers import (
     autoscaler_of,
     chosen_engine,
     engine_of,
-    reprofiling_of,
     stated_engine,
     with_faults,
 )
@@ -89,7 +88,7 @@ def run(options: SimpleNamespace, output: Output) -> None:
         for key in ("token_file", "log", "tls_certificate", "tls_key", "tls_clients")
     )
     certificate = None if tls_file is None else Certificate(tls_file, tls_key, tls_clients)
-    clients, addresses = read_clients(token_file), _address_rates(options)
+    clients = read_clients(token_file)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read its tokens")
     # Before the models are loaded: a port in use should be known at once.
@@ -101,9 +100,6 @@ def run(options: SimpleNamespace, output: Output) -> None:
         traces_to(options.traces, options.traces_share) as spans,
     ):
         engine = chosen_engine(engine, served := sources.load(output.warn), replicas)
-        autoscaler = None
-        if max_replicas is not None:
-            autoscaler = autoscaler_of(served, replicas, max_replicas, options.requests_per_worker)
         router = Router(
             served,
             engine_of(
@@ -120,16 +116,15 @@ def run(options: SimpleNamespace, output: Output) -> None:
             events=events,
         )
         runtime_settings = ReloadableSettings(sources, router, output.warn, read)
-        following: list[Any] = [reprofiling_of(router, runtime_settings)] if options.reprofile else []
-        if options.switch_workers:
-            following.append(WorkerSwitching(router, runtime_settings))
-        if autoscaler is not None:
-            following.append(Autoscaling(router, autoscaler))
+        following: list[Any] = [WorkerSwitching(router, runtime_settings)] if options.switch_workers else []
+        if max_replicas is not None:
+            scaler = autoscaler_of(served, replicas, max_replicas, options.requests_per_worker)
+            following = [Autoscaling(router, scaler)]
         app = create_app(
             router,
             limits=Limits.of(options.max_batch, options.max_body_mib),
             clients=clients,
-            addresses=addresses,
+            addresses=_address_rates(options),
             runtime_settings=runtime_settings,
             access_log=accesses,
             traces=spans,
@@ -146,16 +141,14 @@ def run(options: SimpleNamespace, output: Output) -> None:
         reload = partial(_reload, output, runtime_settings, certificate, app, token_file, keys_in_force(lists_models))
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
-        lame_duck_s = options.lame_duck_s
-        if lame_duck_s is None:
-            # A balancer sees twice that the server is not ready; scripts on this machine wait for its end.
-            lame_duck_s = 0.0 if is_loopback(listener) else 5.0
+        # A balancer sees twice that the server is not ready; scripts on this machine wait for its end.
+        usual_lame_duck_s = 0.0 if is_loopback(listener) else 5.0
         ended_by = serve_until_signalled(
             app,
             listener,
             ready,
             drain_s=options.drain_s,
-            lame_duck_s=lame_duck_s,
+            lame_duck_s=usual_lame_duck_s if options.lame_duck_s is None else options.lame_duck_s,
             warn=output.warn,
             secondary=secondary,
             on_hangup=reload,

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from slotool.scheduling.autoscaler import Autoscaler
     from slotool.serving import ServedModel
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
-    from slotool.serving.operations.reprofiling import Reprofiling
-    from slotool.serving.operations.runtime_settings import ReloadableSettings
-    from slotool.serving.routing.router import Router
 
 
 def stated_engine(engine: str, device: str) -> str:
@@ -85,16 +82,6 @@ def with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInfere
             "other machines could stop the workers: leave --host at 127.0.0.1", param_hint="--allow-faults"
         )
     return engine
-
-
-def reprofiling_of(router: Router, settings: ReloadableSettings) -> Reprofiling:
-    """Refuses --reprofile where no model has latencies."""
-    from slotool.serving.operations.reprofiling import Reprofiling
-
-    spaces = [served.space for served in router.models.values() if served.space is not None]
-    if not any(space.batch_sizes(point) for space in spaces for point in space.points):
-        raise typer.BadParameter("there are no latencies to correct: give --latency too", param_hint="--reprofile")
-    return Reprofiling(router, settings)
 
 
 def autoscaler_of(

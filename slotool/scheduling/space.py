@@ -101,14 +101,6 @@ class ControlSpace:
         """µs of the median call with ``batch_size`` examples, None where no samples of that size are known."""
         return self._median_us.get((point, batch_size))
 
-    def corrected(self, factors: Mapping[OperatingPoint, float]) -> ControlSpace:
-        """The same, calls at a point taking so many times as long; 1 for a point without a factor."""
-        latency_us, median_us = (
-            {(point, size): us * factors.get(point, 1.0) for (point, size), us in known.items()}
-            for known in (self._latency_us, self._median_us)
-        )
-        return ControlSpace(self.points, latency_us, self._accuracy, median_us)
-
     def with_accuracy(self, accuracy: Mapping[OperatingPoint, float]) -> ControlSpace:
         """The same latencies, with these accuracies."""
         return ControlSpace(self.points, self._latency_us, accuracy, self._median_us)

@@ -46,9 +46,15 @@ def test_arguments_are_the_options_of_the_command(monkeypatch: pytest.MonkeyPatc
         lambda line, start_timeout_s: words.extend(line),
     )
     slotool.serve(
-        ["a", "b"], outcomes="o.csv", names=("x/", "y"), replicas=1, hang_s=2.5, reprofile=True, options=["--pool", "p"]
+        ["a", "b"],
+        outcomes="o.csv",
+        names=("x/", "y"),
+        replicas=1,
+        hang_s=2.5,
+        shared_memory=True,
+        options=["-q"],
     )
     assert words == [
         *("a", "b", "--outcomes", "o.csv", "--name", "x/", "--name", "y", "--port", "0", "--replicas", "1"),
-        *("--hang", "2.5", "--reprofile", "--pool", "p"),
+        *("--hang", "2.5", "--shared-memory", "-q"),
     ]

@@ -295,7 +295,6 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         (("--engine", "inline", "--replicas", "2"), "it has no effect with --engine inline"),
         (("--engine", "local", "--address", "auto"), "it has no effect with --engine local"),
         (("--engine", "inline", "--allow-faults"), "it has no effect with --engine inline"),
-        (("--reprofile",), "no latencies to correct"),
         (("--policy", "value-iteration"), "policy value-iteration chooses by latency: give --latency"),
         (("--policy", "luck"), "no policy 'luck'"),
         (("--policy", "luck", *TABLES), "no policy 'luck'"),

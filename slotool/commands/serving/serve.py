@@ -34,7 +34,7 @@ _LIMITS = ("max_batch", "max_queue", "default_deadline_ms", "lame_duck_s", "drai
         "Limits and log": _LIMITS,
     },
     hidden=(
-        *("allow_faults", "max_body_mib", "access_log", "http", "reprofile", "traces", "traces_share", "shared_memory"),
+        *("allow_faults", "max_body_mib", "access_log", "http", "traces", "traces_share", "shared_memory"),
         *("address_rate", "trusted_proxies", "max_replicas", "requests_per_worker", "switch_workers", "device"),
     ),
     python_only=_OF_PYTHON,
@@ -81,7 +81,6 @@ def serve(
     access_log: FilePath | None = None,
     max_body_mib: Annotated[int, between(1, 1_024)] = 16,
     http: Literal["fast", "uvicorn"] = "fast",
-    reprofile: bool = False,
     traces: str | None = None,
     traces_share: Annotated[float, between(0, 1)] = 1.0,
     shared_memory: bool = False,
@@ -135,7 +134,6 @@ def serve(
         access_log: Append a JSON object for every answered request to this file. ``-``: to stdout.
         max_body_mib: Size limit of a request's body, MiB.
         http: HTTP server: of slotool, or uvicorn.
-        reprofile: Correct the latencies of the table by those of the calls.
         traces: Address of an OpenTelemetry collector to which spans are sent.
         traces_share: Share of requests without a sampling decision that are traced.
         shared_memory: Accept tensors in shared memory, from clients on this machine.

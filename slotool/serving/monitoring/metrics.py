@@ -126,12 +126,6 @@ class Metrics:
             "Requests for an inference by client: let in, or beyond its rate (quota)",
             ["client", "outcome"],
         )
-        self._corrections = gauge(
-            "slotool_latency_correction",
-            "How many times as long calls take as the latency table says, by which plans are made",
-            ["model", "point"],
-        )
-        self._replans = counter("slotool_replans", "Plans made again because latencies had changed", ["model"])
         self._batch = Distribution("slotool_batch_examples", "Examples in a call", ("model",), BATCHES)
         self.registry.register(self._batch)
 
@@ -213,12 +207,6 @@ class Metrics:
     def client_asked(self, client: str, *, within_rate: bool) -> None:
         """A client with a token of its own has asked for an inference."""
         self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
-
-    def corrected(self, model: str, factors: Mapping[str, float]) -> None:
-        """Plans were made again: calls at each point take so many times as long as the table says."""
-        self._replans.labels(model).inc()
-        for point, factor in factors.items():
-            self._corrections.labels(model, point).set(factor)
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

@@ -10,7 +10,6 @@ from slotool.rules.switching import SwitchingPlan
 from slotool.serving.operations.sources import CombinedSources, Sources, require_same_interface
 from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
-from slotool.tables import OperatingPoint
 
 AnySources = Sources | CombinedSources
 
@@ -75,7 +74,7 @@ class ReloadableSettings:
         async with self._changing:
             if (replicas, threads) == self.workers:
                 return
-            sources = self._sources.with_workers(replicas, threads).with_corrections({})
+            sources = self._sources.with_workers(replicas, threads)
             models = await asyncio.to_thread(self._reloaded, sources, self._router.models)
             await self._exchange(sources, models, reason)
             self._chosen_workers = sources.workers
@@ -98,8 +97,8 @@ class ReloadableSettings:
         return self._changing.locked()
 
     async def reload(self) -> str:
-        """Models, tables and rules as their files are now, without corrections, and the workers that they ask for;
-        returns what was reloaded.
+        """Models, tables and rules as their files are now, and the workers that they ask for; returns what was
+        reloaded.
 
         Raises ``InputError``, or ``RunError`` for a model that cannot run; then nothing has changed.
         """
@@ -109,7 +108,7 @@ class ReloadableSettings:
             before = self._router.models
             sources = await asyncio.to_thread(self._read)
             read_workers = sources.workers
-            sources = self._as_chosen(sources.with_corrections({}))
+            sources = self._as_chosen(sources)
             models = await asyncio.to_thread(self._reloaded, sources, before)
             added, removed = models.keys() - before.keys(), before.keys() - models.keys()
             exchanged = [name for name in before.keys() & models.keys() if models[name].model is not before[name].model]
@@ -131,16 +130,6 @@ class ReloadableSettings:
     def report_failed(self, why: str) -> None:
         """An event for those who watch the log and the live page."""
         self._router.events.emit("reload-failed", f"not reloaded: {why}")
-
-    async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]]) -> None:
-        """Plan with latencies of the tables times ``factors``, by model and point. Raises ``InputError``; then nothing
-        has changed."""
-        async with self._changing:
-            sources = self._sources.with_corrections(factors)
-            # What the tables leave open was said at the start.
-            models = await asyncio.to_thread(sources.reload, self._router.models, lambda sentence: None)
-            self._replace(models.values())
-            self._sources = sources
 
     def read_switching_plan(self) -> SwitchingPlan | None:
         """Of the only model that is served; None without. Raises ``InputError``."""

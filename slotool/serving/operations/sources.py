@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,8 +62,8 @@ class Sources:
     answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
     ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas`` too.
     ``mapped``: workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the
-    table of a service file that states them, for sentences. ``corrections``: by model and point, how many times as long
-    calls take as the table says. ``devices``: that workers compute on; latencies of others do not count.
+    table of a service file that states them, for sentences.
+    ``devices``: that workers compute on; latencies of others do not count.
     """
 
     artifacts: tuple[Path, ...]
@@ -78,7 +78,6 @@ class Sources:
     replicas: int = 1
     mapped: bool = False
     where: str = ""
-    corrections: Mapping[str, Mapping[OperatingPoint, float]] = field(default_factory=dict)
     devices: tuple[str, ...] = (CPU,)
 
     @property
@@ -89,9 +88,6 @@ class Sources:
 
     def with_policy(self, name: str) -> Sources:
         return replace(self, policy=name)
-
-    def with_corrections(self, corrections: Mapping[str, Mapping[OperatingPoint, float]]) -> Sources:
-        return replace(self, corrections=corrections)
 
     @property
     def workers(self) -> tuple[int, int]:
@@ -179,9 +175,7 @@ class Sources:
             outcomes = _outcomes_of(model, tables)
             conditions = _conditions(model, latency, self.threads, self.devices, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
-            factors = self.corrections.get(name, {})
-            corrected = space.corrected(factors) if factors else space
-            policy = self._policy(model, corrected, mine, latency, conditions, factors)
+            policy = self._policy(model, space, mine, latency, conditions)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
             served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest)
         self._nothing_unused(served, rules, tables)
@@ -205,20 +199,15 @@ class Sources:
         rules: RuleSet | None,
         latency: LatencyTable | None,
         conditions: Mapping[str, Any],
-        factors: Mapping[OperatingPoint, float],
     ) -> Policy:
         if self.policy == BY_DEMAND:
             return by_demand(space, rules, _co_located_policy(model, space, latency, conditions))
         tiers = [ToleranceTiers(rules, space)] if rules is not None else []
         grid = ControlGrid(space)
-        batching = (
-            make_policy(self.policy, grid, self.deadline_us)
-            if self.plan is None
-            else self._planned(model, grid, factors)
-        )
+        batching = make_policy(self.policy, grid, self.deadline_us) if self.plan is None else self._planned(model, grid)
         return FirstApplicable([*tiers, batching])
 
-    def _planned(self, model: ElasticModel, grid: ControlGrid, factors: Mapping[OperatingPoint, float]) -> Policy:
+    def _planned(self, model: ElasticModel, grid: ControlGrid) -> Policy:
         assert self.plan is not None
         plan = SwitchingPlan.load(self.plan)
         if self.policy != ModelSwitching.name:
@@ -232,8 +221,7 @@ class Sources:
             made_for = " or ".join(f"--replicas {r} --threads {t}" for r, t in by_configuration)
             raise InputError(f"{self.plan}: the plan was made for --engine local {made_for}: serve with these")
         plan = by_configuration[self.workers]
-        given = {OperatingPoint.parse(key): rate / plan.replicas for key, rate in plan.rates_per_s.items()}
-        rates = {point: rate / factors.get(point, 1.0) for point, rate in given.items()}
+        rates = {OperatingPoint.parse(key): rate / plan.replicas for key, rate in plan.rates_per_s.items()}
         return ModelSwitching(grid, rates, deadline_us=plan.deadline_s * 1e6)
 
     def _nothing_unused(
@@ -266,9 +254,6 @@ class CombinedSources:
 
     def with_policy(self, name: str) -> CombinedSources:
         return CombinedSources(tuple(part.with_policy(name) for part in self.parts))
-
-    def with_corrections(self, corrections: Mapping[str, Mapping[OperatingPoint, float]]) -> CombinedSources:
-        return CombinedSources(tuple(part.with_corrections(corrections) for part in self.parts))
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -63,8 +63,6 @@ class DispatchLoop:
         self._metrics, self._events = metrics, events
         self.calls = Calls(engine, workers, metrics, events, now_us, self.wake, self._worker_is_idle)
         self._headroom, self._faults = headroom, FaultCheck(now_us)
-        # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
-        self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
         # Called when all requests of a call have their answers.
         self.batch_listener: Callable[[], None] = _nothing
         # Whether a dispatch is to come, and whether one goes on.
@@ -215,10 +213,9 @@ class DispatchLoop:
         took_us, examples = done_us - batch.begun_us, len(scored)
         # Nothing is to be learnt of a call that another point answered.
         planned_us = 0.0 if fallback else batch.planned_us
-        if fallback:
-            self._metrics.computed(model_queue.served.name, examples)
-        else:
-            self._note_call(model_queue, batch.decision.point, examples, batch.begun_us, done_us)
+        if not fallback:
+            model_queue.dispatcher.observe(batch.decision.point, examples, took_us)
+        self._metrics.computed(model_queue.served.name, examples)
         for query in batch.queries:
             del model_queue.pending[query.id]
         first, answered, shared = 0, 0, len(wanted) > 1
@@ -237,15 +234,6 @@ class DispatchLoop:
                 request.end(InferenceResult(part, decision, *timing, examples, query.id, fallback, sure, shared))
                 answered += 1
         self._all_answered(took_us, planned_us, done_us, answered)
-
-    def _note_call(
-        self, model_queue: ModelQueue, point: OperatingPoint, examples: int, begun_us: float, done_us: float
-    ) -> None:
-        """What a call took that was answered by the point which was chosen."""
-        model_queue.dispatcher.observe(point, examples, done_us - begun_us)
-        if self.call_listener is not None and begun_us >= model_queue.changed_us:
-            self.call_listener(model_queue.served.name, point, examples, done_us - begun_us, done_us)
-        self._metrics.computed(model_queue.served.name, examples)
 
     def _all_answered(self, took_us: float, planned_us: float, done_us: float, answers: int) -> None:
         """All requests of a call have their answers, so many of them. ``planned_us``: 0 where nothing was planned."""

@@ -24,7 +24,6 @@ from slotool.serving.routing.dispatch_loop import DispatchLoop
 from slotool.serving.routing.headroom import LatencyHeadroom
 from slotool.serving.routing.model_queue import DefaultDeadline, ModelQueue
 from slotool.serving.served import ServedModel
-from slotool.tables import OperatingPoint
 
 # How long a model that is served no more may take for the requests that it has, and how often that is looked at.
 DRAIN_S, DRAINED_LOOK_S = 30.0, 0.02
@@ -117,10 +116,6 @@ class Router:
         model_queue = self._queues.get(name)
         return None if model_queue is None or model_queue.is_closing else model_queue.served
 
-    def listen_to_calls(self, listener: Callable[[str, OperatingPoint, int, float, float], None]) -> None:
-        """Call ``listener`` with every call: model, point, examples, µs it took, and the instant it ended."""
-        self._dispatch_loop.call_listener = listener
-
     def listen_to_batches(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever all requests of a call have their answers."""
         self._dispatch_loop.batch_listener = listener
@@ -203,8 +198,6 @@ class Router:
         for name, served in models.items():
             if name in self._queues:
                 self._queues[name].replace(served)
-                if workers is not None:  # latencies of calls that began before are those of other threads
-                    self._queues[name].changed_us = self.now_us()
             else:
                 self._queues[name] = self._new_queue(served)
         for name in self._queues.keys() - models.keys():

@@ -34,7 +34,6 @@ from slotool.serving.monitoring.access_log import AccessLog
 from slotool.serving.monitoring.metrics import CONTENT_TYPE
 from slotool.serving.monitoring.traces import Traces
 from slotool.serving.operations.autoscaling import Autoscaling
-from slotool.serving.operations.reprofiling import Reprofiling
 from slotool.serving.operations.worker_switching import WorkerSwitching
 from slotool.serving.protocol import openapi
 from slotool.serving.protocol.reply import Reply
@@ -52,7 +51,7 @@ def create_app(
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | None = None,
-    following: Sequence[Reprofiling | Autoscaling | WorkerSwitching] = (),
+    following: Sequence[Autoscaling | WorkerSwitching] = (),
     shared_memory: bool = False,
     traces: Traces | None = None,
 ) -> Starlette:
@@ -62,9 +61,9 @@ def create_app(
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``addresses``: the rate of each address that clients come from. ``runtime_settings``: lets the live page change
     the policy. ``access_log``: gets a line for every answered request. ``faults``: the engine whose workers clients may
-    kill, stop and slow. ``following``: corrects latencies by those seen, adds, removes or exchanges workers with the
-    load. ``shared_memory``: clients may send and get tensors in memory that they share with the server. ``traces``:
-    gets the spans of inferences. The router is closed when the application's lifespan ends.
+    kill, stop and slow. ``following``: adds, removes or exchanges workers with the load. ``shared_memory``: clients
+    may send and get tensors in memory that they share with the server. ``traces``: gets the spans of inferences. The
+    router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.addresses = addresses
