@@ -705,7 +705,6 @@ verified[].p99_s number?        latency of all requests, seconds
 kept            flag?           whether what was served kept the promise; null: not decided, or not verified
 verdict         text            by how much; empty where not verified
 scaling         object?         limits of workers that come with the load; null: all are always there
-reasons         object?         with --explain: fewer (verdict, misses, bounds, lateness) and sentences
 out             text?           service file written
 plots           list            plots written
 """,
@@ -746,7 +745,6 @@ verdict         text            by how much; empty where not verified
 out             text?           service file written; of models apart that of the first
 others          list            those of the other models apart
 scaling         object?         limits of workers that come with the load; null: all are always there
-reasons         object?         with --explain: fewer, by model as in plan, and sentences
 plots           list            plots written
 """,
     "gen-switching-plan": """

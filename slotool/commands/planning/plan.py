@@ -55,7 +55,7 @@ POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
             *("outcomes", "subject", "device", "policies", "rules", "prices", "reserve_ms", "max_workers", "quantile"),
             *("interference", "machine_cores", "front_end_ms"),
         ),
-        "Result": ("explain", "artifact", "out", "plots", "verify_s"),
+        "Result": ("artifact", "out", "plots", "verify_s"),
     },
     hidden=("models",),
 )
@@ -84,7 +84,6 @@ def plan(
     interference: FilePath | LatencyTable | float | None = None,
     machine_cores: Annotated[int, at_least(1)] | None = None,
     front_end_ms: Annotated[float, at_least(0)] = 0.0,
-    explain: bool = False,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
     plots: FilePath | None = None,
@@ -135,7 +134,6 @@ def plan(
         machine_cores: Cores that workers share; None: this one's. They fill machine after machine.
         front_end_ms: CPU time a request takes the server itself. It is as ``verify_s`` measures: where workers take
             every core of the machine, calls take longer by its part of their time.
-        explain: Show what one worker fewer misses, and when. It is in ``Plan.reasons``.
         artifact: Artifact for ``out`` to serve.
         out: Service file to write, for serve --config.
         plots: Folder for plots (PNG) by cost.
@@ -202,7 +200,7 @@ def plan(
     if models is None:
         facts |= _facts_of_one(tiers, rules, device, tolerance)
     search = PlannedFleets(planner, entries, reporter)
-    found = search.plan(facts, explain)
+    found = search.plan(facts)
     if not found.holds:
         return found
     search.note_sharing()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.planning.plan_explained import why_not, why_not_together
 from slotool.commands.planning.plan_interference import note_sharing
 from slotool.commands.planning.plan_models import PlannedModel
 from slotool.commands.planning.planned import Plan, apart_row, explained, fleet_row, shared_row, why_shared
@@ -33,11 +32,10 @@ class PlannedFleets:
         self._shared: list[Found] = []
         self._best: Found | None = None
 
-    def plan(self, facts: Mapping[str, Any], explain: bool) -> Plan:
+    def plan(self, facts: Mapping[str, Any]) -> Plan:
         """Search, and say what was found."""
         if (cause := self._why_nothing_fits()) is not None:
-            why = {"sentences": [f"nothing to explain: no fleet holds, because {cause}"]} if explain else None
-            return Plan([], facts, f"no fleet keeps the promise: {cause}", reasons=why)
+            return Plan([], facts, f"no fleet keeps the promise: {cause}")
         planner, requests = self._planner, f"{self._planner.requests:,} requests"
         with self._reporter.progress(f"fleets for {requests}") as steps:
             self._apart = {name: planner.apart(name, steps.advance) for name in planner.alone}
@@ -54,7 +52,7 @@ class PlannedFleets:
             rows.sort(key=lambda row: (not row["holds"], row["cost"], row["kind"] == "apart"))
             plan = Plan(rows, facts, why_shared(self._shared, self._apart, planner))
             self._best = self._shared[0] if plan.holds and rows[0]["kind"] == "shared" else None
-        return replace(plan, reasons=self._reasons() if explain else None)
+        return plan
 
     def _why_nothing_fits(self) -> str | None:
         """Why the only model can be served by no fleet at all, None where it can. Raises ``InputError`` for one of
@@ -81,29 +79,6 @@ class PlannedFleets:
             advance()
         promises = self._planner.promises
         return sorted(found, key=lambda each: (not each.holds, each.tried.shortfall(promises), each.tried.cost))
-
-    def _reasons(self) -> dict[str, Any]:
-        """Explain one worker fewer; without a shared fleet why models do not share, and each fleet apart; or of
-        those that none keeps the promise of, what the closest misses."""
-        planner = self._planner
-        if self._is_of_one:
-            best = self._apart[""][0]
-            return why_not(planner, best.fewer if best.holds else best.tried)
-        if self._best is not None and not planner.is_of_one:
-            return why_not_together(planner, self._best.fewer)
-        why: dict[str, Any] = {"fewer": None, "sentences": []}
-        if self._shared and not planner.is_of_one:
-            why = why_not_together(planner, self._shared[0].tried)
-        failing = [name for name, own in self._apart.items() if not own[0].holds]
-        is_too_much = not failing and sum(own[0].tried.replicas for own in self._apart.values()) > planner.max_workers
-        models = {}
-        for name in failing or ([] if is_too_much else self._apart):
-            first = self._apart[name][0]
-            models[name] = why_not(planner.only(name), first.tried if failing else first.fewer)
-        shared = "shared: " if len(self._apart) > 1 else ""
-        sentences = [f"{shared}{said}" for said in why["sentences"]]
-        sentences += [f"{name}: {said}" for name, own in models.items() for said in own["sentences"]]
-        return {**why, "models": models, "sentences": sentences}
 
     def note_sharing(self) -> None:
         """Say what is not known of workers that share a machine."""

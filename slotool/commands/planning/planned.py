@@ -30,8 +30,7 @@ class Plan(Result):
     ``explanation``: why not one worker fewer. ``out``: the service file written; where models are served apart, that of
     the first, and ``others`` those of the others. ``plots``: files drawn; ``verified``: figures planned and served by
     this machine; ``kept``: whether the promise was kept then, None where that is not decided, and ``verdict`` says by
-    how much. ``scaling``: limits of workers that come with the load, where the service file has them. ``reasons``: with
-    ``explain``, what one worker fewer misses, and its ``sentences``.
+    how much. ``scaling``: limits of workers that come with the load, where the service file has them.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -44,7 +43,6 @@ class Plan(Result):
     kept: bool | None = None
     verdict: str = ""
     scaling: Mapping[str, Any] | None = None
-    reasons: Mapping[str, Any] | None = None
 
     rows_key = "fleets"
 
@@ -83,7 +81,6 @@ class Plan(Result):
             "kept": self.kept,
             "verdict": self.verdict,
             "scaling": self.scaling,
-            "reasons": self.reasons,
             "out": None if self.out is None else str(self.out),
             **others,
             "plots": [str(path) for path in self.plots],
@@ -92,7 +89,6 @@ class Plan(Result):
     def shown(self) -> list[Part]:
         shown = [*(self._models() if self._is_of_several else self._fleets())]
         shown += [self.explanation] if self.holds else []  # else it is the error's sentence
-        shown += self.reasons["sentences"] if self.reasons else []
         shown += _service_lines(self.rows[0], self.facts) if self.holds else []
         shown += [self.scaling["sentence"]] if self.scaling else []
         shown += [f"wrote {path}" for path in (self.out, *self.others, *self.plots) if path is not None]

@@ -1,4 +1,4 @@
-"""Why a plan of several models is as it is: ``explain``, ``plots`` and workers that share a machine."""
+"""A plan of several models whose workers share a machine, and its plots."""
 
 from __future__ import annotations
 
@@ -9,54 +9,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import slotool as api
-from slotool.errors import ArgumentError, InputError, PromiseBroken
+from slotool.errors import ArgumentError, InputError
 from slotool.tables import LatencyTable
 from tests.planning.test_plan_shared import fleets, model, planned, table
 
 # Of ratios that are extrapolated.
 pytestmark = pytest.mark.filterwarnings("ignore::slotool.errors.SlotoolWarning")
 MODELS = model("quick", 2.0, 700.0, 30.0), model("slow", 8.0, 180.0, 150.0)
-
-
-@pytest.fixture(scope="module")
-def explained() -> Any:
-    found = planned(*MODELS, explain=True)
-    assert found.rows[0]["kind"] == "shared"
-    return found
-
-
-def test_each_model_that_is_short_is_explained(explained: Any) -> None:
-    fewer = explained.reasons["fewer"]
-    assert fewer["replicas"] == explained.rows[0]["replicas"] - 1
-    short = {name for name, own in fewer["models"].items() if own["misses"]}
-    assert short == set(explained.rows[0]["fewer"]["misses"])
-    figures = {own["model"]: own["attainment"] for own in explained.rows[0]["fewer"]["models"]}
-    assert {name: own["verdict"]["attainment"] for name, own in fewer["models"].items()} == figures
-    sentences = explained.reasons["sentences"]
-    assert {sentence.partition(":")[0] for sentence in sentences} == short
-    assert sentences[0] in " ".join(repr(explained).split())
-
-
-def test_models_apart_are_explained_one_by_one_and_why_they_do_not_share() -> None:
-    found = planned(model("quick", 1.0, 200.0, 8.0), model("slow", 60.0, 12.0, 400.0), explain=True)
-    assert found.rows[0]["kind"] == "apart"
-    said = found.reasons["sentences"]
-    assert any(each.startswith("shared: quick: ") for each in said)
-    assert set(found.reasons["models"]) == {"quick", "slow"}
-
-
-def test_where_no_fleet_holds_the_closest_is_explained(explained: Any) -> None:
-    limit = explained.rows[0]["replicas"] - 1
-    found = api.plan(models=MODELS, attainment=0.95, max_workers=limit, explain=True, progress=None)
-    assert not found.holds
-    assert found.reasons["fewer"]["replicas"] == limit
-    assert found.reasons["models"] == {}
-    few = api.plan(models=MODELS, attainment=0.95, max_workers=1, explain=True, progress=None)
-    assert any(each.startswith("quick: with 1 worker") for each in few.reasons["sentences"])
-    with pytest.raises(PromiseBroken) as broken:
-        found.judge()
-    assert str(broken.value) not in found.shown(), "it is the error's sentence, and said once"
 
 
 def test_each_model_has_plots_of_its_own(tmp_path: Path) -> None:
