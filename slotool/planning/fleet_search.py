@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 # Of longer traffic a search looks at so many requests, and confirms on so many.
 MAX_SEARCHED, MAX_CONFIRMED = 200_000, 1_000_000
-# Of the fleets around a chosen one.
-SIZES = 8
 # Requests that one server reads per second, at most; 30,000 were the most that one was seen to answer. More can never
 # wait at the same time than come within a deadline.
 MAX_READ_PER_S = 50_000
@@ -283,12 +281,6 @@ def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
         return not each.holds, verdict.shortfall(promise), rank, each.tried.cost, -verdict.effective_accuracy
 
     return sorted(found, key=order)
-
-
-def sizes_around(replicas: int) -> list[int]:
-    """Return sizes from half as many workers to twice as many."""
-    half, twice = max(1, replicas // 2), max(2, 2 * replicas)
-    return sorted({round(size) for size in np.geomspace(half, twice, SIZES)})
 
 
 def smallest_fleet(

@@ -1,4 +1,4 @@
-"""A plan of several models whose workers share a machine, and its plots."""
+"""A plan of several models whose workers share a machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,6 @@ from tests.planning.test_plan_shared import fleets, model, planned, table
 # Of ratios that are extrapolated.
 pytestmark = pytest.mark.filterwarnings("ignore::slotool.errors.SlotoolWarning")
 MODELS = model("quick", 2.0, 700.0, 30.0), model("slow", 8.0, 180.0, 150.0)
-
-
-def test_each_model_has_plots_of_its_own(tmp_path: Path) -> None:
-    models = MODELS[0], {**MODELS[1], "name": "slow/2"}
-    found = planned(*models, plots=tmp_path / "plots")
-    names = {path.name for path in found.plots}
-    assert {f"plan-{what}-{name}.png" for what in ("attainment", "accuracy") for name in ("quick", "slow-2-2")} <= names
-    assert all(path.stat().st_size > 10_000 for path in found.plots)
 
 
 def beside(longer: float, one_ms: float) -> LatencyTable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,11 +54,11 @@ POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
             *("outcomes", "subject", "device", "policies", "rules", "prices", "reserve_ms", "max_workers", "quantile"),
             *("interference", "machine_cores", "front_end_ms"),
         ),
-        "Result": ("artifact", "out", "plots", "verify_s"),
+        "Result": ("artifact", "out", "verify_s"),
     },
     hidden=("models",),
 )
-@writes("out", folders=("plots",))
+@writes("out")
 def plan(
     latency: FilePath | LatencyTable | Sequence[FilePath] | None = None,
     *,
@@ -86,7 +85,6 @@ def plan(
     front_end_ms: Annotated[float, at_least(0)] = 0.0,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
-    plots: FilePath | None = None,
     verify_s: float | None = None,
     data: str | DataSource = "auto",
     seed: Annotated[int, at_least(0)] = 0,
@@ -136,7 +134,6 @@ def plan(
             every core of the machine, calls take longer by its part of their time.
         artifact: Artifact for ``out`` to serve.
         out: Service file to write, for serve --config.
-        plots: Folder for plots (PNG) by cost.
         verify_s: Serve the busiest so long here, and compare. It needs ``out``.
         data: Data set of the requests to verify by. Its test examples are sent, or all where ``outcomes`` are of all.
         seed: Same seed, same result.
@@ -204,8 +201,6 @@ def plan(
     if not found.holds:
         return found
     search.note_sharing()
-    if plots is not None:
-        found = replace(found, plots=search.draw(Path(plots)))
     return found if out is None else search.served(found, out, rules, verify_s)
 
 

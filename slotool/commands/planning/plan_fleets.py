@@ -88,16 +88,6 @@ class PlannedFleets:
         """The fleet that serves each model."""
         return [(name, own[0].tried if self._best is None else self._best.tried) for name, own in self._apart.items()]
 
-    def draw(self, folder: Path) -> list[Path]:
-        from slotool.commands.planning.plan_plots import draw
-
-        services = (
-            [(self._planner, self._best.tried)]
-            if self._best is not None
-            else [(self._planner.only(name), fleet) for name, fleet in self._of_models()]
-        )
-        return draw(services, self._apart, folder, self._reporter)
-
     def served(self, plan: Plan, out: Path, rules: Any, verify_s: float | None) -> Plan:
         """Write the service files of ``plan`` and, if wanted, serve them on this machine."""
         from slotool.commands.planning.plan_service import write_service, write_services_apart

@@ -28,7 +28,7 @@ class Plan(Result):
     ``apart``, a fleet for each model.
 
     ``explanation``: why not one worker fewer. ``out``: the service file written; where models are served apart, that of
-    the first, and ``others`` those of the others. ``plots``: files drawn; ``verified``: figures planned and served by
+    the first, and ``others`` those of the others. ``verified``: figures planned and served by
     this machine; ``kept``: whether the promise was kept then, None where that is not decided, and ``verdict`` says by
     how much. ``scaling``: limits of workers that come with the load, where the service file has them.
     """
@@ -38,7 +38,6 @@ class Plan(Result):
     explanation: str
     out: Path | None = None
     others: Sequence[Path] = ()
-    plots: Sequence[Path] = ()
     verified: Sequence[Mapping[str, Any]] = ()
     kept: bool | None = None
     verdict: str = ""
@@ -83,7 +82,6 @@ class Plan(Result):
             "scaling": self.scaling,
             "out": None if self.out is None else str(self.out),
             **others,
-            "plots": [str(path) for path in self.plots],
         }
 
     def shown(self) -> list[Part]:
@@ -91,7 +89,7 @@ class Plan(Result):
         shown += [self.explanation] if self.holds else []  # else it is the error's sentence
         shown += _service_lines(self.rows[0], self.facts) if self.holds else []
         shown += [self.scaling["sentence"]] if self.scaling else []
-        shown += [f"wrote {path}" for path in (self.out, *self.others, *self.plots) if path is not None]
+        shown += [f"wrote {path}" for path in (self.out, *self.others) if path is not None]
         if self.verified:
             title = f"The busiest {duration(self.facts['verify_s'])} on this machine"
             of = ["model"] if self._is_of_several else []
