@@ -706,7 +706,6 @@ kept            flag?           whether what was served kept the promise; null: 
 verdict         text            by how much; empty where not verified
 scaling         object?         limits of workers that come with the load; null: all are always there
 out             text?           service file written
-plots           list            plots written
 """,
     "plan-models": """
 promises[].model text           name it is served under
@@ -745,7 +744,6 @@ verdict         text            by how much; empty where not verified
 out             text?           service file written; of models apart that of the first
 others          list            those of the other models apart
 scaling         object?         limits of workers that come with the load; null: all are always there
-plots           list            plots written
 """,
     "gen-switching-plan": """
 out             text            plan written
