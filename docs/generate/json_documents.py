@@ -713,7 +713,7 @@ promises[].subject text         name of the model in its latency table
 promises[].deadline_ms number   deadline, ms
 promises[].attainment number    least share of requests in time, as promised
 promises[].min_accuracy number  least mean accuracy of these, as promised; 0: any
-promises[].interference text?   latency table, predictor or ratio of calls beside busy workers; null: as if alone
+promises[].interference text?   latency table or ratio of calls beside busy workers; null: as if alone
 promises[].arrivals text        arrival table, or rate
 promises[].requests integer     requests that arrive; 0: it is served without being planned for
 promises[].rate_per_s number    at which they arrive on average

@@ -10,7 +10,7 @@ import typer
 
 from slotool.cli.commands import config_file, refuse_without_effect, stated_in
 from slotool.cli.serve_sources import beside_config
-from slotool.commands.planning.plan_models import NO_FRONT_END, NO_RULES
+from slotool.commands.planning.plan_models import NO_RULES
 
 # Options that go before those of a model where the command line states them, and keys of a model that are files.
 _OF_ALL = (*("deadline_ms", "attainment", "min_accuracy", "arrivals", "rate", "policies", "data", "interference"),)
@@ -30,7 +30,6 @@ def prepare(given: dict[str, Any]) -> None:
         ("latency", "artifact", "outcomes", "subject"), "with [[models]], each of which states its own"
     )
     refuse_without_effect(("rules", "tolerance", "objective"), f"with [[models]]: {NO_RULES}")
-    refuse_without_effect(("front_end_ms",), f"with [[models]]: {NO_FRONT_END}")
     for name in ("arrivals", "interference"):
         given[name] = beside_config(given[name], name)
     given["models"] = _models_of(given["models"] or [], {name: given[name] for name in _OF_ALL})

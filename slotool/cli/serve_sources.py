@@ -117,8 +117,7 @@ def beside_config(path: Path | None, option: str) -> Path | None:
     if path is None or file is None or stated_in(option) != "DEFAULT_MAP":
         return path
     found = file.parent / path
-    is_there = found.exists() if option == "interference" else found.is_file()  # a predictor is a folder
-    if option not in ("log", "access_log") and not is_there:
+    if option not in ("log", "access_log") and not found.is_file():
         key = option.replace("_", "-")
         raise typer.BadParameter(f"{file}: {key}: there is no file {found}", param_hint="--config")
     return found

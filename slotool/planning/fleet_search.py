@@ -107,10 +107,6 @@ class FleetSearch:
         """``worker`` as one of so many, which may share its machine."""
         return worker if self.placement is None else self.placement.placed(worker, replicas)
 
-    def longer(self, pool: Pool, rate_per_s: float) -> float:
-        """Return how many times as long calls take while all workers are busy, at this rate of requests."""
-        return 1.0 if self.placement is None else self.placement.longer(pool.worker, pool.replicas, rate_per_s)
-
     def fits(self, pool: Pool) -> bool:
         """True if a call may begin that is over within a deadline."""
         return self.placed(pool.worker, pool.replicas).profile.grid.fastest_us <= self.computing_us
@@ -209,9 +205,7 @@ class FleetSearch:
 
     def run(self, pool: Pool, draw: int, traffic: Traffic, overhead: Overhead | None = None) -> SimulationResult:
         """Simulate ``pool``. ``overhead``: in place of what the plan keeps of each deadline."""
-        if overhead is None:
-            kept_us = self.promise.deadline_us - self.computing_us
-            overhead = Overhead(kept_us, all_busy=self.longer(pool, traffic.rate_per_s))
+        overhead = overhead or Overhead(self.promise.deadline_us - self.computing_us)
         service = self._service(self.placed(pool.worker, pool.replicas), pool.policy)
         deadline_us = max(self.promise.deadline_us - overhead.reserve_us, service.fastest_us)
         scenario = Scenario.of(traffic.arrival_s, deadline_us / 1e6, pool.replicas)

@@ -17,10 +17,7 @@ import numpy as np
 import pandas as pd
 
 from slotool.errors import InputError
-from slotool.graphs import OperatorGraph
 from slotool.planning.fleet import WorkerType
-from slotool.planning.pool_service import all_busy
-from slotool.predictors.colocated.artifact import PredictorArtifact
 from slotool.scheduling.batching import ControlGrid, Profile
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.tables import LatencyTable, OperatingPoint
@@ -29,8 +26,6 @@ from slotool.tables.latency import copies_in
 # Quantiles at which latencies are compared: beyond them a table of some hundred samples says nothing.
 QUANTILES = np.linspace(0.05, 0.95, 10)
 SPLIT = "split"
-# Copies next to which a predictor is asked; it has learnt of one or two, as a rule.
-MAX_PREDICTED = 2
 
 
 @dataclass(frozen=True)
@@ -75,36 +70,6 @@ class Interference:
             if alone_s is None:
                 raise InputError(f"{table.source}: {subject} at {cell[0]}, batch size {cell[1]}, has no row alone")
             ratios.setdefault(int(row["copies"]), {})[cell] = _ratio(row["samples_s"], alone_s)
-        return cls(ratios, quantile)
-
-    @classmethod
-    def of_predictor(
-        cls,
-        artifact: PredictorArtifact,
-        graphs: Mapping[OperatingPoint, OperatorGraph],
-        *,
-        threads: int = 1,
-        quantile: float = PLANNING_QUANTILE,
-    ) -> Interference:
-        """Predict each point next to up to ``MAX_PREDICTED`` copies of itself, at the batch size of the labels.
-
-        Raises ``InputError`` for a predictor of solo latencies only, of another number of threads, or of co-runners on
-        the same cores, and for a point whose latency alone it cannot say.
-        """
-        setting = artifact.require_colocated().setting
-        if setting.placement != SPLIT:
-            raise InputError(
-                f"{artifact.path}: it learnt from co-runners on the same cores, and workers have cores of their own: "
-                "train it on rows of profile colocated --placement split"
-            )
-        if setting.threads != threads:
-            raise InputError(f"{artifact.path}: it is for {setting.threads} threads, and the workers have {threads}")
-        ratios: dict[int, dict[tuple[str, int], np.ndarray]] = {}
-        for count in range(1, MAX_PREDICTED + 1):
-            for point, graph in graphs.items():
-                (alone,), _, found = artifact.predict_colocated([graph], [graph] * count)
-                ratio = float(found.latency_s[0]) / alone.latency_s
-                ratios.setdefault(count, {})[point.key, setting.batch_size] = np.full(len(QUANTILES), ratio)
         return cls(ratios, quantile)
 
     @classmethod
@@ -203,19 +168,10 @@ class Interference:
 @dataclass(frozen=True)
 class Placement:
     """Workers of a fleet on machines of ``cores`` each, filled one after the other; ``interference``: by name of their
-    type, what they do to each other; ``front_end_us``: CPU time that the server itself spends on a request."""
+    type, what they do to each other."""
 
     cores: int
     interference: Mapping[str, Interference]
-    front_end_us: float = 0.0
-
-    def longer(self, worker: WorkerType, replicas: int, rate_per_s: float) -> float:
-        """Return how many times as long calls take while workers and front end keep all cores busy.
-
-        1 where a core is left for it, and of several machines: it is on one of these.
-        """
-        takes_all = replicas * worker.threads == self.cores
-        return all_busy(self.front_end_us, rate_per_s, self.cores) if takes_all else 1.0
 
     def per_machine(self, worker: WorkerType, replicas: int) -> int:
         """Workers of a machine that is full, or of the only one."""

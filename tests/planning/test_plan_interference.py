@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,10 @@ import pandas as pd
 import pytest
 
 import slotool as api
-from slotool.commands.planning.plan_interference import graphs_of
-from slotool.elastic.family import Family, Version
 from slotool.errors import ArgumentError, InputError, SlotoolWarning
-from slotool.graphs import OperatorGraph
-from slotool.planning.interference import Interference
-from slotool.predictors.colocated.artifact import PredictorArtifact, SoloLatency
-from slotool.predictors.colocated.labels import join_colocated
-from slotool.predictors.colocated.ridge import RidgePredictor
-from slotool.predictors.colocated.splits import random_colocated_split
-from slotool.predictors.labels import Setting
-from slotool.predictors.training.selection import train_and_score
 from slotool.tables import LatencyTable
-from slotool.testing.predictors import random_networks
 from slotool.workloads import ArrivalTable, Poisson
 from tests.conftest import Slotool
-from tests.elastic.tiny_slo_nns import network
 from tests.machines import UNKNOWN, run_as
 
 ALONE_S, LONGER = 5e-3, 1.6
@@ -146,17 +133,6 @@ def test_the_service_file_plans_with_the_raised_latencies(
     assert ratios == pytest.approx([LONGER] * len(alone))
 
 
-def test_a_front_end_takes_its_part_of_cores_that_are_all_workers() -> None:
-    busy = ArrivalTable(pd.DataFrame({"arrival_s": Poisson(300.0).times(20.0, seed=2)}))
-    given = {"interference": 1.0, "max_workers": 2, "attainment": 0.9}
-    free = _plan(busy, machine_cores=2, **given)
-    taken = _plan(busy, machine_cores=2, front_end_ms=1.0, **given)
-    left_a_core = _plan(busy, machine_cores=3, front_end_ms=1.0, **given)
-    assert free.rows[0]["replicas"] == taken.rows[0]["replicas"] == 2
-    assert taken.rows[0]["p99_us"] > 1.05 * free.rows[0]["p99_us"]
-    assert left_a_core.rows[0]["p99_us"] == free.rows[0]["p99_us"]
-
-
 def test_workers_of_which_nothing_is_known_are_said_to_be_planned_as_if_alone(
     slotool: Slotool, tmp_path: Path, traffic: ArrivalTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,8 +149,6 @@ def test_workers_of_which_nothing_is_known_are_said_to_be_planned_as_if_alone(
     assert "next to 1 at most" in known
     shared = slotool(*command, "--interference", tmp_path / "colocated.parquet", "--machine-cores", 2)
     assert "the workers take all 2 cores of a machine" in " ".join(shared.stderr.split())
-    of_each = ("--interference", tmp_path / "colocated.parquet", "--machine-cores", 2, "--front-end-ms", 0.2)
-    assert "the workers take all" not in slotool(*command, *of_each).stderr
 
 
 @pytest.mark.parametrize(
@@ -182,8 +156,6 @@ def test_workers_of_which_nothing_is_known_are_said_to_be_planned_as_if_alone(
     [
         ({"interference": 0.5}, ArgumentError, "a ratio of 0.5 is not 1 or more"),
         ({"machine_cores": 4}, ArgumentError, "no effect without interference"),
-        ({"front_end_ms": 0.2}, ArgumentError, "front_end_ms: it has no effect without interference"),
-        ({"interference": 1.3, "front_end_ms": -1.0}, ArgumentError, "front_end_ms: -1 is not 0 or more"),
         ({"interference": _table(0)}, InputError, "--co-runners 0,1 --placement split"),
         ({"interference": _table(1, placement="shared")}, InputError, "had the same cores"),
     ],
@@ -193,104 +165,3 @@ def test_what_says_nothing_of_workers_is_refused(
 ) -> None:
     with pytest.raises(error, match=says):
         _plan(traffic, **given)
-
-
-class _Predictor:
-    """Stands for a trained one: next to β copies every network takes 1 + 0.6 β times as long."""
-
-    path = "predictor"
-
-    def __init__(self, placement: str):
-        self.setting = Setting("here", "cpu", "onnx", 1, 1, placement=placement)
-
-    def require_colocated(self) -> _Predictor:
-        return self
-
-    def predict_colocated(self, subjects: list[OperatorGraph], co_runners: list[OperatorGraph]) -> Any:
-        solo_s = np.array([1e-8 * graph.flops for graph in subjects])
-        found = SimpleNamespace(latency_s=solo_s * (1 + (LONGER - 1) * len(co_runners)))
-        return [SoloLatency(float(each)) for each in solo_s], [], found
-
-
-@pytest.mark.parametrize("placement", ["split", "shared"])
-def test_a_predictor_says_what_versions_do_to_each_other(
-    tmp_path: Path, traffic: ArrivalTable, monkeypatch: pytest.MonkeyPatch, placement: str
-) -> None:
-    monkeypatch.setattr(PredictorArtifact, "load", lambda path: _Predictor(placement))
-    predictor = tmp_path / "predictor"
-    predictor.mkdir()
-    versions = [Version.of_mlp(name, network(20, width, 3)) for name, width in (("small", 20), ("large", 40))]
-    Family("net", versions).save(tmp_path / "family", config={}, seed=0)
-    rows = [
-        {"subject": "net", "point": f"version={name}", "batch_size": 1, "samples_s": [taken_s] * 3}
-        for name, taken_s in (("small", 2e-3), ("large", ALONE_S))
-    ]
-    latency = LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=[0.8, 0.9]))
-    given: dict[str, Any] = {
-        "arrivals": traffic, "deadline_ms": 40, "attainment": 0.95, "policies": "fixed", "min_accuracy": 0.85,
-        "machine_cores": 2, "progress": None,
-    }  # fmt: skip
-    if placement == "shared":
-        with pytest.raises(InputError, match="learnt from co-runners on the same cores"):
-            api.plan(latency, interference=predictor, artifact=tmp_path / "family", **given)
-        return
-    by_ratio = api.plan(latency, interference=LONGER, **given)
-    predicted = api.plan(latency, interference=predictor, artifact=tmp_path / "family", **given)
-    assert predicted.rows[0]["replicas"] == by_ratio.rows[0]["replicas"]
-    assert predicted.rows[0]["utilisation"] == pytest.approx(by_ratio.rows[0]["utilisation"])
-    with pytest.raises(ArgumentError, match="give its artifact too"):
-        api.plan(latency, interference=predictor, **given)
-
-
-def _trained(folder: Path, artifact: Path) -> None:
-    """A predictor learnt from the family's networks and others, each next to one and two networks.
-
-    The more weights its co-runners read, the longer a network takes: 1.6 times next to one copy of the large version.
-    """
-    own = list(graphs_of(artifact).values())
-    most = max(graph.weights for graph in own)
-    graphs = {graph.id: graph for graph in [*own, *random_networks(6, seed=3), *random_networks(6, seed=3, kind="cnn")]}
-    solo_s = dict(zip(graphs, 1e-3 + 1e-8 * np.array([graph.flops for graph in graphs.values()]), strict=True))
-    sizes = {name: min(graph.weights / most, 1.0) for name, graph in graphs.items()}
-    groups = [[a, *others] for a in graphs for b in graphs for others in ([b], [b, a])]
-    rng = np.random.default_rng(0)
-    rows = [
-        {
-            "subject": name, "co_runners": "+".join(sorted(others)), "solo_s": solo_s[name] * rng.lognormal(0, 0.01, 5),
-            "samples_s": solo_s[name] * (1 + (LONGER - 1) * sum(sizes[o] for o in others)) * rng.lognormal(0, 0.01, 5),
-            "placement": "split", "affinity": "0,1,2", "threads": 1, "batch_size": 1,
-        }
-        for name, *others in groups
-    ]  # fmt: skip
-    labelled = join_colocated(LatencyTable(pd.DataFrame(rows)), graphs.values())
-    run = train_and_score([RidgePredictor()], labelled, random_colocated_split(labelled.items, 0))
-    run.save(folder, None, config={}, seed=0)
-
-
-def test_a_predictor_that_was_trained_is_asked_for_each_version(tmp_path: Path, traffic: ArrivalTable) -> None:
-    versions = [Version.of_mlp(name, network(20, width, 3)) for name, width in (("small", 20), ("large", 400))]
-    Family("net", versions).save(tmp_path / "family", config={}, seed=0)
-    _trained(tmp_path / "predictor", tmp_path / "family")
-    artifact = PredictorArtifact.load(str(tmp_path / "predictor"))
-    graphs = graphs_of(tmp_path / "family")
-    small, large = sorted(graphs, key=lambda point: graphs[point].weights)
-    found = Interference.of_predictor(artifact, graphs)
-    for count in (1, 2):
-        assert found.ratio(large, 1, count) == pytest.approx(1 + (LONGER - 1) * count, rel=0.15)
-        assert (found.ratio(small, 1, count) < found.ratio(large, 1, count)).all()
-    rows = [
-        {"subject": "net", "point": point.key, "batch_size": 1, "samples_s": [taken_s] * 3}
-        for point, taken_s in ((small, 2e-3), (large, ALONE_S))
-    ]
-    latency = LatencyTable(LatencyTable.of(rows).rows.assign(accuracy=[0.8, 0.9]))
-    given: dict[str, Any] = {
-        "arrivals": traffic, "deadline_ms": 40, "attainment": 0.95, "policies": "fixed", "min_accuracy": 0.85,
-        "machine_cores": 2, "progress": None,
-    }  # fmt: skip
-    predicted = api.plan(latency, interference=tmp_path / "predictor", artifact=tmp_path / "family", **given)
-    by_ratio = api.plan(latency, interference=float(found.ratio(large, 1, 1)[0]), **given)
-    assert predicted.rows[0]["replicas"] == by_ratio.rows[0]["replicas"]
-    assert predicted.rows[0]["utilisation"] == pytest.approx(by_ratio.rows[0]["utilisation"], rel=1e-6)
-    alone = api.plan(latency, **{**given, "machine_cores": None}).rows[0]
-    busy = predicted.rows[0]["utilisation"] * predicted.rows[0]["replicas"]
-    assert busy > 1.1 * alone["utilisation"] * alone["replicas"]

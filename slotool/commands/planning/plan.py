@@ -13,7 +13,6 @@ from slotool.commands.planning.plan_demands import demands_of, why_none
 from slotool.commands.planning.plan_fleets import PlannedFleets
 from slotool.commands.planning.plan_interference import named_interference
 from slotool.commands.planning.plan_models import (
-    NO_FRONT_END,
     NO_RULES,
     PlannedModel,
     models_by_name,
@@ -52,7 +51,7 @@ POLICIES = ("hindsight", "slackfit", "maxacc", "fixed")
         "Traffic": ("arrivals", "rate"),
         "Fleet": (
             *("outcomes", "subject", "device", "policies", "rules", "prices", "reserve_ms", "max_workers", "quantile"),
-            *("interference", "machine_cores", "front_end_ms"),
+            *("interference", "machine_cores"),
         ),
         "Result": ("artifact", "out", "verify_s"),
     },
@@ -82,7 +81,6 @@ def plan(
     quantile: Annotated[float, between(0, 1)] = 0.95,
     interference: FilePath | LatencyTable | float | None = None,
     machine_cores: Annotated[int, at_least(1)] | None = None,
-    front_end_ms: Annotated[float, at_least(0)] = 0.0,
     artifact: FilePath | None = None,
     out: FilePath | None = None,
     verify_s: float | None = None,
@@ -124,14 +122,11 @@ def plan(
         reserve_ms: Part of each deadline for network and front end.
         max_workers: Maximum workers, of all models together.
         quantile: Quantile of latencies that policies plan with.
-        interference: Co-located latencies, or their predictor; None: none. Calls take longer while other workers of the
-            same machine compute: this is a latency table with rows co-located with copies of the subject on cores of
-            their own, measured or predicted, or its file, or a predictor of co-located latencies (a folder; it needs
-            ``artifact``), or one ratio for a call next to one busy worker; None: each worker counts as if it were
-            alone.
+        interference: Co-located latencies; None: none. Calls take longer while other workers of the same machine
+            compute: this is a latency table with rows co-located with copies of the subject on cores of their own,
+            measured or predicted, or its file, or one ratio for a call next to one busy worker; None: each worker
+            counts as if it were alone.
         machine_cores: Cores that workers share; None: this one's. They fill machine after machine.
-        front_end_ms: CPU time a request takes the server itself. It is as ``verify_s`` measures: where workers take
-            every core of the machine, calls take longer by its part of their time.
         artifact: Artifact for ``out`` to serve.
         out: Service file to write, for serve --config.
         verify_s: Serve the busiest so long here, and compare. It needs ``out``.
@@ -170,10 +165,10 @@ def plan(
     }  # fmt: skip
     own = {"latency": latency, "artifact": artifact, "outcomes": outcomes, "subject": subject}
     if models is None:
-        require_alike(outcomes, rules, tolerance, objective, front_end_ms)
+        require_alike(outcomes, rules, tolerance, objective)
         entries = {"": only_model({**shared, **own})}
     else:
-        _refuse_with_models(own, {"rules": rules, "tolerance": tolerance, "objective": objective}, front_end_ms)
+        _refuse_with_models(own, {"rules": rules, "tolerance": tolerance, "objective": objective})
         entries = models_by_name(models, shared)
     reporter = reporter_of(progress)
     if out is not None:
@@ -183,7 +178,7 @@ def plan(
         raise ArgumentError("machine_cores", "it has no effect without interference")
     tiers = None if rules is None else _tiers(rules, tolerance, objective, artifact)
     demands = demands_of(
-        entries, tiers, prices or {}, confidence, machine_cores, front_end_ms, seed, reporter,
+        entries, tiers, prices or {}, confidence, machine_cores, seed, reporter,
         quantile=quantile, devices=devices_of(device),
     )  # fmt: skip
     if out is not None and tiers is None:
@@ -211,7 +206,7 @@ def _require_file_to_verify(verify_s: float | None, out: Path | None) -> None:
         raise ArgumentError("out", "it is needed to verify the plan: what is served is the service file")
 
 
-def _refuse_with_models(own: Mapping[str, Any], of_rules: Mapping[str, Any], front_end_ms: float) -> None:
+def _refuse_with_models(own: Mapping[str, Any], of_rules: Mapping[str, Any]) -> None:
     """Raise ``ArgumentError`` for what each of several models states for itself, and what is not planned of several."""
     for name, value in own.items():
         if value is not None:
@@ -219,8 +214,6 @@ def _refuse_with_models(own: Mapping[str, Any], of_rules: Mapping[str, Any], fro
     for name, value in of_rules.items():
         if value is not None:
             raise ArgumentError(name, f"it has no effect with models: {NO_RULES}")
-    if front_end_ms:
-        raise ArgumentError("front_end_ms", f"it has no effect with models: {NO_FRONT_END}")
 
 
 def _tiers(rules: FilePath | RuleSet, tolerance: Tolerance, objective: str | None, artifact: FilePath | None) -> Tiers:

@@ -32,7 +32,6 @@ def demands_of(
     prices: Mapping[str, float],
     confidence: float,
     machine_cores: int | None,
-    front_end_ms: float,
     seed: int,
     reporter: Reporter,
     **conditions: Any,
@@ -61,8 +60,8 @@ def demands_of(
             # Where other models state interference, the cores of a machine are no option of this one.
             cores = machine_cores if len(entries) == 1 or entry.interference is not None else None
             placement = placement_of(
-                entry.interference, cores, list(workers.values()), conditions["quantile"], entry.artifact, reporter,
-                f"{name}: " if name else "", front_end_ms,
+                entry.interference, cores, list(workers.values()), conditions["quantile"], reporter,
+                f"{name}: " if name else "",
             )  # fmt: skip
         policies = list(dict.fromkeys(as_list(entry.policies)))
         demands.append(Demand(name, arrivals[name], promise, workers, policies, outcomes, placement, tiers))

@@ -12,11 +12,10 @@ from slotool.commands.progress import Reporter
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from slotool.graphs import OperatorGraph
     from slotool.planning.fleet import Fleet, Pool, WorkerType
     from slotool.planning.fleet_search import FleetSearch
     from slotool.planning.interference import Placement
-    from slotool.tables import LatencyTable, OperatingPoint
+    from slotool.tables import LatencyTable
 
 
 def placement_of(
@@ -24,10 +23,8 @@ def placement_of(
     machine_cores: int | None,
     workers: Sequence[WorkerType],
     quantile: float,
-    artifact: FilePath | None,
     reporter: Reporter,
     of: str = "",
-    front_end_ms: float = 0.0,
 ) -> Placement | None:
     """Return the placement on machines of ``machine_cores`` (None: of this one); None without interference.
     Warns of points and batch sizes for which others stand in; ``of``: what warnings begin with.
@@ -37,17 +34,13 @@ def placement_of(
     """
     from slotool.machine import usable_cores
     from slotool.planning.interference import Interference, Placement
-    from slotool.predictors.colocated.artifact import PredictorArtifact
     from slotool.tables import LatencyTable
 
     if machine_cores is not None and machine_cores < 1:
         raise ArgumentError("machine_cores", f"{machine_cores} is not 1 or more")
-    if not front_end_ms >= 0:
-        raise ArgumentError("front_end_ms", f"{front_end_ms:g} is not 0 or more")
     if interference is None:
-        for name, stated in (("machine_cores", machine_cores is not None), ("front_end_ms", front_end_ms > 0)):
-            if stated:
-                raise ArgumentError(name, "it has no effect without interference")
+        if machine_cores is not None:
+            raise ArgumentError("machine_cores", "it has no effect without interference")
         return None
     found: dict[str, Interference] = {}
     for worker in workers:
@@ -56,14 +49,6 @@ def placement_of(
                 raise ArgumentError("interference", f"a ratio of {interference:g} is not 1 or more")
             found[worker.name] = Interference.constant(float(interference), quantile)
             continue
-        if isinstance(interference, str | Path) and Path(interference).is_dir():
-            found[worker.name] = Interference.of_predictor(
-                PredictorArtifact.load(str(interference)),
-                graphs_of(artifact),
-                threads=worker.threads,
-                quantile=quantile,
-            )
-            continue
         table = loaded(LatencyTable, interference)
         found[worker.name] = Interference.of_table(
             table, worker.profile.subject, threads=worker.threads, quantile=quantile
@@ -71,40 +56,7 @@ def placement_of(
     for worker in workers:
         for remark in found[worker.name].remarks(worker.profile):
             reporter.warn(f"{of}{worker.name}: {remark}" if len(workers) > 1 else f"{of}{remark}")
-    return Placement(machine_cores or usable_cores(), found, 1e3 * front_end_ms)
-
-
-def graphs_of(artifact: FilePath | None) -> dict[OperatingPoint, OperatorGraph]:
-    """The operator graphs of what is to be served, by point: of slotool's families, and of families of ONNX files.
-
-    Raises ``ArgumentError`` without an artifact, or for one of another kind.
-    """
-    from slotool.artifacts import open_artifact
-    from slotool.commands.networks.networks import Networks
-    from slotool.elastic import load_served
-    from slotool.elastic.family import Family
-    from slotool.elastic.model_family_files import VERSIONS_FILE
-
-    if artifact is None:
-        raise ArgumentError("interference", "a predictor needs the graphs of what is served: give its artifact too")
-    model = load_served(str(artifact), mapped=True)
-    if isinstance(model, Family):
-        return dict(zip(model.points, (version.graph for version in model.versions), strict=True))
-    names = Path(str(artifact)) / VERSIONS_FILE
-    entries = open_artifact(str(artifact)).json(VERSIONS_FILE)["versions"] if names.is_file() else []
-    files = {entry["name"]: str(entry["stored"] or entry["location"]) for entry in entries}
-    if not files or not all(file.endswith(".onnx") for file in files.values()):
-        raise ArgumentError(
-            "interference",
-            f"a predictor needs operator graphs, and {artifact} is no family of ONNX files: measure a table by "
-            "profile points --co-runners 0,1 --placement split",
-        )
-    found = {}
-    for point in model.points:
-        file = Path(files[str(point.get("version"))])
-        at = file if file.is_absolute() else Path(str(artifact)) / file
-        (found[point],) = Networks.of([str(at)]).graphs()
-    return found
+    return Placement(machine_cores or usable_cores(), found)
 
 
 def note_sharing(fleets: Mapping[str, tuple[FleetSearch, Fleet]], reporter: Reporter) -> None:
@@ -134,11 +86,10 @@ def _sharing(search: FleetSearch, fleet: Fleet) -> Iterator[tuple[str, bool]]:
     placement = search.placement or Placement(usable_cores(), {})
     together = placement.per_machine(pool.worker, pool.replicas)
     known = placement.interference.get(pool.worker.name)
-    takes_all = search.placement is not None and together * pool.worker.threads >= placement.cores
-    if takes_all and not placement.front_end_us:
+    if search.placement is not None and together * pool.worker.threads >= placement.cores:
         yield (
             f"the workers take all {placement.cores} cores of a machine, and the front end of their server takes a "
-            "part of these: plan with --front-end-ms, which --verify measures, or leave it a core",
+            "part of these, as --verify measures: leave it a core",
             False,
         )
     if together == 1:

@@ -19,7 +19,6 @@ NO_RULES = (
     "how requests of tolerance tiers, each of which may call two versions, share workers with other models is not "
     "simulated; plan a model with rules by itself"
 )
-NO_FRONT_END = "what the front end takes of the cores is planned of one model alone"
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -85,7 +84,7 @@ def models_by_name(models: Sequence[Mapping[str, Any]], left_out: Mapping[str, A
             raise ArgumentError("models", f"{where}.latency: a latency table or its file is expected, or several")
         given = entry.interference
         if isinstance(given, bool) or not isinstance(given, str | Path | LatencyTable | float | int | None):
-            raise ArgumentError("models", f"{where}.interference: a table, predictor or ratio is expected")
+            raise ArgumentError("models", f"{where}.interference: a table or ratio is expected")
         if (entry.arrivals is None) == (entry.rate is None):
             raise ArgumentError("models", f"{where}: give either arrivals or a rate")
         name = entry.name or (where if entry.artifact is None else Path(str(entry.artifact)).resolve().name)

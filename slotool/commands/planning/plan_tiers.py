@@ -48,7 +48,6 @@ def require_alike(
     rules: FilePath | RuleSet | None,
     tolerance: Tolerance,
     objective: str | None,
-    front_end_ms: float,
 ) -> None:
     """Raises ``ArgumentError`` for arguments that do not go together."""
     if rules is None:
@@ -57,8 +56,6 @@ def require_alike(
                 raise ArgumentError(name, "it says which tiers of rules requests ask for: give rules too")
     elif outcomes is None:
         raise ArgumentError("outcomes", "with rules this table is needed: requests are simulated as its examples")
-    elif front_end_ms:
-        raise ArgumentError("front_end_ms", "it has no effect with rules")
 
 
 def tier_lines(row: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
