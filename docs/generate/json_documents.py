@@ -715,7 +715,7 @@ promises[].attainment number    least share of requests in time, as promised
 promises[].min_accuracy number  least mean accuracy of these, as promised; 0: any
 promises[].interference text?   latency table or ratio of calls beside busy workers; null: as if alone
 promises[].arrivals text        arrival table, or rate
-promises[].requests integer     requests that arrive; 0: it is served without being planned for
+promises[].requests integer     requests that arrive
 promises[].rate_per_s number    at which they arrive on average
 confidence      number          with which attainment and accuracy of a model are to hold
 requests        integer         requests that arrive, of all models

@@ -36,10 +36,10 @@ MIN_OF_A_MODEL = 20_000
 
 @dataclass(frozen=True)
 class Demand:
-    """Requests for one model. ``arrival_s``: float64 [n], ascending from about 0, empty where none are expected;
-    ``workers``: by name of the type, with this model's latencies; ``policies``: names of those to try; ``placement``:
-    where workers share machines, how they slow down this model's calls, None: each is as if alone; ``tiers``: what
-    requests ask for of rules, which then choose in place of policies."""
+    """Requests for one model. ``arrival_s``: float64 [n], ascending from about 0; ``workers``: by name of the type,
+    with this model's latencies; ``policies``: names of those to try; ``placement``: where workers share machines, how
+    they slow down this model's calls, None: each is as if alone; ``tiers``: what requests ask for of rules, which then
+    choose in place of policies."""
 
     name: str
     arrival_s: np.ndarray
@@ -55,17 +55,15 @@ class Planner:
     """Search of fleets for the models of ``demands``. ``reserve_us``: of each deadline, kept for the front end and the
     network; ``max_workers``: of all models, be they shared or not; ``seed``: of the latencies drawn.
 
-    Raises ``InputError`` for more models than can be simulated, none that has requests, and traffic that is too short
-    to show a promise.
+    Raises ``InputError`` for more models than can be simulated, and traffic that is too short to show a promise.
     """
 
     def __init__(self, demands: Sequence[Demand], *, reserve_us: float = 0.0, max_workers: int = 1_000, seed: int = 0):
         self.demands = {demand.name: demand for demand in demands}
-        asked = [demand for demand in demands if len(demand.arrival_s)]
-        if not 1 <= len(asked) <= MAX_MODELS:
-            raise InputError(f"{len(asked)} models with requests cannot be planned together; 1 to {MAX_MODELS} can")
+        if not 1 <= len(demands) <= MAX_MODELS:
+            raise InputError(f"{len(demands)} models cannot be planned together; 1 to {MAX_MODELS} can")
         self.alone: dict[str, FleetSearch] = {}
-        for demand in asked:
+        for demand in demands:
             settings: dict[str, Any] = {
                 "reserve_us": reserve_us,
                 "max_workers": max_workers,
@@ -76,7 +74,7 @@ class Planner:
                 self.alone[demand.name] = _search_of(demand, settings)
             except InputError as error:
                 raise InputError(f"{demand.name}: {error}" if len(demands) > 1 else str(error)) from error
-        self.promises = {demand.name: demand.promise for demand in asked}
+        self.promises = {demand.name: demand.promise for demand in demands}
         self.max_workers, self.seed, self._reserve_us = max_workers, seed, reserve_us
 
     @property
@@ -92,7 +90,7 @@ class Planner:
 
     @property
     def is_of_one(self) -> bool:
-        """True if one model alone has requests."""
+        """True if there is one model."""
         return len(self.alone) == 1
 
     def only(self, name: str) -> Self:
@@ -148,10 +146,7 @@ class Planner:
         ``apart`` (by model), all of which hold. None where a model cannot be served by the type at all.
 
         It is confirmed with latencies drawn anew, on more of long traffic, whether it holds or not, as the verdict on a
-        fleet is to be the same whatever else was tried. Where one model alone has requests, nothing is shared: what was
-        found of it is the answer."""
-        if self.is_of_one:
-            return self._of_one(worker_type, apart)
+        fleet is to be the same whatever else was tried."""
         found = self._cheapest(worker_type, apart)
         if found is None:
             return None
@@ -185,12 +180,6 @@ class Planner:
             elif best.fewer is None or fleet.shortfall(self.promises) < best.fewer.shortfall(self.promises):
                 best = replace(best, fewer=fleet)
         return best
-
-    def _of_one(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> Found | None:
-        """The model's own fleet of this type; None without one."""
-        ((name, found),) = apart.items()
-        own = next((each for each in found if each.tried.pool.worker.name == worker_type), None)
-        return own if own is None or own.confirmed else self.alone[name].confirmed(own)
 
     def _most(self, worker_type: str, apart: Mapping[str, Sequence[Found]]) -> int:
         """Workers to be tried: that cost no more than a fleet for each model, where these are within the limit."""

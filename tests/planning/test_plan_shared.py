@@ -15,7 +15,6 @@ import slotool as api
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError, PromiseBroken
 from slotool.planning import front_end
-from slotool.planning.fleet import Pool
 from slotool.planning.planner import Demand, Planner, sampled_together
 from slotool.planning.promise import Promise
 from slotool.planning.worker_types import Named, worker_types
@@ -113,49 +112,10 @@ def test_calls_that_are_longer_than_another_models_deadline_are_served_apart(tmp
         assert tomllib.loads(path.read_text())["replicas"] == row["replicas"]
 
 
-def test_a_model_without_requests_changes_no_fleet() -> None:
-    busy = model("first", 2.0, 200.0, 40.0), model("other", 8.0, 40.0, 150.0)
-    before, idle = planned(*busy), model("idle", 30.0, 0.0, 500.0)
-    for models in ((*busy, idle), (idle, *busy)):
-        after = planned(*models)
-        assert after.rows == before.rows
-        assert after.explanation == before.explanation
-        assert "idle: served too, without requests" in repr(after)
-
-
 def demand(each: dict[str, Any], arrival_s: np.ndarray) -> Demand:
     types, _ = worker_types([Named(each["latency"], None)], None, None)
     promise = Promise(each["deadline_ms"] * 1e3, 0.95)
     return Demand(each["name"], arrival_s, promise, {own.name: own for own in types}, ["slackfit", "maxacc"])
-
-
-def test_one_model_planned_jointly_and_alone_gets_one_verdict_on_long_traffic() -> None:
-    """Of 400,000 requests half are searched: the same ones, be the model alone among others or not."""
-    asked = demand(model("only", 2.0, 0.0, 40.0), Poisson(8_000.0).times(50.0, seed=0))
-    search = Planner([asked, demand(model("idle", 8.0, 0.0, 90.0), np.zeros(0))])
-    alone, (worker,) = search.alone["only"], asked.workers.values()
-    assert len(alone.searched.arrival_s) < 0.6 * len(asked.arrival_s)
-    verdicts = []
-    for replicas in (9, 12, 15):
-        pool = Pool(worker, "slackfit", replicas)
-        verdicts.append(search.served({"only": pool}, replicas, 0).verdicts["only"])
-        own = alone.served(pool, 0, alone.searched).verdict
-        assert verdicts[-1].utilisation == pytest.approx(own.utilisation), "summed up in another order"
-        assert replace(verdicts[-1], utilisation=0.0) == replace(own, utilisation=0.0)
-    assert len({verdict.attainment for verdict in verdicts}) > 1, "of fleets that serve differently"
-
-
-def test_a_model_that_alone_has_requests_gets_its_own_fleet() -> None:
-    busy, idle = model("busy", 2.0, 700.0, 40.0), model("idle", 8.0, 0.0, 90.0)
-    found = planned(busy, idle)
-    shared, apart = (fleets(found)[kind] for kind in ("shared", "apart"))
-    assert shared["replicas"] == apart["replicas"] > 1
-    (of_shared,), (of_apart,) = shared["models"], apart["models"]
-    assert {**of_shared, "worker": ""} == {**of_apart, "worker": ""}
-    assert found.explanation.startswith("only busy has requests that are planned for, so that nothing is shared")
-    fewer = api.plan(models=[busy, idle], attainment=0.95, max_workers=apart["replicas"] - 1)
-    assert not fewer.holds
-    assert "busy: no fleet keeps the promise" in fewer.explanation
 
 
 def test_the_limit_counts_workers_of_all_models_and_a_fleet_has_one_verdict() -> None:
@@ -178,7 +138,7 @@ def test_sharing_that_saves_nothing_is_called_so() -> None:
     assert "sharing saves nothing" in found.explanation
 
 
-def test_only_a_rate_of_0_leaves_a_promise_out() -> None:
+def test_a_model_of_too_few_requests_is_refused() -> None:
     for rate, arrivals in ((0.001, 0), (0.5, r"\d+")):
         with pytest.raises(InputError, match=rf"^rare: {arrivals} arrivals cannot show an attainment of 0.95"):
             planned(model("first", 2.0, 200.0, 40.0), model("rare", 2.0, rate, 40.0))

@@ -249,7 +249,7 @@ def _facts(
             "interference": named_interference(entry.interference),
             "arrivals": f"{entry.rate:g} requests/s" if entry.arrivals is None else name_of(entry.arrivals),
             "requests": len(planner.demands[name].arrival_s),
-            "rate_per_s": planner.alone[name].rate_per_s if name in planner.alone else 0.0,
+            "rate_per_s": planner.alone[name].rate_per_s,
         }
         for name, entry in entries.items()
     ]

@@ -55,8 +55,7 @@ def demands_of(
         outcomes = None if known is None else _of_shares(known, rules, reporter)
         with of_model(name):
             workers = _workers(name, entry, outcomes, rules, kinds, reporter, **conditions)
-            if entry.rate != 0:  # asked for, so that too few are no reason to leave its promise out
-                Judge(promise, outcomes).require_enough(len(arrivals[name]))
+            Judge(promise, outcomes).require_enough(len(arrivals[name]))
             # Where other models state interference, the cores of a machine are no option of this one.
             cores = machine_cores if len(entries) == 1 or entry.interference is not None else None
             placement = placement_of(
@@ -192,8 +191,6 @@ def _priced(demands: Sequence[Demand], prices: Mapping[str, float]) -> list[Dema
 
 def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter) -> dict[str, np.ndarray]:
     """Return arrivals by model over the same time: the shortest given, or a minute. Drawn ones are independent."""
-    import numpy as np
-
     from slotool.workloads import ArrivalTable, Poisson
 
     given = {
@@ -212,12 +209,10 @@ def _arrivals(entries: Mapping[str, PlannedModel], seed: int, reporter: Reporter
                     f"{name}: of {spans_s[name]:.4g} s of arrivals the first {until_s:.4g} s count, as another model "
                     "has no more"
                 )
-        elif entry.rate:
+        elif entry.rate is not None:
             with of_model(name):
                 found[name] = Poisson(entry.rate).times(until_s, seed + drawn)
             drawn += 1
-        else:
-            found[name] = np.zeros(0)
     return found
 
 

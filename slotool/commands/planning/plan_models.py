@@ -25,8 +25,8 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """One of the ``models``: the keys of a service file's ``[[models]]``, and what is promised under which traffic.
 
-    ``latency``: its latency table, or several, one per kind of worker; ``rate``: of
-    Poisson arrivals, 0 for a model that is served without being planned for. The rest is as of ``slotool.plan``.
+    ``latency``: its latency table, or several, one per kind of worker; ``rate``: of Poisson arrivals. The rest is as of
+    ``slotool.plan``.
     """
 
     latency: Any
@@ -38,7 +38,7 @@ class PlannedModel(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, k
     attainment: Share
     min_accuracy: Share
     arrivals: Any = None
-    rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
     policies: str | list[str]
     interference: Any = None
     data: Any

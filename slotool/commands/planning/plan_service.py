@@ -66,15 +66,12 @@ def service_of(
     limits: ScalingLimits | None = None,
 ) -> str:
     """Return the text of a service file at ``out`` of the workers of ``fleet``, with the policies of ``pools``."""
-    from slotool.planning.fleet import Pool
     from slotool.planning.service_text import ServedModel, service_text
 
     models = []
     for (name, demand), entry in zip(planner.demands.items(), entries.values(), strict=True):
-        # No requests are expected of a model without a pool: its first policy serves.
-        idle = Pool(demand.workers[fleet.pool.worker.name], demand.policies[0], fleet.replicas)
-        pool = pools.get(name, idle)
-        terms = {} if pool.policy.startswith("fixed@") or name not in pools else planner.alone[name].terms(pool)
+        pool = pools[name]
+        terms = {} if pool.policy.startswith("fixed@") else planner.alone[name].terms(pool)
         files = {"artifact": entry.artifact, "outcomes": entry.outcomes, "rules": rules}
         paths = {key: Path(str(path)) for key, path in files.items() if path is not None}
         models.append(ServedModel(name if len(entries) > 1 else "", paths, pool, demand.promise, terms))

@@ -131,14 +131,8 @@ class Plan(Result):
         ]  # fmt: skip
         apart = next(row for row in self.rows if row["kind"] == "apart")
         alone = {model["model"]: model for model in apart["models"]}
-        return [
-            table(title, columns, [_model_cells(model, promises[model["model"]], alone) for model in best["models"]]),
-            *(
-                f"{name}: served too, without requests that are planned for"
-                for name, promise in promises.items()
-                if not promise["requests"]
-            ),
-        ]
+        cells = [_model_cells(model, promises[model["model"]], alone) for model in best["models"]]
+        return [table(title, columns, cells)]
 
 
 def fleet_row(found: Found, planner: Planner) -> dict[str, Any]:
@@ -257,9 +251,6 @@ def why_shared(found: Sequence[Found], apart: Mapping[str, Sequence[Found]], pla
         return "; ".join(f"{name}: {explained(apart[name], planner.promises[name])}" for name in failing)
     fleets = [each[0].tried for each in apart.values()]
     best = found[0] if found else None
-    if planner.is_of_one and best is not None and best.holds and best.tried.cost == fleets[0].cost:
-        (name,) = planner.alone
-        return f"only {name} has requests that are planned for, so that nothing is shared: {_fleet(best, planner)}"
     return _compared(best, fleets, planner)
 
 
