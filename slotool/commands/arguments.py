@@ -41,14 +41,18 @@ def typed(function: Callable[Parameters, Returned]) -> Callable[Parameters, Retu
 def by_name(
     function: Callable[..., Any], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """What ``function`` is called with. Raises ``TypeError``, as Python does, for a call that does not fit; of a name
-    that it does not know with the one that may have been meant."""
+    """Return the arguments of a call of ``function``, defaults included.
+
+    Raises ``TypeError``, as Python does, for a call that does not fit; a misspelt name with the one that may be meant.
+    """
     try:
-        return signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         unknown = [name for name in kwargs if name not in signature.parameters]
         meant = did_you_mean(unknown[0], signature.parameters) if unknown and repr(unknown[0]) in str(error) else ""
         raise TypeError(f"{function.__name__}() {error}{meant}") from None
+    bound.apply_defaults()
+    return bound.arguments
 
 
 @contextmanager

@@ -19,12 +19,13 @@ _READ = ("Path", "DataSource", "Network")
 
 
 def writes(
-    *files: str, folders: tuple[str, ...] = ()
+    *files: str, folders: tuple[str, ...] = (), resumes: bool = False
 ) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
     """Of a function whose parameters ``files`` and ``folders`` name what it writes; None writes nothing.
 
     Before it runs, the function raises ``ArgumentError`` where an output is also an input, or holds one, or is given
-    twice, or cannot be written.
+    twice, or cannot be written, and ``AlreadyExistsError`` where one exists without ``force``, unless it ``resumes``.
+    Plots are replaced.
     """
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -37,6 +38,8 @@ def writes(
 
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+            from slotool.artifacts.bundle import refuse_existing
+
             with naming_arguments(signature):
                 given = by_name(function, signature, args, kwargs)
                 outputs = {name: Path(given[name]) for name in (*files, *folders) if _is_path(given.get(name))}
@@ -44,6 +47,8 @@ def writes(
                 require_kept(outputs, inputs_among(read))
                 for name, path in outputs.items():
                     _require_writable(name, path, is_folder=name in folders)
+                    if "force" in signature.parameters and name != "plots" and not resumes:
+                        refuse_existing(path, bool(given.get("force")))
                 return function(*args, **kwargs)
 
         checked.writes = (*files, *folders)  # type: ignore[attr-defined]  # for the test that every function has it

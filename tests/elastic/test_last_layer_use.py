@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import slotool as api
-from slotool.commands.elastic.last_layer_tables import LastLayerBuilt
+from slotool.commands.elastic.tables_built import LastLayerBuilt
 from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.elastic.slo_nn.last_layer import build

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 from slotool.commands.command_line import command_line
-from slotool.commands.elastic.last_layer_tables import (
-    LastLayerBuilt,
-    LastLayerShare,
-    build_last_layer,
-    last_layer_share,
-)
-from slotool.commands.elastic.tables_built import TablesBuilt, TablesPlan
+from slotool.commands.elastic.tables_built import LastLayerBuilt, LastLayerShare, TablesBuilt, TablesPlan
 from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporter, Reporting, reporter_of
@@ -23,6 +19,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.elastic.slo_nn.build import TableSettings
+    from slotool.elastic.slo_nn.last_layer.build import LastLayerSource
     from slotool.elastic.slo_nn.model import SloNN
     from slotool.elastic.slo_nn.trained_source import TrainedSource
 
@@ -96,26 +93,27 @@ def build_tables(
         DataError: The data set cannot be read.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic.slo_nn.assessment import assess
     from slotool.elastic.slo_nn.build import TableSubject, build, steps, with_weight_dtype
     from slotool.elastic.slo_nn.payoff import Payoff, plan, trial
+    from slotool.elastic.slo_nn.promises import Promise
 
     settings = _settings(ranker, tables, bits, k, weight_dtype, allowed_loss, confidence, seed)
     written, reporter = None if out is None else Path(out), reporter_of(progress)
-    if written is not None:
-        refuse_existing(written, force)
     name = "slo-nn" if written is None else written.name
     source = _whole_chain(reporter, Path(network), version, data, last_layer)
     if source is None:
         assert data is not None
         if dry_run:
-            return last_layer_share(reporter, Path(network), data)
-        return build_last_layer(
+            with TemporaryDirectory() as folder:
+                return _cut(reporter, Path(network), data, folder)[1]
+        return _last_layer(
             reporter, Path(network), data, written, name, ranker, settings, confidence, weight_dtype, force=force
         )
     subject = TableSubject(source.version.mlp, source.data)
     if weight_dtype == "int8" and len(subject.mlp.layers) - 1 not in subject.activated:
         raise ArgumentError("weight_dtype", "int8 is for networks whose output layer gets tables; this one's gets none")
+    # What choosing nodes can save here, by tables of few examples.
     payoff = Payoff.of(trial(subject, ranker, settings), source.version, source.data.test.x)
     if dry_run:
         return TablesPlan(plan(subject, ranker, settings), source.data.name, payoff)
@@ -125,7 +123,8 @@ def build_tables(
         model = with_weight_dtype(model.stating(confidence), source.data, weight_dtype, allowed_loss)
     if written is not None:
         _save(model, written, source, settings, force)
-    return TablesBuilt.of(model, source, payoff, written, allowed_loss)
+    measured = {"data": source.data.name, **assess(model, source.version, source.data.test)}
+    return TablesBuilt(model, Promise.of(model, allowed_loss), payoff, measured, written)
 
 
 def _settings(
@@ -188,3 +187,74 @@ def _save(model: SloNN, out: Path, source: TrainedSource, settings: TableSetting
         "k": list(model.shares),
     }
     model.save(out, config=config, seed=settings.seed, parents=source.parents, force=force)
+
+
+def _last_layer(
+    reporter: Reporter,
+    network: Path,
+    data: str | DataSource,
+    out: Path | None,
+    name: str,
+    ranker: str,
+    settings: TableSettings,
+    confidence: float,
+    weight_dtype: str,
+    *,
+    force: bool,
+) -> LastLayerBuilt | LastLayerShare:
+    """Writes nothing where choosing nodes of the last layer cannot pay, or does not."""
+    from slotool.elastic.slo_nn.build import build, steps, with_weight_dtype
+    from slotool.elastic.slo_nn.promises import Promise
+
+    # The model runs a file in it, so it lasts as long as the result.
+    folder = TemporaryDirectory()
+    source, share = _cut(reporter, network, data, folder.name)
+    if share.verdict is not None and share.decided:
+        folder.cleanup()
+        return share
+    with reporter.progress(f"computing features on {source.original.name}"):
+        subject = source.subject
+    text = f"learning tables on {source.original.name}"
+    with reporter.progress(text, total=steps(subject, settings)) as done:
+        head = build(name, subject.reporting(done.advance), ranker, settings)
+        head = with_weight_dtype(head.stating(confidence), subject.data, weight_dtype, settings.allowed_loss)
+    model = source.model(name, head)
+    measured = {
+        "data": source.original.name,
+        "network": str(network),
+        **source.assessed(model, settings.allowed_loss),
+    }
+    built = LastLayerBuilt(model, Promise.of(model.head, settings.allowed_loss), measured, folder)
+    if out is None or not built.pays:
+        return built
+    config = {
+        "data": getattr(source.original, "source", "") or source.original.name,
+        "network": str(network),
+        "ranker": head.ranker,
+        "weight_dtype": "int8" if head.int8 else "float32",
+        "allowed_loss": settings.allowed_loss,
+        "confidence": confidence,
+        "k": list(head.shares),
+    }
+    model.save(out, config=config, seed=settings.seed, force=force)
+    return replace(built, out=out)
+
+
+def _cut(
+    reporter: Reporter, network: Path, data: str | DataSource, folder: str
+) -> tuple[LastLayerSource, LastLayerShare]:
+    """The network cut in two, its front in ``folder``, and what its last layer takes of a query's time."""
+    from slotool.elastic.slo_nn.last_layer.build import LastLayerSource, cut
+    from slotool.elastic.slo_nn.trained_source import load_data
+
+    dataset = load_data(data)
+    with reporter.progress("measuring the last layer"):
+        source = LastLayerSource(cut(str(network), dataset.input_shape, Path(folder)), dataset)
+        found = source.share()
+    if (positions := source.cut.positions) is not None:
+        each = f"each of {positions:,} positions" if positions else "each position"
+        reporter.note(
+            f"{network} scores {each} of a sequence; tables are for the last one, of what comes next, and nodes of its "
+            "feed-forward blocks are not chosen: for several tokens at a time int8 is quicker"
+        )
+    return source, LastLayerShare(found, str(network), source.cut.layer.name, source.cut.runtime)

@@ -81,7 +81,6 @@ def choose_points(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts import open_artifact
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.data import load_dataset, numbered
     from slotool.elastic.supernets.search import chosen
     from slotool.elastic.supernets.supernet import KIND, Supernet
@@ -91,8 +90,6 @@ def choose_points(
     if (latency is None) == (predictor is None):
         raise ArgumentError("latency", "give either a latency table or a predictor")
     written = None if out is None else Path(out)
-    if written is not None:
-        refuse_existing(written, force)
     with torch_threads(cores_given(threads)):
         opened = open_artifact(supernet, KIND)
         model = Supernet.load(opened)

@@ -89,7 +89,6 @@ def evaluate(
         raise ArgumentError("artifact", "name an artifact, or live services with --endpoint")
     split = split or "test"
     from slotool.artifacts import open_artifact
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic import load_model
     from slotool.elastic.evaluation import identities
     from slotool.elastic.slo_nn.last_layer.model import seen_by_tables, tabled
@@ -100,8 +99,6 @@ def evaluate(
     if split not in ("test", "validation"):
         raise ArgumentError("split", f"{split!r} is neither test nor validation")
     opened = open_artifact(artifact)
-    if out is not None:
-        refuse_existing(Path(out), force)
     with torch_threads(cores_given(threads)):
         model = load_model(opened)
         own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         ),
     },
 )
-@writes("out")
+@writes("out", resumes=True)
 def evaluate_endpoints(
     endpoints: Mapping[str, str],
     data: str | DataSource,

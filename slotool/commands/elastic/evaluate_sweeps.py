@@ -108,7 +108,7 @@ def _targets_table(model: SloNN, by_target: Sequence[dict[str, float]]) -> Any:
 
 
 def _sweep_table(one: Sweep) -> Any:
-    from slotool.commands.elastic.loss_table import loss_table
+    from slotool.commands.elastic.tables_built import loss_table
 
     sure = f"{100 * one.model.calibration.stated:g} % confidence"
     title = f"{one.model.name}, {one.model.ranker}: k for an accuracy allowed to be lost, promised with {sure}"

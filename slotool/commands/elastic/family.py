@@ -158,7 +158,6 @@ def family(
         RunError: A model failed.
         AlreadyExistsError: A file exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic.family_making import Measuring
     from slotool.elastic.model_family import ModelFamily, common_signature
     from slotool.elastic.model_family_files import KIND, open_versions, some_inputs
@@ -170,9 +169,6 @@ def family(
         raise ArgumentError("versions", "models by the names of their versions are expected")
     located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
     _require_arguments(located, repeats, batch_sizes, calibration, cost or {}, in_memory=out is None)
-    for path in (out, outcomes, latency, plot):
-        if path is not None:
-            refuse_existing(Path(path), force)
     files = {"artifact": out, "outcomes": outcomes, "latency": latency, "plot": plot}
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter = reporter_of(progress)

@@ -1,34 +1,76 @@
-"""What ``slotool.build_tables`` and ``plan_tables`` return: the plan, and a finished model with points and promises."""
+"""Results of ``slotool.build_tables``: plans, and finished models with their points and promises."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from slotool.commands.display import Part, duration, table
-from slotool.commands.elastic.loss_table import loss_table
-from slotool.commands.result import Verdict
+from slotool.commands.display import Column, Part, Table, duration, records_table
+from slotool.commands.result import Verdict, output, result, unlisted
 from slotool.timing.interference import sentence as timing_sentence
 
 if TYPE_CHECKING:
+    from slotool.elastic.slo_nn.last_layer.build import LayerShare
+    from slotool.elastic.slo_nn.last_layer.model import LastLayerSloNN
     from slotool.elastic.slo_nn.model import SloNN
     from slotool.elastic.slo_nn.payoff import BuildPlan, Payoff
     from slotool.elastic.slo_nn.promises import Promise
-    from slotool.elastic.slo_nn.trained_source import TrainedSource
 
 # Below it a hash hardly tells inputs apart.
 MIN_ENTROPY_BITS = 1.0
+# Accuracy of a point, or of another way to answer, beside that of all nodes.
+_ACCURACY = (
+    Column("nodes", form=","),
+    Column("accuracy", "acc.", ".4f"),
+    Column("difference", "vs full", "+.4f"),
+    Column("standard_error", "± SE", ".4f"),
+)
+_POINTS = (
+    Column("point"),
+    *_ACCURACY,
+    Column("static_accuracy", "static", ".4f"),
+    Column("agreement", "agree", ".4f"),
+    Column("latency_us", "µs", ",.2f"),
+    Column("layer_us", "last layer", ".1f"),
+    Column("speedup", "×", ".2f"),
+)
+_ALTERNATIVES = (
+    Column("way"),
+    *_ACCURACY,
+    Column("promised_loss", "lost at most", ".4f"),
+    Column("latency_us", "µs", ",.1f"),
+    Column("speedup", "×", ".2f"),
+)
+# Of the rows of ``assessment.aclo_sweep``.
+_LOSSES = (
+    Column("loss", "allowed", ".3f"),
+    Column("target", "target", ".4f"),
+    Column("mean_k", "mean k", ".4g"),
+    Column("accuracy", "accuracy", ".4f"),
+    Column("difference", "vs full", "+.4f"),
+    Column("standard_error", "± SE", ".4f"),
+    Column("latency_s", "latency", duration),
+    Column("fixed_k", "fixed k", ".4g"),
+    Column("fixed_accuracy", "its accuracy", ".4f"),
+    Column("same_accuracy_k", "k as accurate", ".4g"),
+)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+def loss_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of allowed losses, rows of ``assessment.aclo_sweep``."""
+    return records_table(title, rows, _LOSSES)
+
+
+@result
 class TablesPlan(Verdict):
     """``plan``: what would be done, and how long it would take. ``data``: name of the data set. ``payoff``: what
     choosing nodes can save on this machine."""
 
-    plan: BuildPlan
+    plan: BuildPlan = unlisted()
     data: str
-    payoff: Payoff
+    payoff: Payoff = unlisted()
 
     schema = "build-tables-plan"
 
@@ -42,8 +84,7 @@ class TablesPlan(Verdict):
         return self.payoff.decided
 
     def findings(self) -> dict[str, Any]:
-        about = {"payoff": self.payoff.document, "verdict": self.verdict, "decided": self.decided}
-        return {**asdict(self.plan), "data": self.data, **about}
+        return {**vars(self.plan), "payoff": self.payoff.document, **super().findings()}
 
     def shown(self) -> list[Part]:
         plan = self.plan
@@ -58,41 +99,21 @@ class TablesPlan(Verdict):
         ]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class TablesBuilt(Verdict):
     """``model``: the SLO-NN. ``promise``: the point to use for the allowed loss. ``payoff``: what choosing nodes can
     save on this machine, as a plan has it. ``measured``: the document's own keys, from one run on the test split.
     ``out``: the artifact, if written."""
 
-    model: SloNN
+    model: SloNN = unlisted()
     promise: Promise
-    payoff: Payoff
-    measured: dict[str, Any]
-    out: Path | None = None
+    payoff: Payoff = unlisted()
+    measured: dict[str, Any] = unlisted()
+    out: Path | None = output("artifact")
 
     schema = "build-tables"
     rows_key = "points"
-
-    @classmethod
-    def of(
-        cls,
-        model: SloNN,
-        source: TrainedSource,
-        payoff: Payoff,
-        out: Path | None,
-        allowed_loss: float,
-    ) -> TablesBuilt:
-        """Measure ``model`` on the test split."""
-        from slotool.elastic.slo_nn.assessment import assess
-        from slotool.elastic.slo_nn.promises import Promise
-
-        promise = Promise.of(model, allowed_loss)
-        measured = {
-            "data": source.data.name,
-            **assess(model, source.version, source.data.test),
-            "promise": asdict(promise),
-        }
-        return cls(model, promise, payoff, measured, out)
+    columns = _POINTS
 
     @property
     def verdict(self) -> str | None:
@@ -105,12 +126,35 @@ class TablesBuilt(Verdict):
         return self.promise.verdict() is not None or self.payoff.decided
 
     def findings(self) -> dict[str, Any]:
-        about = {"payoff": self.payoff.document, "verdict": self.verdict, "decided": self.decided}
-        return {"artifact": None if self.out is None else str(self.out), **self.measured, **about}
+        return {**self.measured, "payoff": self.payoff.document, **super().findings()}
+
+    def records(self) -> list[dict[str, Any]]:
+        return list(self.measured["points"])
+
+    @property
+    def title(self) -> str:
+        return _title(self.measured)
 
     def shown(self) -> list[Part]:
-        written = [] if self.out is None else [f"wrote {self.out}"]
-        return [*_lines(self.measured, self.promise.sentences), *written]
+        document = self.measured
+        sure = f"{100 * self.promise.confidence:g} % confidence"
+        entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
+        measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
+        return [
+            f"ranker {document['ranker']}: {document['tables']} tables of {document['buckets']} buckets; bucket "
+            f"entropy in bits: {entropy}",
+            f"confidence by {document['measure']}, which saves most on validation data (mean k {measures})",
+            f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
+            self.table(),
+            timing_sentence(document["timing"]),
+            "static: as many nodes, but the most popular ones for every input; agree: same class as full",
+            f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs",
+            _of_rows(document),
+            loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", document["accuracy_targets"]),
+            "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
+            f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
+            *self.promise.sentences,
+        ]
 
     @property
     def warnings(self) -> list[str]:
@@ -147,49 +191,144 @@ def _doubts(document: dict[str, Any], informed: bool) -> list[str]:
     return found
 
 
-def _lines(document: dict[str, Any], promise: list[str]) -> list[Part]:
-    """What a person reads: the tables, the points, and the accuracy targets."""
-    sure = f"{100 * document['promise']['confidence']:g} % confidence"
-    entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
-    measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
-    return [
-        f"ranker {document['ranker']}: {document['tables']} tables of {document['buckets']} buckets; bucket entropy in "
-        f"bits: {entropy}",
-        f"confidence by {document['measure']}, which saves most on validation data (mean k {measures})",
-        f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
-        _points(document),
-        timing_sentence(document["timing"]),
-        "static: as many nodes, but the most popular ones for every input; agree: same class as full",
-        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs",
-        _of_rows(document),
-        loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", document["accuracy_targets"]),
-        "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
-        f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
-        *promise,
-    ]
-
-
-def _points(document: dict[str, Any]) -> Part:
-    return table(
-        f"{document['examples']:,} test examples of {document['data']}, one thread, one query at a time",
-        ["point", "nodes", "acc.", "vs full", "± SE", "static", "agree", "µs", "×"],
-        [
-            [
-                r["point"],
-                r["nodes"],
-                f"{r['accuracy']:.4f}",
-                f"{r['difference']:+.4f}",
-                f"{r['standard_error']:.4f}",
-                f"{r['static_accuracy']:.4f}",
-                f"{r['agreement']:.4f}",
-                f"{r['latency_us']:.2f}",
-                f"{r['speedup']:.2f}",
-            ]
-            for r in document["points"]
-        ],
-    )
+def _title(document: Mapping[str, Any]) -> str:
+    return f"{document['examples']:,} test examples of {document['data']}, one thread, one query at a time"
 
 
 def _of_rows(document: dict[str, Any]) -> str:
     exact = "; k=full reads float32 ones" if document["weight_dtype"] == "int8" else ""
     return f"weights of a large output layer are read as {document['weight_dtype']}{exact}"
+
+
+@result
+class LastLayerShare(Verdict):
+    """``measured``: what a query costs; ``verdict`` says why choosing nodes cannot pay, None where it may."""
+
+    measured: LayerShare = unlisted()
+    network: str
+    layer: str
+    runtime: str
+
+    schema = "build-tables-share"
+
+    @property
+    def verdict(self) -> str | None:
+        """Why choosing nodes of the last layer cannot pay, or why that is not decided; None where it may."""
+        return self.measured.verdict
+
+    @property
+    def decided(self) -> bool:
+        return self.measured.decided
+
+    def findings(self) -> dict[str, Any]:
+        return {**vars(self.measured), "share": self.measured.share, **super().findings()}
+
+    def shown(self) -> list[Part]:
+        said = self.verdict or (
+            f"the last layer {self.layer!r} ({self.measured.nodes:,} nodes) takes {self.measured.share:.1%} of the "
+            f"{duration(self.measured.whole_us / 1e6)} of a query; choosing its nodes may pay"
+        )
+        return [said, timing_sentence(self.measured.timing)]
+
+
+@result
+class LastLayerBuilt(Verdict):
+    """``model``: the network with an SLO-NN as its last layer. ``promise``: the point to use for the allowed loss.
+    ``measured``: the document's own keys. ``folder``: holds the file that ``model`` runs. ``out``: the artifact, if
+    written."""
+
+    model: LastLayerSloNN = unlisted()
+    promise: Promise
+    measured: dict[str, Any] = unlisted()
+    folder: TemporaryDirectory[str] = unlisted()
+    out: Path | None = output("artifact", default=None)
+
+    schema = "build-tables-last-layer"
+    rows_key = "points"
+    columns = _POINTS
+
+    @property
+    def verdict(self) -> str | None:
+        """Why choosing nodes saves nothing within the allowed loss, or no time, or why that is not decided; None where
+        it saves both."""
+        tables = self.measured["tables"]
+        if self.promise.verdict() is not None or tables["pays"]:
+            return self.promise.verdict()
+        times = f"{tables['latency_us']:,.1f} µs, the unmodified network {self.measured['whole_us']:,.1f} µs"
+        doubt = tables["doubt"] or "choosing nodes of the last layer does not pay"
+        return f"{doubt}: the quicker way with tables takes {times}"
+
+    @property
+    def decided(self) -> bool:
+        return self.promise.verdict() is not None or self.measured["tables"]["pays"] is not None
+
+    @property
+    def pays(self) -> bool:
+        """False if tables were measured to save too little time."""
+        return self.measured["tables"] is None or self.measured["tables"]["pays"] is not False
+
+    def findings(self) -> dict[str, Any]:
+        return {**self.measured, **super().findings()}
+
+    def records(self) -> list[dict[str, Any]]:
+        return list(self.measured["points"])
+
+    @property
+    def title(self) -> str:
+        return _title(self.measured)
+
+    @property
+    def warnings(self) -> list[str]:
+        found, measured = guessing(self.measured, self.model.classes), self.measured
+        if measured["promised_us"] >= measured["whole_us"]:
+            found.append(
+                f"a fixed k, as a server has, does not pay here: {measured['promised_point']} takes "
+                f"{measured['promised_us']:,.1f} µs, and the unmodified network {measured['whole_us']:,.1f} µs"
+            )
+        return found
+
+    def shown(self) -> list[Part]:
+        assessed = self.measured
+        sure = f"{100 * self.promise.confidence:g} % confidence"
+        return [
+            f"{assessed['runtime']} runs the network up to its last layer {assessed['layer']!r} "
+            f"({assessed['features']:,} features, {assessed['nodes']:,} nodes), and slotool this layer",
+            f"µs of a query, median: the unmodified network {assessed['whole_us']:,.1f}; here up to the last layer "
+            f"{assessed['front_us']:,.1f}, with all nodes {assessed['full_us']:,.1f}, at {assessed['promised_point']} "
+            f"{assessed['promised_us']:,.1f}",
+            self.table(),
+            "×: speedup over the unmodified network, measured in the same run; µs: up to the last layer and that layer",
+            loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", assessed["accuracy_targets"]),
+            *self.promise.sentences,
+            records_table("What else answers, measured in the same run", assessed["alternatives"], _ALTERNATIVES),
+            f"lost at most: with {sure}",
+            *self._without_list,
+            timing_sentence(self.measured["timing"]),
+            self._conclusion,
+            *([] if self.pays else [f"{self.verdict}; nothing was written"]),
+        ]
+
+    @property
+    def _without_list(self) -> list[str]:
+        """Why no list of popular nodes is among the alternatives, where there is none."""
+        if any("most popular" in row["way"] for row in self.measured["alternatives"]):
+            return []
+        longest, allowed = self.measured["longest_list_tried"], self.promise.allowed_loss
+        return [
+            f"left out: a list of the most popular nodes for every input; none of up to {longest:,} nodes loses at "
+            f"most {allowed:g} with {100 * self.promise.confidence:g} % confidence"
+        ]
+
+    @property
+    def _conclusion(self) -> str:
+        """What to use: the quickest way that keeps the allowed loss."""
+        quickest, whole_us = self.measured["quickest"], self.measured["whole_us"]
+        if quickest["pays"] is False:
+            return "nothing measured here keeps the allowed loss and is quicker than the unmodified network"
+        measured = f"{quickest['way']}, {quickest['latency_us']:,.1f} µs"
+        if quickest["pays"] is None:
+            return f"quickest within the allowed loss: {quickest['doubt']}; {measured}, unmodified {whole_us:,.1f} µs"
+        return (
+            f"quickest within the allowed loss: {measured}, {quickest['speedup']:.1f} × as fast as the unmodified "
+            "network"
+        )

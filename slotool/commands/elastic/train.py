@@ -210,13 +210,10 @@ def _train(
     force: bool,
     progress: Reporting,
 ) -> Training:
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic.family import Family
     from slotool.elastic.training import default_epochs, threads_worth, train_version
 
     written = None if out is None else Path(out)
-    if written is not None:
-        refuse_existing(written, force)
     epochs = epochs or default_epochs(dataset)
     versions: list[Version] = []
     reporter, cores = reporter_of(progress), cores_given(threads)

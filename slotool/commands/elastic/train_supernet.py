@@ -101,7 +101,6 @@ def train_supernet(
         GraphError: The graph file or the module cannot be read.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.data import load_dataset
     from slotool.elastic.supernets.own import make
     from slotool.elastic.supernets.training import MIN_EPOCHS, Training
@@ -109,8 +108,6 @@ def train_supernet(
 
     check_points(points)
     written, reporter = None if out is None else Path(out), reporter_of(progress)
-    if written is not None:
-        refuse_existing(written, force)
     on = devices.required(device)
     checkpoint = None if written is None else written.with_name(f".{written.name}.training")
     with torch_threads(cores_given(threads)):

@@ -117,7 +117,6 @@ def train_xmc(
     """
     import torch
 
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.data import load_multilabel
     from slotool.elastic.family import Family
     from slotool.elastic.multilabel_training import steps, train_multilabel
@@ -126,8 +125,6 @@ def train_xmc(
         if value < 1:
             raise ArgumentError(argument, f"{value} is too few, at least 1")
     written, reporter = None if out is None else Path(out), reporter_of(progress)
-    if written is not None:
-        refuse_existing(written, force)
     cores = cores_given(threads)
     torch.set_flush_denormal(True)
     dataset = load_multilabel(data)

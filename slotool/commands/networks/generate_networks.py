@@ -158,7 +158,6 @@ def generate_networks(
         InputError: The search space holds too few networks.
         AlreadyExistsError: ``out`` exists.
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.graphs.store import write_graphs
 
     limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else usable_memory() // 2
@@ -172,7 +171,6 @@ def generate_networks(
         drawn_from = _space(kind, depth, widths, input_shape, resolutions, blocks, downsample)
         graphs = _layered(kind, count, seed, drawn_from, (limit, batch_size, max_flops))
         space = {**_provenance(drawn_from), "search_space_size": drawn_from.size}
-    refuse_existing(written_to, force)
     size = space.pop("search_space_size")
     provenance = {
         "family": kind,

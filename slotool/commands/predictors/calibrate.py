@@ -210,7 +210,7 @@ class Calibrated(Result):
     repeatable=("networks",),
     metavars={"networks": "graphs"},
 )
-@writes(folders=("out",))
+@writes(folders=("out",), resumes=True)
 def calibrate(
     networks: Network | Sequence[Network] | None = None,
     *,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     },
     resumes=True,
 )
-@writes("out")
+@writes("out", resumes=True)
 def profile(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
     out: FilePath = "latency.parquet",
@@ -133,7 +133,7 @@ def profile(
     },
     resumes=True,
 )
-@writes("out")
+@writes("out", resumes=True)
 def profile_colocated(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
     out: FilePath = "colocated.parquet",
@@ -225,7 +225,7 @@ def profile_colocated(
     },
     resumes=True,
 )
-@writes("out")
+@writes("out", resumes=True)
 def profile_points(
     artifacts: FilePath | Sequence[FilePath],
     out: FilePath = "points.parquet",
