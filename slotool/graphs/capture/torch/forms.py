@@ -103,6 +103,8 @@ class Forms:
         self.uncosted: set[str] = set()
         # How many weights were met again by another operator.
         self.shared_weights = 0
+        # FLOPs of one example as torch's counter has those of each call.
+        self.counted_flops = 0.0
         self._quantised = any(map(_is_quantised, module.modules()))
 
     def note(self, name: str, value: Any, *, is_product: bool) -> None:

@@ -130,8 +130,10 @@ class NetworkWalk:
         if not data or shape is None or name in FILLED or name.endswith("_like") or name in ("empty", "arange"):
             self.constants[node] = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
             self._behind[node] = frozenset().union(*(self._behind.get(v, ()) for v in node.all_input_nodes))
-            self._fixed_flops[node] = self._flops_of_constants(node, share)
+            self._fixed_flops[node] = self._counted(node, 1 if share is None else self._batch)
+            self._fixed_flops[node] += self._take_fixed(node)
             return
+        self._counted(node, self._batch)
         if (
             name in TURNS
             and share is not None
@@ -379,13 +381,16 @@ class NetworkWalk:
         """Of one example, with those of the weights that only this call needs."""
         flops = self._call_flops.of(node)
         self._forms.batch_lost |= bool(flops) and share is None
-        fixed = sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
-        return round(flops / self._batch) + fixed
+        return round(flops / self._batch) + self._take_fixed(node)
 
-    def _flops_of_constants(self, node: Any, share: Share | None) -> int:
-        flops = self._call_flops.of(node)
-        fixed = sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
-        return fixed + (flops if share is None else round(flops / self._batch))
+    def _take_fixed(self, node: Any) -> int:
+        return sum(self._fixed_flops.pop(value, 0) for value in node.all_input_nodes)
+
+    def _counted(self, node: Any, examples: int) -> int:
+        """FLOPs of a call by the example, which torch's count of the whole includes."""
+        flops = self._call_flops.of(node) / examples
+        self._forms.counted_flops += 0 if self._within else flops
+        return round(flops)
 
     # Calls that are made of calls.
 

@@ -101,3 +101,12 @@ def count_of(node: Any) -> int:
     """How many weights a constant is; counters, such as a batch normalisation's, are none."""
     value = node.meta.get("val")
     return value.numel() if hasattr(value, "numel") and value.is_floating_point() else 0
+
+
+def depends_on_values(error: BaseException | None) -> bool:
+    """True if a module could not be recorded since it needs numbers, by the error or what led to it."""
+    while error is not None:
+        if "data-dependent" in str(error) or "DataDependent" in type(error).__name__:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
