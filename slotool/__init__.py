@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
     from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
     from slotool.commands.elastic.family import family
-    from slotool.commands.elastic.train import train_cnn, train_family, train_mlp
+    from slotool.commands.elastic.train import train_cnn, train_family, train_mlp, train_xmc
     from slotool.commands.elastic.train_supernet import train_supernet
-    from slotool.commands.elastic.train_xmc import train_xmc
     from slotool.commands.files import load, save
     from slotool.commands.networks.capture import capture
     from slotool.commands.networks.generate_networks import generate_networks
@@ -130,7 +129,7 @@ _MODULES = {
     "train_mlp": "elastic.train",
     "train_predictor": "predictors.train_predictor",
     "train_supernet": "elastic.train_supernet",
-    "train_xmc": "elastic.train_xmc",
+    "train_xmc": "elastic.train",
 }
 
 # Functions that left, with what to call instead.

@@ -93,6 +93,13 @@ def _by_argument(text: Any, signature: inspect.Signature) -> Any:
     return _OPTION.sub(argument, text)
 
 
+def require_at_least(low: float, **arguments: float | None) -> None:
+    """Raise ``ArgumentError`` for the first of these arguments that is below ``low``; None is any value."""
+    for name, value in arguments.items():
+        if value is not None and not value >= low:
+            raise ArgumentError(name, f"{value:g} is too few, at least {low:g}")
+
+
 def tolerance_shares(tolerance: float | Mapping[float, float] | None) -> dict[float, float]:
     """Shares of the requests by tolerance, empty for none. Raises ``ArgumentError``."""
     if tolerance is None:

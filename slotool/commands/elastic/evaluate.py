@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, duration, table
+from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.elastic.evaluate_colocated import evaluate_colocated
 from slotool.commands.elastic.evaluate_endpoints import evaluate_endpoints
-from slotool.commands.elastic.evaluate_sweeps import SweepOptions, SweepReport, sweeps
+from slotool.commands.elastic.tables_built import loss_table
 from slotool.commands.inputs import FilePath, cores_given, paths_of, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least, between
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from slotool.data import DataSource
     from slotool.elastic import ElasticModel
+    from slotool.elastic.slo_nn.assessment import Sweep
+    from slotool.elastic.slo_nn.model import SloNN
+    from slotool.reports.figure import Figure
     from slotool.tables import OutcomeTable
 
 TARGETS = (0.8, 0.9, 0.95, 0.97, 0.99)
@@ -90,8 +95,9 @@ def evaluate(
     split = split or "test"
     from slotool.artifacts import open_artifact
     from slotool.elastic import load_model
-    from slotool.elastic.evaluation import identities
+    from slotool.elastic.evaluation import METRICS, identities
     from slotool.elastic.slo_nn.last_layer.model import seen_by_tables, tabled
+    from slotool.elastic.slo_nn.model import SloNN
     from slotool.machine import machine_id
 
     if confidence is not None and not 0 < confidence < 1:
@@ -103,15 +109,8 @@ def evaluate(
         model = load_model(opened)
         own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
         _require_effect(model, metric, own)
-        options = SweepOptions(
-            TARGETS if targets is None else targets,
-            metric,
-            tuple(paths_of(compare)),
-            None if plots is None else Path(plots),
-            ALLOWED_LOSS if allowed_loss is None else allowed_loss,
-            confidence,
-        )
-        on_device, others = model.on(device), options.load(tabled(model) or model)
+        on_device, chooses = model.on(device), tabled(model) or model
+        others = _compared(chooses, paths_of(compare), plots)
         name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
         provenance: dict[str, Any] = {
             "subject": model.name,
@@ -129,7 +128,13 @@ def evaluate(
             outcomes = measured(on_device, examples, metric, repeats, provenance, steps.advance)
         if out is not None:
             outcomes.save(Path(out))
-        found = sweeps(tabled(model) or model, others, seen_by_tables(model, examples), outcomes, options)
+        found = SweepReport({"accuracy_targets": []})
+        # Targets are calibrated by the first label: they promise nothing of any other metric.
+        if metric == METRICS[0]:
+            aims, loss = targets or TARGETS, ALLOWED_LOSS if allowed_loss is None else allowed_loss
+            if isinstance(chooses, SloNN) and confidence is not None:
+                chooses = chooses.stating(confidence)
+            found = _sweeps(chooses, others, seen_by_tables(model, examples), outcomes, aims, loss, plots)
     return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
 
 
@@ -177,30 +182,35 @@ def held_out(model: ElasticModel, data: Any, split: str, limit: int | None) -> t
     return dataset.name, chosen if limit is None else chosen.take(np.arange(min(limit, len(chosen))))
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True)
+class SweepReport:
+    """Part of the document and of the text on a model that chooses per input."""
+
+    document: dict[str, Any] = field(default_factory=dict)
+    human: Sequence[Part] = ()
+
+
+@result
 class Evaluation(Result):
     """``outcomes`` of so many ``examples``, and what was run on what (``provenance``); ``sweep``: what a model that
     chooses per input adds; ``out``: the file written, if any."""
 
-    outcomes: OutcomeTable
-    provenance: dict[str, Any]
-    sweep: SweepReport
+    outcomes: OutcomeTable = unlisted()
+    provenance: dict[str, Any] = unlisted()
+    sweep: SweepReport = unlisted()
     examples: int
-    out: Path | None = None
+    out: Path | None = output("outcomes")
 
     schema = "evaluate"
     rows_key = "points"
 
     def findings(self) -> dict[str, Any]:
+        return {**self.provenance, **super().findings(), **self.sweep.document}
+
+    def records(self) -> list[dict[str, Any]]:
         from slotool.elastic.evaluation import summary
 
-        return {
-            **self.provenance,
-            "examples": self.examples,
-            "outcomes": None if self.out is None else str(self.out),
-            "points": summary(self.outcomes),
-            **self.sweep.document,
-        }
+        return summary(self.outcomes)
 
     @property
     def warnings(self) -> list[str]:
@@ -209,23 +219,125 @@ class Evaluation(Result):
         return timing_warnings(self.outcomes)
 
     def shown(self) -> list[Part]:
-        from slotool.elastic.evaluation import summary
-
         of = self.provenance
-        what = {"p@1": "accuracy"}.get(of["metric"], of["metric"])
-        cells = [
-            [
-                row["version"],
-                f"{row['accuracy']:.4f}",
-                f"{row['standard_error']:.4f}",
-                f"{row['confidence']:.3f}",
-                duration(row["median_latency_s"]),
-                duration(row["mean_latency_s"]),
-                row["timing"],
-            ]
-            for row in summary(self.outcomes)
-        ]
+        columns = (
+            Column("version", "point"),
+            Column("accuracy", {"p@1": "accuracy"}.get(of["metric"], of["metric"]), ".4f"),
+            Column("standard_error", "± SE", ".4f"),
+            Column("confidence", form=".3f"),
+            Column("median_latency_s", "median latency", duration),
+            Column("mean_latency_s", "mean latency", duration),
+            Column("timing"),
+        )
         title = f"{of['subject']} on {self.examples:,} {of['split']} examples of {of['data']}"
-        points = table(title, ["point", what, "± SE", "confidence", "median latency", "mean latency", "timing"], cells)
-        written = [] if self.out is None else [f"wrote {self.out}"]
-        return [points, *self.sweep.human, *written]
+        return [records_table(title, self.records(), columns), *self.sweep.human]
+
+
+def _compared(model: ElasticModel, paths: Sequence[Path], plots: FilePath | None) -> list[SloNN]:
+    """Return the models to compare with. Raises ``InputError`` when they or ``model`` do not suit."""
+    from slotool.elastic import load_model
+    from slotool.elastic.slo_nn.model import SloNN
+
+    if (paths or plots) and not isinstance(model, SloNN):
+        raise InputError(f"{model.name} is no SLO-NN, so there is no k to compare or plot; see slotool report")
+    others = []
+    for path in paths:
+        other = load_model(str(path))
+        if not isinstance(other, SloNN) or (other.input_shape, other.classes) != (model.input_shape, model.classes):
+            raise InputError(f"{other.name} is no SLO-NN of the same inputs and classes as {model.name}")
+        others.append(other)
+    return others
+
+
+def _sweeps(
+    model: ElasticModel,
+    others: Sequence[SloNN],
+    examples: Any,
+    outcomes: OutcomeTable,
+    targets: Sequence[float],
+    allowed_loss: float,
+    plots: FilePath | None,
+) -> SweepReport:
+    """Accuracy targets, for any model that tells inputs apart; for an SLO-NN also sweeps of allowed losses."""
+    from slotool.elastic.evaluation import accuracy_by_target
+    from slotool.elastic.slo_nn.assessment import Sweep
+    from slotool.elastic.slo_nn.model import SloNN
+    from slotool.elastic.slo_nn.promises import Promise
+
+    by_target = accuracy_by_target(model, examples, targets, outcomes)
+    if not by_target or not isinstance(model, SloNN):
+        return SweepReport({"accuracy_targets": by_target})
+    promise = Promise.of(model, allowed_loss)
+    swept = [Sweep.of_outcomes(model, examples.x, outcomes), *(Sweep.of_split(other, examples) for other in others)]
+    document: dict[str, Any] = {"accuracy_targets": by_target, "sweeps": [one.document for one in swept]}
+    document["promise"] = asdict(promise)
+    human: list[Part] = [_targets_table(model, by_target), *map(_sweep_table, swept), *map(_ideal, swept)]
+    human += promise.sentences
+    if plots:
+        from slotool.reports.plots import save_plots
+
+        files = save_plots(_figures(swept, outcomes), Path(plots))
+        document["plots"] = files
+        human.append(f"drew {', '.join(str(path) for path in files)}")
+    return SweepReport(document, human)
+
+
+_TARGETS = (
+    Column("target", form=".3f"),
+    Column("met_share", "share it can be met for", ".3f"),
+    Column("accuracy", "accuracy reached", ".4f"),
+    Column("latency_s", "mean latency", duration),
+    Column("remark", ""),
+)
+
+
+def _targets_table(model: SloNN, by_target: Sequence[dict[str, Any]]) -> Part:
+    best = float(model.calibration.by_point[-1])
+    unmet = f"cannot be met: the full network has {best:.4f}"
+    rows = [{**row, "remark": unmet if row["target"] > best else ""} for row in by_target]
+    title = "Accuracy-constrained, latency-optimised: the cheapest point each input needs"
+    return records_table(title, rows, _TARGETS)
+
+
+def _sweep_table(one: Sweep) -> Part:
+    sure = f"{100 * one.model.calibration.stated:g} % confidence"
+    title = f"{one.model.name}, {one.model.ranker}: k for an accuracy allowed to be lost, promised with {sure}"
+    # Targets have a table of their own here.
+    return loss_table(title, [{name: row[name] for name in row if name != "target"} for row in one.losses])
+
+
+def _ideal(one: Sweep) -> str:
+    return (
+        f"{one.model.name}: if each input's need were known, a mean k of {one.ideal_k:.4g} would lose nothing; "
+        f"confidence is by {one.model.measure}"
+    )
+
+
+def _figures(swept: Sequence[Sweep], outcomes: OutcomeTable) -> list[Figure]:
+    import numpy as np
+
+    from slotool.reports.series.elastic import Line, accuracy_against_mean_k, accuracy_against_mean_latency
+
+    full = float(swept[0].correct[:, -1].mean())
+    data, examples = outcomes.provenance.get("data", ""), len(outcomes.examples)
+    source = f"{examples:,} {outcomes.provenance.get('split', '')} examples of {data}"
+    fixed = [Line(f"{_name(one, swept)}", _costs(one.model), one.correct.mean(axis=0)) for one in swept]
+    chosen = [Line(f"{_name(one, swept)}, per input", *one.curve("mean_k")) for one in swept]
+    ideal = [Line(f"{_name(one, swept)}, ideal", np.array([one.ideal_k]), np.array([full])) for one in swept]
+    subject = swept[0].model.name
+    figures = [accuracy_against_mean_k(subject, fixed, chosen, ideal, full, source)]
+    timed = [(one, one.latency_s) for one in swept if one.latency_s is not None]
+    slow = [Line(f"{_name(one, swept)}", taken.mean(axis=0), one.correct.mean(axis=0)) for one, taken in timed]
+    by_target = [Line(f"{_name(one, swept)}, per input", *one.curve("latency_s")) for one, _ in timed]
+    return [*figures, accuracy_against_mean_latency(subject, slow, by_target, full, source)]
+
+
+def _name(one: Sweep, swept: Sequence[Sweep]) -> str:
+    alike = sum(other.model.ranker == one.model.ranker for other in swept) > 1
+    return f"{one.model.name} ({one.model.ranker})" if alike else one.model.ranker
+
+
+def _costs(model: SloNN) -> np.ndarray:
+    import numpy as np
+
+    return np.append(model.shares, 1.0)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, duration, table
+from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from slotool.data import DataSource
     from slotool.elastic import ElasticModel
     from slotool.workloads.co_location import CoLocationResult
@@ -29,59 +26,67 @@ LATENCY_SUFFIX = "-latency.parquet"
 SLACKS = (0.1, 0.03, 0.01, 0.003)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+_TARGETS = (
+    Column("target", form=".4f"),
+    Column("co_runners", "co-runners"),
+    Column("accuracy", form=".4f"),
+    Column("mean_k", form=".4f"),
+    Column("mean_s", "mean latency", duration),
+    Column("p95_s", "p95", duration),
+)
+
+
+@result
 class ColocatedEvaluation(Result):
     """The answers of every strategy at each deadline and number of co-runners. ``provenance``: model, data, machine.
     ``out``, ``latency``: tables written, if any."""
 
-    measured: CoLocationResult
-    provenance: Mapping[str, Any]
-    out: Path | None = None
-    latency: Path | None = None
+    measured: CoLocationResult = unlisted()
+    provenance: Mapping[str, Any] = unlisted()
+    out: Path | None = output("table", default=None)
+    latency: Path | None = output(default=None)
 
     schema = "evaluate-colocated"
-
-    def frame(self) -> pd.DataFrame:
-        """One row a deadline and number of co-runners."""
-        import pandas as pd
-
-        return pd.DataFrame(self._rows)
+    rows_key = "deadlines"
+    columns = (
+        Column("deadline_us", "deadline", lambda us: duration(1e-6 * us)),
+        Column("co_runners", "co-runners"),
+        Column("met_share", "met", _percent),
+        Column("full_met_share", "full net", _percent),
+        Column("least_met_share", "least k", _percent),
+        Column("rejected_share", "rejected", _percent),
+        Column("accuracy", form=".4f"),
+        Column("standard_error", "± SE", ".4f"),
+        Column("mean_k", form=".4f"),
+    )
 
     def findings(self) -> Mapping[str, Any]:
         return {
             **self.provenance,
+            **super().findings(),
             "deadline_us": self.measured.deadline_us,
             "at_full_p95": self._headline,
-            "deadlines": self._rows,
             "accuracy_targets": _aclo(self.measured),
             "time_slices": _slices(self.measured),
-            "table": None if self.out is None else str(self.out),
-            "latency": self.latency and str(self.latency),
         }
 
+    def records(self) -> list[dict[str, Any]]:
+        return self._rows
+
+    @property
+    def title(self) -> str:
+        subject, data = self.provenance["subject"], self.provenance["data"]
+        return f"{subject} on {data}: latency-constrained, accuracy-optimised, one core"
+
     def shown(self) -> list[Part]:
-        title = (
-            f"{self.provenance['subject']} on {self.provenance['data']}: latency-constrained, accuracy-optimised, "
-            "one core"
-        )
-        shown: list[Part] = [table(title, _HEADS, [_cells(row) for row in self._rows])]
-        if targets := _aclo(self.measured):
-            cells = [
-                [
-                    f"{t['target']:.4f}",
-                    str(t["co_runners"]),
-                    f"{t['accuracy']:.4f}",
-                    f"{t['mean_k']:.4f}",
-                    duration(t["mean_s"]),
-                    duration(t["p95_s"]),
-                ]
-                for t in targets
-            ]
-            heads = ["target", "co-runners", "accuracy", "mean k", "mean latency", "p95"]
-            shown.append(table("Accuracy-constrained, latency-optimised", heads, cells))
-        shown += _sentences(self.measured, self._headline)
-        written = " and ".join(str(path) for path in (self.out, self.latency) if path is not None)
-        return [*shown, f"wrote {written}"] if written else shown
+        targets = _aclo(self.measured)
+        title = "Accuracy-constrained, latency-optimised"
+        tables = [records_table(title, targets, _TARGETS)] if targets else []
+        return [self.table(), *tables, *_sentences(self.measured, self._headline)]
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
@@ -169,9 +174,8 @@ def evaluate_colocated(
     written = None if out is None else Path(out)
     measured_to = None if written is None or latency is not None else written.with_name(written.stem + LATENCY_SUFFIX)
     opened = open_artifact(artifact)
-    for path in (written, measured_to):
-        if path is not None:
-            refuse_existing(path, force)
+    if measured_to is not None:
+        refuse_existing(measured_to, force)
     limit_threads(1)
     model = load_model(opened).on(device)
     settings = co_location.CoLocationSettings(
@@ -234,23 +238,6 @@ def _targets(model: ElasticModel, given: Sequence[float] | None) -> list[float]:
         problem = f"{wanted[-1]:g} cannot be met: {model.name} in full has {best:.4f} on validation data"
         raise ArgumentError("targets", problem)
     return wanted
-
-
-_HEADS = ("deadline", "co-runners", "met", "full net", "least k", "rejected", "accuracy", "± SE", "mean k")
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [
-        duration(1e-6 * row["deadline_us"]),
-        str(row["co_runners"]),
-        f"{100 * row['met_share']:.2f} %",
-        f"{100 * row['full_met_share']:.2f} %",
-        f"{100 * row['least_met_share']:.2f} %",
-        f"{100 * row['rejected_share']:.1f} %",
-        f"{row['accuracy']:.4f}",
-        f"{row['standard_error']:.4f}",
-        f"{row['mean_k']:.4f}",
-    ]
 
 
 def _aclo(measured: CoLocationResult) -> list[dict[str, Any]]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Part, duration, table
+from slotool.commands.display import Column, duration
 from slotool.commands.inputs import FilePath
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, listed, output, result, unlisted
 from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
@@ -102,9 +102,8 @@ def evaluate_endpoints(
     from slotool.profiling.journal import Journal
     from slotool.profiling.live_answers import LiveAnswers
 
+    require_at_least(1, limit=limit, concurrency=concurrency)
     limits, currency = _limits(endpoints, prices, budget, max_requests, rate, concurrency)
-    if limit is not None and limit < 1:
-        raise ArgumentError("limit", f"{limit} is no number of examples, 1 at least")
     target = Path(out)
     path = target.with_name(f"{target.name}.journal")
     if force or not path.exists():
@@ -155,8 +154,6 @@ def _limits(
     for argument, value in (("budget", budget), ("max_requests", max_requests), ("rate", rate)):
         if value is not None and not 0 < value < math.inf:
             raise ArgumentError(argument, f"{value:g} is no limit; expected a number above 0")
-    if concurrency < 1:
-        raise ArgumentError("concurrency", f"{concurrency} calls at the same time; expected 1 at least")
     charged = {name: by_call[name] for name in endpoints if by_call}
     return CallLimits(charged, budget or math.inf, max_requests or math.inf, rate or math.inf, concurrency), currency
 
@@ -214,56 +211,59 @@ def _counts(answers: LiveAnswers) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class EndpointEvaluation(Result):
     """``outcomes`` of the examples that all services were asked for, of ``asked_for``; ``out``: the file. ``requests``
     and ``spent``: calls made in all, and their price. ``is_limited``: the limits left something that was not asked.
     ``failures``: by version, why its first missing answer is."""
 
-    outcomes: OutcomeTable
-    out: Path
-    asked_for: int
+    outcomes: OutcomeTable = unlisted()
+    out: Path = output("outcomes")
+    asked_for: int = listed("examples_asked_for")
     requests: int
     spent: float
-    is_limited: bool
+    is_limited: bool = listed("limited")
     failures: dict[str, str]
 
     schema = "evaluate-endpoints"
     rows_key = "versions"
+    columns = (
+        Column("version"),
+        Column("error", form=".4f"),
+        Column("confidence", form=".3f"),
+        Column("median_latency_s", "median latency", duration),
+    )
 
     @property
     def missing(self) -> int:
-        """How many answers of the table are missing."""
+        """Number of answers of the table that are missing."""
         return int(self.outcomes.provenance["missing_answers"])
 
+    @property
+    def currency(self) -> str:
+        """Currency of ``spent``, or nothing."""
+        return str(self.outcomes.provenance.get("currency", ""))
+
     def findings(self) -> dict[str, Any]:
+        return {
+            **super().findings(),
+            **{name: self.outcomes.provenance[name] for name in ("data", "split")},
+            "examples": len(self.outcomes.examples),
+            "currency": self.currency,
+            "missing_answers": self.missing,
+        }
+
+    def records(self) -> list[dict[str, Any]]:
         rows = self.outcomes.rows.groupby("version", sort=False)
         means = rows[["error", "confidence", "cost"]].mean()
         means["median_latency_s"] = rows["latency_s"].median()
-        return {
-            "outcomes": str(self.out),
-            "data": self.outcomes.provenance["data"],
-            "split": self.outcomes.provenance["split"],
-            "examples": len(self.outcomes.examples),
-            "examples_asked_for": self.asked_for,
-            "requests": self.requests,
-            "spent": self.spent,
-            "currency": self.outcomes.provenance.get("currency", ""),
-            "limited": self.is_limited,
-            "missing_answers": self.missing,
-            "failures": self.failures,
-            "versions": means.reset_index().to_dict("records"),
-        }
+        records: Any = means.reset_index().to_dict("records")
+        return list(records)
 
-    def shown(self) -> list[Part]:
-        found = self.findings()
-        cells = [
-            [row["version"], f"{row['error']:.4f}", f"{row['confidence']:.3f}", duration(row["median_latency_s"])]
-            for row in found["versions"]
-        ]
-        spent = f" for {self.spent:g} {found['currency']}".rstrip() if self.spent else ""
-        title = f"{found['examples']:,} of {self.asked_for:,} examples, {self.requests:,} requests{spent}"
-        return [table(title, ["version", "error", "confidence", "median latency"], cells), f"wrote {self.out}"]
+    @property
+    def title(self) -> str:
+        spent = f" for {self.spent:g} {self.currency}".rstrip() if self.spent else ""
+        return f"{len(self.outcomes.examples):,} of {self.asked_for:,} examples, {self.requests:,} requests{spent}"
 
     @property
     def notes(self) -> list[str]:

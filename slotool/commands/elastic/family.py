@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import Ineffective, command_line
-from slotool.commands.display import Part, duration, table
+from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
-from slotool.commands.result import Result
+from slotool.commands.result import Result, listed, result, unlisted
 from slotool.commands.values import at_least, prices
 from slotool.errors import ArgumentError, InputError
 from slotool.printable import counted
@@ -227,10 +228,7 @@ def _require_arguments(
         raise ArgumentError("versions", "models by name are expected, one at least")
     for version, given in versions.items() if not in_memory else ():
         refuse_in_memory(version, given)
-    if repeats < 1:
-        raise ArgumentError("repeats", f"{repeats} is no number of calls, 1 at least")
-    if not batch_sizes or min(batch_sizes) < 1:
-        raise ArgumentError("batch_sizes", f"{list(batch_sizes)} are no sizes of batches, each 1 at least")
+    require_at_least(1, repeats=repeats, batch_sizes=min(batch_sizes, default=0))
     if calibration not in METHODS:
         raise ArgumentError("calibration", f"{calibration!r} is none of {', '.join(METHODS)}")
     for version, price in cost.items():
@@ -337,34 +335,34 @@ def examples_name(split: str | None, calibration: str) -> str:
     return split or (ALL if calibration == NONE else "test")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@result
 class FamilyMade(Result):
     """``family``, its ``outcomes`` and, where asked for, ``latency``. ``rows``: what each version is like, fastest
     first and the most accurate last. ``learnt``: the calibration's method and examples. ``files``: what was written."""
 
-    family: ModelFamily
-    outcomes: OutcomeTable
-    latency: LatencyTable | None
-    rows: list[dict[str, Any]]
-    learnt: dict[str, Any] | None
-    files: dict[str, Path | None]
+    family: ModelFamily = unlisted()
+    outcomes: OutcomeTable = unlisted()
+    latency: LatencyTable | None = unlisted()
+    rows: list[dict[str, Any]] = listed("versions")
+    learnt: dict[str, Any] | None = listed("calibration")
+    files: dict[str, Path | None] = unlisted()
 
     schema = "family"
     rows_key = "versions"
 
     def findings(self) -> dict[str, Any]:
+        tensors = self.family.tensors.document()
         return {
-            **{key: None if path is None else str(path) for key, path in self.files.items()},
+            **self.files,
             "examples": len(self.outcomes.examples),
-            "input_shape": list(self.family.input_shape),
-            "inputs": self.family.tensors.document()["inputs"],
-            "outputs": self.family.tensors.document()["outputs"],
-            "classes": list(self.family.labels),
+            "input_shape": self.family.input_shape,
+            "inputs": tensors["inputs"],
+            "outputs": tensors["outputs"],
+            "classes": self.family.labels,
             "task": self.family.task.document(),
-            "calibration": self.learnt,
             "renamed": self._renamed,
-            "versions": self.rows,
             "latency_timing": self._latency_timing,
+            **super().findings(),
         }
 
     @property
@@ -405,20 +403,19 @@ class FamilyMade(Result):
         ]
 
     def shown(self) -> list[Part]:
-        shares = bool(self.family.labels)
-        columns = ["version", "accuracy" if shares else "error", "± SE", "median latency", "mean latency", "timing"]
-        rows = []
-        for row in self.rows:
-            quality = f"{row['accuracy'] if shares else row['error']:.4f}"
-            times = [duration(row["median_latency_s"]), duration(row["mean_latency_s"]), row["timing"]]
-            remark = "slower and less accurate than another" if row["dominated"] else ""
-            rows.append(
-                [row["version"], quality, f"{row['standard_error']:.4f}", *times, *self._calibrated(row), remark]
-            )
-        columns += ["calibration error before", "after"] if self.learnt else []
-        versions, examples = counted(len(rows), "version"), counted(len(self.outcomes.examples), "example")
-        title = f"{self.family.name}: {versions} on {examples}"
-        written = [f"wrote {path}" for path in self.files.values() if path is not None]
+        columns = [
+            Column("version"),
+            Column("accuracy", form=".4f") if self.family.labels else Column("error", form=".4f"),
+            Column("standard_error", "± SE", ".4f"),
+            Column("median_latency_s", "median latency", duration),
+            Column("mean_latency_s", "mean latency", duration),
+            Column("timing"),
+        ]
+        if self.learnt is not None:
+            columns.append(Column("calibration_error_before", form=".4f"))
+            columns.append(Column("calibration_error", "after", ".4f"))
+        columns.append(Column("dominated", "", lambda lost: "slower and less accurate than another" if lost else ""))
+        versions, examples = counted(len(self.rows), "version"), counted(len(self.outcomes.examples), "example")
         learnt = (
             []
             if self.learnt is None
@@ -428,7 +425,9 @@ class FamilyMade(Result):
             ]
         )
         batches = [] if self.latency is None else [f"timing of batches: {self._latency_timing}"]
-        return [table(title, [*columns, ""], rows), *learnt, *batches, *written]
+        written = [f"wrote {path}" for path in self.files.values() if path is not None]
+        title = f"{self.family.name}: {versions} on {examples}"
+        return [records_table(title, self.rows, columns), *learnt, *batches, *written]
 
     def write(self, config: Mapping[str, Any], *, copy: bool, seed: int, force: bool) -> None:
         """Write what was asked for."""
@@ -445,9 +444,3 @@ class FamilyMade(Result):
             from slotool.reports.series.versions import trade_off
 
             save_png(trade_off(self.family.name, self.outcomes), path)
-
-    def _calibrated(self, row: dict[str, Any]) -> list[str]:
-        if self.learnt is None:
-            return []
-        values = (row["calibration_error_before"], row["calibration_error"])
-        return ["–" if value is None else f"{value:.4f}" for value in values]

@@ -1,4 +1,4 @@
-"""``slotool.train_mlp``, ``train_cnn``, ``train_family``: small networks on a data set, with held-out accuracy."""
+"""``slotool.train_mlp``, ``train_cnn``, ``train_family``, ``train_xmc``: small networks, with held-out accuracy."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import command_line
-from slotool.commands.display import Column, duration
+from slotool.commands.display import Column, Part, duration, records_table
 from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
 from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
-from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from slotool.data import Dataset, DataSource
+    import pandas as pd
+
+    from slotool.data import Dataset, DataSource, MultiLabelDataset
     from slotool.elastic.family import Family, Version
     from slotool.graphs import OperatorGraph
 
 
+# Splits that a network of many labels is scored on.
+SCORED = ["validation", "test"]
 # Columns of what training reports, of one network and of a supernet's points.
 COLUMNS = (
     Column("version"),
@@ -57,6 +61,59 @@ class Training(Result):
     @property
     def title(self) -> str:
         return f"Trained on {self.data}: {self.examples:,} examples, {self.epochs} epochs"
+
+
+@result
+class XmcTraining(Result):
+    """``version``: the trained network with its scores. ``out``: the artifact written, if any."""
+
+    version: Version = unlisted()
+    dataset: MultiLabelDataset = unlisted()
+    epochs: int
+    out: Path | None = output("artifact")
+
+    schema = "train-xmc"
+
+    def frame(self) -> pd.DataFrame:
+        """P@k on validation and test examples, one row a split."""
+        import pandas as pd
+
+        return pd.DataFrame([{key: row[key] for key in row if key[0] == "P"} for row in self.records()], index=SCORED)
+
+    def findings(self) -> Mapping[str, Any]:
+        return {
+            "data": self.dataset.name,
+            "features": self.dataset.input_shape[0],
+            "labels": self.dataset.classes,
+            "examples": {name: len(getattr(self.dataset, name)) for name in ("train", *SCORED)},
+            "unlabelled": self.dataset.unlabelled,
+            "parameters": self.version.graph.weights,
+            "scores": dict(self.version.scores),
+            **super().findings(),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """P@k by split."""
+        scores = self.version.scores
+        ks = sorted({int(name.rpartition("_")[2]) for name in scores})
+        return [
+            {
+                "split": split,
+                "examples": len(getattr(self.dataset, split)),
+                **{f"P@{k}": scores[f"{split}_precision_at_{k}"] for k in ks},
+            }
+            for split in SCORED
+        ]
+
+    def shown(self) -> list[Part]:
+        dataset = self.dataset
+        title = (
+            f"{dataset.name}: {dataset.input_shape[0]:,} features, {dataset.classes:,} labels, "
+            f"{len(dataset.train):,} training examples; {self.version.graph.weights:,} parameters, {self.epochs} epochs"
+        )
+        rows = self.records()
+        precisions = [Column(key, key, ".4f") for key in rows[0] if key[0] == "P"]
+        return [records_table(title, rows, [Column("split"), Column("examples", form=","), *precisions])]
 
 
 @command_line(path="train mlp", required=("out",))
@@ -97,8 +154,9 @@ def train_mlp(
     """
     from slotool.elastic.training import mlp
 
+    require_at_least(1, hidden=min(hidden))
     dataset = _dataset(data)
-    graphs = {"mlp": mlp(dataset, _counts(hidden, "hidden"))}
+    graphs = {"mlp": mlp(dataset, list(hidden))}
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
@@ -143,8 +201,9 @@ def train_cnn(
     """
     from slotool.elastic.training import small_cnn
 
+    require_at_least(1, filters=min(filters), hidden=min(hidden))
     dataset = _dataset(data)
-    graphs = {"cnn": small_cnn(dataset, _counts(filters, "filters"), _counts(hidden, "hidden"))}
+    graphs = {"cnn": small_cnn(dataset, list(filters), list(hidden))}
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
@@ -194,12 +253,6 @@ def _dataset(data: str | DataSource) -> Dataset:
     return load_dataset(data, stored=True).loaded_if_small()
 
 
-def _counts(counts: Sequence[int], argument: str) -> list[int]:
-    if min(counts) < 1:
-        raise ArgumentError(argument, "a layer has at least 1 unit")
-    return list(counts)
-
-
 def _train(
     graphs: Mapping[str, OperatorGraph],
     dataset: Dataset,
@@ -226,3 +279,64 @@ def _train(
     if written is not None:
         family.save(written, config={"data": dataset.source or dataset.name, "epochs": epochs}, seed=seed, force=force)
     return Training(family, dataset.name, len(dataset.train), epochs, written)
+
+
+@command_line(path="train xmc", required=("out",))
+@writes(folders=("out",))
+def train_xmc(
+    data: str | DataSource,
+    out: FilePath | None = None,
+    *,
+    hidden: Annotated[int, at_least(1)] = 128,
+    epochs: Annotated[int, at_least(1)] = 12,
+    seed: Annotated[int, at_least(0)] = 0,
+    threads: Annotated[int, at_least(1)] | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> XmcTraining:
+    """Train one hidden ReLU layer between very many sparse features and very many labels.
+
+    A tenth of the training examples, always the same, is held out as the validation split. Nothing is downloaded.
+
+    Example: slotool train xmc --data tate-16k -o tate
+
+    Args:
+        data: A folder with train.txt and test.txt (.gz) in the Extreme Classification Repository's format, or with
+            FMA's features.csv and tracks.csv; or the name of one in $SLOTOOL_DATA_DIR/xmc.
+        out: Artifact to write.
+        hidden: Units of the hidden ReLU layer.
+        epochs: Passes over the data.
+        seed: Same seed, same result.
+        threads: Compute threads; None: all cores given.
+        force: Replace ``out`` if it exists.
+        progress: Progress display: ``"auto"``, True, None, or a callback; see ``slotool.commands.progress``.
+
+    Returns:
+        The trained network (``version``), and its precision at 1 and 5 on validation and test examples (``frame()``).
+
+    Raises:
+        ArgumentError: No units, no epochs, or more threads than there are.
+        DataError: The data set cannot be read, or has one class per example.
+        AlreadyExistsError: ``out`` exists.
+    """
+    import torch
+
+    from slotool.data import load_multilabel
+    from slotool.elastic.family import Family
+    from slotool.elastic.multilabel_training import steps, train_multilabel
+
+    require_at_least(1, hidden=hidden, epochs=epochs)
+    written, reporter = None if out is None else Path(out), reporter_of(progress)
+    cores = cores_given(threads)
+    torch.set_flush_denormal(True)
+    dataset = load_multilabel(data)
+    if dataset.unlabelled:
+        reporter.note(f"{dataset.name}: {dataset.unlabelled:,} examples without labels are left out")
+    name = "xmc" if written is None else written.name
+    text = f"training on {dataset.name} for {epochs} epochs, batches"
+    with torch_threads(cores), reporter.progress(text, total=steps(dataset, epochs)) as done:
+        version = train_multilabel(name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=done.advance)
+    if written is not None:
+        config = {"data": dataset.source, "hidden": hidden, "epochs": epochs}
+        Family(name, [version]).save(written, config=config, seed=seed, force=force)
+    return XmcTraining(version, dataset, epochs, written)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from slotool import devices
+from slotool.commands.arguments import require_at_least
 from slotool.commands.command_line import command_line
-from slotool.commands.elastic.supernet_points import MIN_POINTS, SupernetPoints, check_points
+from slotool.commands.display import Part, records_table
+from slotool.commands.elastic.train import COLUMNS
 from slotool.commands.inputs import FilePath, cores_given, torch_threads
 from slotool.commands.outputs import writes
 from slotool.commands.progress import Reporting, reporter_of
+from slotool.commands.result import Result, output, result, unlisted
 from slotool.commands.values import at_least
 from slotool.errors import ArgumentError
 
@@ -20,10 +24,67 @@ if TYPE_CHECKING:
 
     from slotool.data import Dataset, DataSource
     from slotool.elastic.supernets.own import OwnNetwork
+    from slotool.elastic.supernets.space import Subnet
+    from slotool.elastic.supernets.supernet import Supernet
     from slotool.graphs import OperatorGraph
 
+# Points offered: the smallest and the largest at least.
+MIN_POINTS = 2
 NETWORKS = ("resnet", "transformer")
 WIDTHS = (0.5, 0.75, 1.0)
+
+
+@result
+class SupernetPoints(Result):
+    """``model``: the supernet with its points. ``out``: the artifact, if written. ``details``: where they come from.
+    ``before``: by subnet, test accuracy with the weights as they came; None where that was not asked."""
+
+    model: Supernet = unlisted()
+    data: Dataset = unlisted()
+    out: Path | None = output("artifact")
+    details: Mapping[str, Any] = unlisted()
+    before: Mapping[Subnet, float] | None = unlisted(default=None)
+    remarks: Sequence[str] = unlisted(default=())
+
+    rows_key = "points"
+    columns = COLUMNS
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            **self.details,
+            "subnets": self.model.space.size,
+            "weight_bytes": self.model.weight_bytes,
+            "statistics_bytes": self.model.norm.bytes,
+            **super().findings(),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """The points, what they cost and how well they answer."""
+        rows = []
+        for point, subnet in self.model.subnets.items():
+            graph = self.model.space.narrowed(subnet)
+            cost = {"parameters": graph.weights, "flops": graph.flops}
+            rows.append({"point": point.key, **cost, **self.model.scores.get(subnet, {})})
+            if self.before is not None:
+                rows[-1]["test_accuracy_before"] = self.before.get(subnet)
+        return rows
+
+    @property
+    def title(self) -> str:
+        return (
+            f"{len(self.model.subnets)} of {self.model.space.size:,} subnets, trained on {len(self.data.train):,} "
+            f"examples of {self.data.name}"
+        )
+
+    def shown(self) -> list[Part]:
+        expected = self.details.get("expected_latency_s", {})
+        rows = [{**row, "latency_s": expected[row["point"]]} if expected else row for row in self.records()]
+        memory = (
+            f"weights, once for all: {self.model.weight_bytes:,} bytes; batch statistics of all points: "
+            f"{self.model.norm.bytes:,}"
+        )
+        timing = [f"timing of the latency table: {self.details['timing']}"] if self.details.get("timing") else []
+        return [records_table(self.title, rows, self.columns), *timing, *self.remarks, memory]
 
 
 class SupernetTraining(SupernetPoints):
@@ -106,7 +167,7 @@ def train_supernet(
     from slotool.elastic.supernets.training import MIN_EPOCHS, Training
     from slotool.elastic.training import default_epochs
 
-    check_points(points)
+    require_at_least(MIN_POINTS, points=points)
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     on = devices.required(device)
     checkpoint = None if written is None else written.with_name(f".{written.name}.training")
@@ -128,7 +189,7 @@ def train_supernet(
         config |= {"drawn": drawn, "learning_rate": learning_rate}
         made.model.save(written, config=config, seed=seed, force=force)
     if checkpoint is not None:
-        _forget(checkpoint)
+        shutil.rmtree(checkpoint, ignore_errors=True)
     details = {"data": dataset.name, "epochs": passes, "network": source, **own.details}
     return SupernetTraining(made.model, dataset, written, details, made.before, own.remarks)
 
@@ -170,9 +231,3 @@ def _name(network: str | None, module: str | nn.Module | None, graph: FilePath |
     if graph is not None:
         return str(graph) if isinstance(graph, str | Path) else graph.name
     return network or "resnet"
-
-
-def _forget(checkpoint: Path) -> None:
-    import shutil
-
-    shutil.rmtree(checkpoint, ignore_errors=True)
