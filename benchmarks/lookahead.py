@@ -14,7 +14,7 @@ import numpy as np
 from slotool.compilation import njit
 from slotool.scheduling.batching import ControlGrid
 from slotool.scheduling.batching.clairvoyant import BETWEEN, look_back, useful_calls, value_at
-from slotool.scheduling.batching.observed import WINDOW, arrival_rate_per_us
+from slotool.scheduling.batching.kernel import WINDOW, arrival_rate_per_us
 from slotool.scheduling.edf import RECENT
 from slotool.simulation import Scenario
 

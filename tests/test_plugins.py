@@ -32,7 +32,7 @@ from slotool.testing.suites import suites
 
 Install = Callable[..., None]
 POLICY = """
-from slotool.scheduling.batching.max_batch import MaxBatch
+from slotool.scheduling.batching.baselines import MaxBatch
 
 
 class Acme(MaxBatch):

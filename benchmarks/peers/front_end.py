@@ -147,9 +147,9 @@ def _dispatch_later(application: Any) -> None:
 
 
 def _alone_in_calls(application: Any) -> None:
-    from slotool.scheduling import fixed
+    from slotool.scheduling import demand
 
-    fixed.SHARED_US = 0.0
+    demand.SHARED_US = 0.0
 
 
 def _count_each(application: Any) -> None:

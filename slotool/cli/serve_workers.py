@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from slotool.scheduling.autoscaler import Autoscaler
+    from slotool.scheduling.worker_counts import Autoscaler
     from slotool.serving import ServedModel
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
 
@@ -87,7 +87,7 @@ def with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInfere
 def autoscaler_of(
     models: Mapping[str, ServedModel], least: int, most: int, per_worker_per_s: float | None
 ) -> Autoscaler:
-    from slotool.scheduling.autoscaler import Autoscaler
+    from slotool.scheduling.worker_counts import Autoscaler
     from slotool.serving.operations.autoscaling import good_for_per_s
 
     if per_worker_per_s is None:

@@ -10,8 +10,7 @@ import numpy as np
 from slotool.planning.fleet import Fleet
 from slotool.planning.planner import Planner
 from slotool.planning.promise import Verdict
-from slotool.scheduling.autoscaler import Autoscaler
-from slotool.scheduling.recent_rates import LOOK_S, RATE_S
+from slotool.scheduling.worker_counts import LOOK_S, RATE_S, Autoscaler
 from slotool.simulation import SimulationResult
 
 # Seconds until a worker that is added serves.

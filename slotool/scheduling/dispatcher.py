@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from slotool.scheduling.call_times import CallTimes
-from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.edf import DEADLINE_PASSED, EdfQueue, Query
 from slotool.scheduling.policy import CannotMeet, Decision, Policy, PolicyFailure
-from slotool.scheduling.query import DEADLINE_PASSED, Query
-from slotool.scheduling.workers import Batch, Workers
+from slotool.scheduling.workers import Batch, CallTimes, Workers
 from slotool.tables import OperatingPoint
 
 # Queries that a batch may pass to be filled with others behind them.

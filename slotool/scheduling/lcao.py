@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError
+from slotool.scheduling.edf import DEADLINE_PASSED
 from slotool.scheduling.policy import CannotMeet
-from slotool.scheduling.query import DEADLINE_PASSED
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.tables import LatencyTable, OperatingPoint
 from slotool.tables.latency import copies_in

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from traceback import walk_tb
 from typing import NamedTuple
 
-from slotool.scheduling.edf import EdfQueue
-from slotool.scheduling.query import Query
+from slotool.scheduling.edf import EdfQueue, Query
 from slotool.tables import OperatingPoint
 
 

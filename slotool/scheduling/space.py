@@ -13,7 +13,7 @@ from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.rules.policies.points import from_point
 from slotool.rules.policies.routing import Conc
-from slotool.scheduling.query import DEADLINE_PASSED
+from slotool.scheduling.edf import DEADLINE_PASSED
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from slotool.rules.policies import points
 from slotool.rules.policies.points import from_point
 from slotool.rules.ruleset.rules import Rule, RuleSet
 from slotool.scheduling.dispatcher import MAX_PASSED
-from slotool.scheduling.edf import EdfQueue, WorkerState
+from slotool.scheduling.edf import RESPONSE_TIME, EdfQueue, Query, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
-from slotool.scheduling.query import RESPONSE_TIME, Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 

@@ -1,4 +1,4 @@
-"""The workers of a service: which are alive, which are busy with which batch, and which has been idle for longest."""
+"""Workers of a service: alive, busy with a batch, or idle and for how long; and the latency of calls as observed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from slotool.errors import InputError
+from slotool.scheduling.edf import Query
 from slotool.scheduling.policy import Decision
-from slotool.scheduling.query import Query
+from slotool.tables import OperatingPoint
 
 
 class Batch(NamedTuple):
@@ -122,3 +123,33 @@ class Workers:
         number = int(dead[0] if dead else len(self.free_us) - 1) if worker is None else worker
         self.becomes_idle(number, now_us)
         return number
+
+
+# Share of the latest call in an estimate, and what one call may at most do to it: a stall is none of the model's.
+LATEST, MAX_RISE = 0.125, 2.0
+# Factor on an estimate at each query that it alone rules out: it may have been learnt in a bad moment.
+DOUBT = 1 - 1 / 128
+MAX_KNOWN = 4_096
+
+
+class CallTimes:
+    """Estimates of the latency of calls, µs, by operating point and number of examples."""
+
+    def __init__(self) -> None:
+        self._us: dict[tuple[OperatingPoint, int], float] = {}
+
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        before_us = self._us.get((point, examples))
+        if before_us is None:
+            if len(self._us) >= MAX_KNOWN:
+                self._us.clear()
+            before_us = took_us
+        self._us[point, examples] = before_us + LATEST * (min(took_us, MAX_RISE * before_us) - before_us)
+
+    def of(self, point: OperatingPoint, examples: int) -> float:
+        """Return the estimate, 0 where such a call was never observed."""
+        return self._us.get((point, examples), 0.0)
+
+    def doubt(self, point: OperatingPoint, examples: int) -> None:
+        """Lower the estimate a little, so that after many queries that it rules out one is tried again."""
+        self._us[point, examples] *= DOUBT

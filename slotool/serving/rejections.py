@@ -7,7 +7,7 @@ import reprlib
 from typing import Any
 
 from slotool.errors import SlotoolError
-from slotool.scheduling.query import DEADLINE_PASSED
+from slotool.scheduling.edf import DEADLINE_PASSED
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 50

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from slotool.errors import InputError
 from slotool.rules.ruleset.rules import OBJECTIVES, RuleSet
-from slotool.scheduling.query import RESPONSE_TIME
+from slotool.scheduling.edf import RESPONSE_TIME
 from slotool.serving.rejections import bad_request, shown
 from slotool.suggestions import nearest
 

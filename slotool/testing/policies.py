@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from slotool.scheduling.edf import EdfQueue, WorkerState
+from slotool.scheduling.edf import EdfQueue, Query, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
-from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 

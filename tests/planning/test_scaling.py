@@ -12,8 +12,7 @@ import pytest
 
 import slotool as api
 from slotool.planning.scaling import START_S
-from slotool.scheduling.autoscaler import Autoscaler
-from slotool.scheduling.recent_rates import CALM_S
+from slotool.scheduling.worker_counts import CALM_S, Autoscaler
 from slotool.tables import LatencyTable
 from slotool.workloads import ArrivalTable
 from tests.machines import UNKNOWN, run_as

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import nbinom, poisson
 
-from slotool.scheduling.batching.values import QUANTILES, arrival_counts
+from slotool.scheduling.batching.value_iteration import QUANTILES, arrival_counts
 
 MEANS = np.r_[0.0, np.geomspace(1e-5, 1e5, 300)]
 

@@ -25,8 +25,8 @@ from slotool.scheduling.batching import (
     ValueIteration,
     make_policy,
 )
-from slotool.scheduling.batching.hindsight_values import hindsight_values
-from slotool.scheduling.batching.values import value_tables
+from slotool.scheduling.batching.clairvoyant import hindsight_values
+from slotool.scheduling.batching.value_iteration import value_tables
 from slotool.scheduling.edf import FixedWorkers
 from slotool.simulation import Scenario, simulate
 from slotool.tables import OperatingPoint

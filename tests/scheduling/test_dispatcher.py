@@ -344,7 +344,7 @@ def test_no_query_is_lost_to_a_policy_that_fails(method: str, monkeypatch: pytes
     assert state.outcomes.total() == 6
     assert failures or method == "own_point", "which nobody asks where all queries may share a call"
     assert {str(failure) for failure in failures} <= {
-        f"the policy slotool.scheduling.first_applicable:FirstApplicable failed in {method}: "
+        f"the policy slotool.scheduling.demand:FirstApplicable failed in {method}: "
         "ZeroDivisionError: a fault of the policy"
     }
     assert all(failure.instead for failure in failures)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.rules.switching import EFFECTIVE_ACCURACY, ConfigurationRates, LoadTest, SwitchingPlan
-from slotool.scheduling.recent_rates import CALM_S, CALM_SHARE
-from slotool.scheduling.worker_choice import CALM_GAIN, WorkerChoice
+from slotool.scheduling.worker_counts import CALM_GAIN, CALM_S, CALM_SHARE, WorkerChoice
 
 ACCURACY = {"small": 0.8, "large": 0.95}
 # One worker of two threads answers with the large point up to 100 requests/s; two workers of one thread never do.

@@ -15,8 +15,7 @@ import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import ArgumentError, InputError
-from slotool.scheduling.autoscaler import Autoscaler, Scaling
-from slotool.scheduling.recent_rates import CALM_S, CALM_SHARE
+from slotool.scheduling.worker_counts import CALM_S, CALM_SHARE, Autoscaler, Scaling
 from slotool.serving import InferenceResult, Router
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, hang_limit
 from slotool.serving.events import Events

@@ -16,7 +16,7 @@ from slotool.elastic import load_model
 from slotool.elastic.model import LOGITS
 from slotool.errors import InputError, RunError
 from slotool.scheduling import ControlSpace
-from slotool.scheduling.batching.fixed import FixedBatching
+from slotool.scheduling.batching.baselines import FixedBatching
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.engines import LocalInferenceEngine, local

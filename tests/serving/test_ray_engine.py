@@ -14,7 +14,7 @@ from slotool.elastic.model import LOGITS
 from slotool.errors import InputError
 from slotool.models.packing import pack, unpack
 from slotool.profiling.engines.ray_cluster import workers_that_fit
-from slotool.scheduling.autoscaler import Autoscaler, Scaling
+from slotool.scheduling.worker_counts import Autoscaler, Scaling
 from slotool.serving import ServedModel
 from slotool.serving.engines.messages import encode_point, tensors_of_inputs
 from slotool.serving.engines.ray import RayInferenceEngine

@@ -32,10 +32,8 @@ from slotool.scheduling import (
     ToleranceTiers,
     by_demand,
 )
-from slotool.scheduling.batching.fixed import FixedBatching, MinCost
+from slotool.scheduling.batching.baselines import FixedBatching, MaxAccuracy, MinCost, ModelSwitching
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.max_accuracy import MaxAccuracy
-from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.engines.cascade_run import cascade_run
 from slotool.serving.engines.ensemble import PointRunner

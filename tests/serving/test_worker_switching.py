@@ -16,7 +16,7 @@ import pytest
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.machine import usable_cores
 from slotool.rules.switching import ConfigurationRates, SwitchingPlan
-from slotool.scheduling.recent_rates import CALM_S
+from slotool.scheduling.worker_counts import CALM_S
 from slotool.serving.engines import LocalInferenceEngine
 from slotool.serving.events import Events
 from slotool.serving.operations.runtime_settings import ReloadableSettings

@@ -6,8 +6,7 @@ import numpy as np
 
 from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching import ControlGrid
-from slotool.scheduling.batching.fixed import FixedBatching
-from slotool.scheduling.batching.model_switching import ModelSwitching
+from slotool.scheduling.batching.baselines import FixedBatching, ModelSwitching
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import OperatingPoint
 from slotool.workloads.arrivals.traces import RateTrace

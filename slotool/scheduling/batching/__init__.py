@@ -3,16 +3,19 @@
 Import this only where such a policy is wanted: it brings in Numba.
 """
 
-from slotool.scheduling.batching.fixed import FixedBatching, MinCost
+from slotool.scheduling.batching.baselines import (
+    FixedBatching,
+    MaxAccuracy,
+    MaxBatch,
+    MinCost,
+    ModelSwitching,
+    SlackFit,
+)
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.hindsight import Hindsight
-from slotool.scheduling.batching.max_accuracy import MaxAccuracy
-from slotool.scheduling.batching.max_batch import MaxBatch
-from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.batching.profile import Profile, read_profile, read_samples
 from slotool.scheduling.batching.registry import POLICIES, compile_policies, make_policy, require_policy
-from slotool.scheduling.batching.slack_fit import SlackFit
 from slotool.scheduling.batching.value_iteration import ValueIteration
 
 __all__ = [

@@ -1,12 +1,17 @@
-"""What queries can bring to one worker that knows every arrival beforehand: dynamic programming, compiled."""
+"""Value of a queue to one worker that knows every arrival beforehand: dynamic programming, compiled.
+
+The value tables of the hindsight policy are means of it over sampled arrivals, computed once, when the policy is made.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from slotool.compilation import njit
+from slotool.compilation import copy, njit
+from slotool.scheduling.batching.grid import ControlGrid, remembered
 
 # How the instant at which a worker comes free is read off a table of steps: as the step after it, which a worker
 # reaches, as the one before it, which no worker surpasses, or between the two.
@@ -111,3 +116,134 @@ def _step(time_us: float, step_us: float, rounding: int) -> float:
     if rounding == AFTER:
         return float(np.ceil(exact - 1e-6))
     return float(np.floor(exact + 1e-6)) if rounding == BEFORE else exact
+
+
+# Loads, of what the fastest batches can serve; squared coefficients of variation of gaps between arrivals.
+LOADS = np.array([0.004, 0.015, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53])
+GAP_CV2 = np.array([1.0, 4.0])
+# Queries left waiting, and how long the first of them has waited, in deadlines.
+WAITING = np.array([0.0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32])
+AGES = np.linspace(0.0, 1.0, 9)
+# Instants at which a stream of arrivals is looked at, arrivals from one to the next, steps of a deadline in the dynamic
+# program.
+_INSTANTS, _APART, _STEPS = 64, 24, 96
+# Gaps between the queries of a queue, in deadlines.
+_GAPS = np.geomspace(1 / (4 * WAITING[-1]), 0.95, 16)
+# Arrivals behind the last instant.
+_BEHIND = 400
+# Calls of more queries than this are not thought of.
+_MOST = 128
+# Calls as long as each other within so many steps count as the most accurate of them.
+_ALIKE = 2
+
+
+@dataclass(frozen=True)
+class HindsightValues:
+    """Axes: F ``GAP_CV2``, R ``LOADS``, N ``WAITING``, A ``AGES``, T instants from now to a deadline later.
+
+    ``values``: float64 [F, R, N, A, T], sum of accuracies that a worker brings, beyond that of one that is idle with an
+    empty queue, when N queries wait, the first of them for A deadlines, and it is busy until T.
+    """
+
+    deadline_us: float
+    values: np.ndarray
+
+
+@remembered
+def hindsight_values(grid: ControlGrid, deadline_us: float, aversion: float) -> HindsightValues:
+    """Values of hindsight optimisation (Chong, Givan and Chang 2000, "A framework for simulation-based network control
+    via hindsight optimization"): the mean over sampled arrivals of the offline optimum's value.
+
+    Gaps between arrivals are gamma distributed, and the queue that waits has arrived evenly spaced. ``aversion``: cost
+    of a lost query, in accuracies beyond its own.
+    """
+    unit_us = float((grid.quickest_us / grid.sizes).min())
+    calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, deadline_us)
+    counts, gains, times_us = _thinned(*calls, _ALIKE * deadline_us / _STEPS)
+    values = np.zeros((len(GAP_CV2), len(LOADS), len(WAITING), len(AGES), _STEPS + 1))
+    for f, cv2 in enumerate(GAP_CV2):
+        for r, load in enumerate(LOADS):
+            generator = np.random.default_rng(0)
+            gaps = generator.gamma(1.0 / cv2, cv2, _INSTANTS * _APART + _BEHIND)
+            arrival_us = np.cumsum(gaps) * unit_us / load
+            last_us = arrival_us[_INSTANTS * _APART]
+            instants_us = (np.arange(_INSTANTS) + generator.random(_INSTANTS)) / _INSTANTS * last_us
+            _look(arrival_us, instants_us, deadline_us, counts, gains + aversion, times_us, values[f, r])
+    return HindsightValues(deadline_us, values / _INSTANTS)
+
+
+def _thinned(counts: Any, accuracies: Any, times_us: Any, alike_us: float) -> Any:
+    """Of calls of as many queries that are about as long the most accurate one; the fastest is kept too. Of many
+    numbers of queries some."""
+    kept: list[int] = []
+    some = np.unique(np.r_[np.arange(1, 17), np.geomspace(16, _MOST, 13).round()])
+    for at in np.flatnonzero(np.isin(counts, some)).tolist():
+        # Within a number of queries from the most accurate, which is the longest, to the fastest.
+        first = not kept or counts[kept[-1]] != counts[at]
+        fastest = at + 1 == len(counts) or counts[at + 1] != counts[at]
+        if first or fastest or times_us[kept[-1]] - times_us[at] >= alike_us:
+            kept.append(at)
+    return counts[kept], accuracies[kept], times_us[kept]
+
+
+@njit(cache=True)
+def _look(
+    arrival_us: Any, instants_us: Any, deadline_us: float, counts: Any, accuracies: Any, times_us: Any, values: Any
+) -> None:
+    """Adds to ``values`` what is seen at each instant, the last of them first."""
+    reach = int(counts.max()) + 1
+    ring = np.zeros((reach, _STEPS + 1))
+    coming, comes_us = np.zeros((reach - 1, _STEPS + 1)), np.zeros(reach - 1)
+    most = int(WAITING[-1])
+    waiting = np.zeros((len(_GAPS), most + 1, _STEPS + 1))
+    end = len(arrival_us)
+    for instant_us in instants_us[::-1]:
+        first = int(np.searchsorted(arrival_us, instant_us, side="right"))
+        look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, BETWEEN, ring, first, end)
+        end = first
+        for f in range(reach - 1):
+            comes_us[f] = arrival_us[first + f] - instant_us
+            copy(ring[(first + f) % reach], coming[f])
+        for g in range(len(_GAPS)):
+            _wait(coming, comes_us, _GAPS[g] * deadline_us, deadline_us, counts, accuracies, times_us, waiting[g])
+        _add(waiting, coming[0, 0], values)
+
+
+@njit(cache=True)
+def _wait(
+    coming: Any, comes_us: Any, gap_us: float, deadline_us: float, counts: Any, accuracies: Any, times_us: Any,
+    found: Any,
+) -> None:  # fmt: skip
+    """``found[n, t]``: what a queue of n brings that came ``gap_us`` apart, the last ``gap_us`` ago, when the worker is
+    free at step t from now. ``coming``: the same of those who come later, at ``comes_us``, from their arrival on."""
+    queued = min(len(found) - 1, int(deadline_us / gap_us))
+    rows, arrival_us = np.zeros((queued + len(coming), _STEPS + 1)), np.empty(queued + len(coming))
+    for f in range(len(coming)):
+        arrival_us[queued + f] = comes_us[f]
+        copy(coming[f], rows[queued + f])
+    for k in range(queued):
+        arrival_us[k] = -(queued - k) * gap_us
+    look_back(arrival_us, deadline_us, counts, accuracies, times_us, _STEPS, BETWEEN, rows, 0, queued)
+    step_us = deadline_us / _STEPS
+    for n in range(queued + 1):
+        shift = -arrival_us[queued - n] / step_us
+        for t in range(_STEPS + 1):
+            found[n, t] = value_at(rows[queued - n], t + shift)
+
+
+@njit(cache=True)
+def _add(waiting: Any, reference: float, values: Any) -> None:
+    """Adds ``waiting``, by gaps, to ``values``, by ages. Between two gaps the first query has as much time left."""
+    for q in range(len(WAITING)):
+        n = int(WAITING[q])
+        for a in range(len(AGES)):
+            gap, below, share = AGES[a] / max(n, 1), 0, 0.0
+            while n > 0 and below + 2 < len(_GAPS) and _GAPS[below + 1] <= gap and n * _GAPS[below + 1] <= 1.0:
+                below += 1
+            if n > 0 and n * _GAPS[below + 1] <= 1.0:
+                share = min(max((gap - _GAPS[below]) / (_GAPS[below + 1] - _GAPS[below]), 0.0), 1.0)
+            older, younger = n * (gap - _GAPS[below]) * _STEPS, n * (_GAPS[below + 1] - gap) * _STEPS
+            for t in range(_STEPS + 1):
+                low = value_at(waiting[below, n], t + older)
+                high = value_at(waiting[below + 1, n], t - younger) if share > 0 else low
+                values[q, a, t] += low + (high - low) * share - reference

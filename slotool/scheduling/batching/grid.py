@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -172,3 +175,33 @@ def _pareto(latency_us: np.ndarray, accuracy: np.ndarray) -> list[int]:
         if not (latency_us[kept] <= latency_us[i]).all(axis=1).any():
             kept.append(int(i))
     return kept[::-1]
+
+
+Tables = TypeVar("Tables")
+_REMEMBERED = 32
+
+
+@dataclass(frozen=True)
+class _Content:
+    """A grid that is equal to another of the same arrays."""
+
+    arrays: tuple[tuple[bytes, str, tuple[int, ...]], ...]
+    grid: ControlGrid = field(compare=False)
+
+
+def remembered(compute: Callable[..., Tables]) -> Callable[..., Tables]:
+    """``compute(grid, *parameters)``, which is called once for the same latencies, accuracies, sizes and parameters.
+
+    What it returns is shared, and not to be written to.
+    """
+
+    @lru_cache(maxsize=_REMEMBERED)
+    def once(content: _Content, *parameters: Any) -> Tables:
+        return compute(content.grid, *parameters)
+
+    @wraps(compute)
+    def of(grid: ControlGrid, *parameters: Any) -> Tables:
+        arrays: tuple[np.ndarray, ...] = grid.latency_us, grid.accuracy, grid.sizes
+        return once(_Content(tuple((each.tobytes(), each.dtype.str, each.shape) for each in arrays), grid), *parameters)
+
+    return of

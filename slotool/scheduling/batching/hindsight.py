@@ -7,15 +7,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotool.compilation import njit
-from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.hindsight_values import AGES, GAP_CV2, LOADS, WAITING, hindsight_values
-from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits
-from slotool.scheduling.batching.observed import (
+from slotool.scheduling.batching.baselines import SlackFit, choose_slack_fit
+from slotool.scheduling.batching.clairvoyant import AGES, GAP_CV2, LOADS, WAITING, hindsight_values
+from slotool.scheduling.batching.grid import ControlGrid, remembered
+from slotool.scheduling.batching.kernel import (
     BIN,
+    REJECT,
+    ROUNDING_US,
     WINDOW,
     arrival_rate_per_us,
     between,
+    chooser,
     dispersion,
+    fits,
     max_call_us,
     nearest,
     working,
@@ -23,8 +27,6 @@ from slotool.scheduling.batching.observed import (
 from slotool.scheduling.batching.rehearsal import GAP_CV2 as REHEARSED_CV2
 from slotool.scheduling.batching.rehearsal import LOADS as REHEARSED_LOADS
 from slotool.scheduling.batching.rehearsal import WORKERS, Candidate, best_whole, rehearsed
-from slotool.scheduling.batching.slack_fit import SlackFit, choose_slack_fit
-from slotool.scheduling.batching.table_cache import remembered
 from slotool.scheduling.batching.value_iteration import ValueIteration, choose_by_value
 
 # Rows of a column that are as long within this share of a deadline count as the most accurate of them.

@@ -11,9 +11,8 @@ import numpy as np
 from slotool.compilation import compile_now
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import CHOOSE, REJECT, to_shed
-from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.edf import DEADLINE_PASSED, EdfQueue, Query
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
-from slotool.scheduling.query import DEADLINE_PASSED, Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 

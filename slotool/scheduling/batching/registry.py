@@ -6,14 +6,17 @@ import math
 
 from slotool.errors import InputError
 from slotool.plugins import Registry
-from slotool.scheduling.batching.fixed import FixedBatching, MinCost
+from slotool.scheduling.batching.baselines import (
+    FixedBatching,
+    MaxAccuracy,
+    MaxBatch,
+    MinCost,
+    ModelSwitching,
+    SlackFit,
+)
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.hindsight import Hindsight
-from slotool.scheduling.batching.max_accuracy import MaxAccuracy
-from slotool.scheduling.batching.max_batch import MaxBatch
-from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.scheduling.batching.policy import BatchingPolicy
-from slotool.scheduling.batching.slack_fit import SlackFit
 from slotool.scheduling.batching.value_iteration import ValueIteration
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint

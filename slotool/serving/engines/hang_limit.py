@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from slotool.scheduling.call_times import CallTimes
+from slotool.scheduling.workers import CallTimes
 from slotool.tables import OperatingPoint
 
 # A busy machine makes calls several times as long, and stops all for a while: that is no hang. Where it can be, half of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from slotool.scheduling.autoscaler import Autoscaler
-from slotool.scheduling.recent_rates import LOOK_S
+from slotool.scheduling.worker_counts import LOOK_S, Autoscaler
 from slotool.serving.routing.router import Router
 from slotool.serving.served import ServedModel
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from slotool.errors import SlotoolError
-from slotool.scheduling.recent_rates import LOOK_S
-from slotool.scheduling.worker_choice import WorkerChoice
+from slotool.scheduling.worker_counts import LOOK_S, WorkerChoice
 from slotool.serving.events import warn
 from slotool.serving.operations.runtime_settings import ReloadableSettings
 from slotool.serving.routing.router import Router

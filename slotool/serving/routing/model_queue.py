@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from slotool.scheduling import Dispatcher, Drop, Query, RequestOutcome, Workers
-from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
+from slotool.scheduling.demand import ACCURACY_UNKNOWN
 from slotool.scheduling.policy import PolicyFailure
 from slotool.serving import rejections
 from slotool.serving.monitoring.metrics import Metrics

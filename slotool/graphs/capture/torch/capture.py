@@ -119,8 +119,8 @@ def _refusal(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype
         others = ["float32" if inputs[0].dtype == "int64" else "int64"] if len(inputs) == 1 else []
         hint = next((f"; it runs on {other}: --input-dtype {other}" for other in others
                      if _failure(module, [replace(inputs[0], dtype=other)], dtype) is None), hint)  # fmt: skip
-    how = "cannot be traced" if failure is None else "cannot run"
-    return GraphError(f"{name} {how} on inputs of {shapes}: {' '.join(text.splitlines()[0].split())[:200]}{hint}")
+    how = f"be traced on inputs of {shapes}" if failure is None else f"run on inputs of {shapes} (batch of {BATCH})"
+    return GraphError(f"{name} cannot {how}: {' '.join(text.splitlines()[0].split())[:200]}{hint}")
 
 
 def _require_inputs(module: nn.Module, names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import Share, share_of
 from slotool.graphs.capture.drafts import FLOPS_TOLERANCE, Drafts
 from slotool.graphs.capture.torch.aten_arithmetic import ACTIVATIONS, ARITHMETIC
-from slotool.graphs.capture.torch.aten_layers import LAYERS
+from slotool.graphs.capture.torch.aten_layers import LAYERS, QUANTISED
 from slotool.graphs.capture.torch.aten_moving import MOVING, order_of
 from slotool.graphs.capture.torch.aten_recurrent import steps_over_examples
 from slotool.graphs.capture.torch.composed import block_of, parts_of
@@ -29,6 +29,7 @@ from slotool.graphs.capture.torch.nodes import (
     first_value,
     given_arguments,
     largest_shape,
+    packed_weights,
     plain_name,
     position_of,
     shape_of,
@@ -339,7 +340,7 @@ class NetworkWalk:
 
     def _argument(self, value: Any, turned: bool) -> Any:
         if isinstance(value, fx.Node):
-            inner = value.meta.get("val")
+            inner = value.meta.get("val", packed_weights(value))
             return self._value(value, inner, turned=turned) if isinstance(inner, torch.Tensor) else inner
         if isinstance(value, list | tuple):
             return [self._argument(each, turned) for each in value]
@@ -448,5 +449,5 @@ def axes_of_turn(node: Any, rank: int) -> list[int] | None:
         return None
 
 
-# Products that torch counts only when it runs them by their parts.
-_UNCOUNTED = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+# Products that torch counts only when it runs them by their parts, or not at all.
+_UNCOUNTED = ("lstm", "gru", "rnn_tanh", "rnn_relu", *QUANTISED)

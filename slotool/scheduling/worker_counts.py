@@ -1,0 +1,189 @@
+"""Numbers of workers by the requests that arrive, and replicas × threads by a switching plan: pure decisions."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.errors import ArgumentError
+from slotool.rules.switching import SwitchingPlan
+
+# Seconds between two looks at it.
+LOOK_S = 1.0
+# A rate is that of so many seconds: a burst shorter than this is for the queue.
+RATE_S = 2.0
+# What holds for so many seconds may decide that fewer, or other, workers are enough.
+CALM_S = 30.0
+# Of what workers are good for, that the highest rate of that time may reach: below 1, or the next burst would undo it.
+CALM_SHARE = 0.8
+
+
+class RecentRates:
+    """Requests per second over ``RATE_S``, as they were at each look of the last ``CALM_S``."""
+
+    def __init__(self) -> None:
+        # Instants and requests until then, of the last ``RATE_S``; and the rates of the last ``CALM_S``.
+        self._counts: deque[tuple[float, int]] = deque()
+        self._rates: deque[tuple[float, float]] = deque()
+
+    @property
+    def of_calm(self) -> list[float]:
+        """Those of the last ``CALM_S``, oldest first."""
+        return [rate for _, rate in self._rates]
+
+    def look(self, now_s: float, arrived: int) -> float | None:
+        """The rate now; None while half of ``RATE_S`` has not passed. ``arrived``: requests until now. To be asked
+        about every second, in order of time."""
+        self._counts.append((now_s, arrived))
+        while len(self._counts) > 2 and self._counts[1][0] <= now_s - RATE_S:
+            self._counts.popleft()
+        since_s, before = self._counts[0]
+        if now_s - since_s < RATE_S / 2:
+            return None
+        rate_per_s = (arrived - before) / (now_s - since_s)
+        self._rates.append((now_s, rate_per_s))
+        while self._rates[0][0] < now_s - CALM_S:
+            self._rates.popleft()
+        return rate_per_s
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """``workers``: how many there should be from now on; ``reason``: one sentence."""
+
+    workers: int
+    reason: str
+
+
+class Autoscaler:
+    """Between ``least`` and ``most`` workers, each good for ``per_worker_per_s`` requests a second.
+
+    Workers are added as soon as the rate of the last ``RATE_S`` is more than those there are good for, as many as it
+    takes. They leave when the highest such rate of the last ``CALM_S`` is at most ``CALM_SHARE`` of what the rest is
+    good for. So a load that swings faster than that has the workers of its peaks, and one that lies anywhere within a
+    fifth of a limit does not add and remove by turns. The rate is of requests and not of busy workers, since policies
+    spend spare time on more accurate answers: their workers are busy at any load.
+
+    Raises ``ArgumentError`` for no worker, fewer at most than at least, or a rate that is not above 0.
+    """
+
+    def __init__(self, least: int, most: int, per_worker_per_s: float):
+        if not 1 <= least <= most:
+            raise ArgumentError("max_replicas", f"{least} to {most} workers: at least 1, and no fewer than --replicas")
+        if not 0 < per_worker_per_s < math.inf:
+            raise ArgumentError("requests_per_worker", f"{per_worker_per_s:g} is not above 0")
+        self.least, self.most, self.per_worker_per_s = least, most, per_worker_per_s
+        self._rates = RecentRates()
+        self._began_s: float | None = None
+
+    def look(self, now_s: float, arrived: int, workers: int) -> Scaling | None:
+        """What to change, if anything. ``arrived``: requests since the service began; ``workers``: there are, those
+        that are still starting included. To be asked about every second, in order of time."""
+        if self._began_s is None:
+            self._began_s = now_s
+        rate_per_s = self._rates.look(now_s, arrived)
+        if rate_per_s is None:
+            return None
+        needed = math.ceil(rate_per_s / self.per_worker_per_s - 1e-9)
+        if needed > workers and workers < self.most:
+            to = min(needed, self.most)
+            return self._change(to, f"{rate_per_s:.4g} requests/s over {RATE_S:g} s", workers)
+        if workers > self.least and now_s - self._began_s >= CALM_S:
+            highest = max(self._rates.of_calm)
+            enough = max(self.least, math.ceil(highest / (CALM_SHARE * self.per_worker_per_s) - 1e-9))
+            if enough < workers:
+                return self._change(enough, f"at most {highest:.4g} requests/s in {CALM_S:g} s", workers)
+        return None
+
+    def _change(self, workers: int, seen: str, before: int) -> Scaling:
+        good_for = f"a worker is good for {self.per_worker_per_s:.4g}"
+        return Scaling(workers, f"{before} to {workers} workers: {seen}, and {good_for}")
+
+
+# Accuracy that another ⟨R, T⟩ must gain: under overload, at the rate of now; else on average over the rates of calm.
+# New processes take seconds of the cores that serve, so that less is not worth them.
+URGENT_GAIN, CALM_GAIN = 0.02, 0.005
+
+Configuration = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class WorkerChange:
+    """``replicas`` workers of ``threads`` threads from now on; ``reason``: one sentence."""
+
+    replicas: int
+    threads: int
+    reason: str
+
+
+class WorkerChoice:
+    """Between the ⟨R, T⟩ that ``plan`` holds load tests of, by the accuracy that it expects of each at the measured
+    rate.
+
+    A load that grows is followed at once: to the ⟨R, T⟩ of the greatest expected accuracy at the rate of the last
+    ``RATE_S``, among those that serve greater rates than the one in use, where that gains ``URGENT_GAIN``. So changes
+    in quick succession only lead to ⟨R, T⟩ that serve more. Any other change waits until the one in use has served for
+    ``CALM_S``: at the rates of that time, and at these divided by ``CALM_SHARE``, another must gain ``CALM_GAIN`` on
+    average and lose as much at none. A load that swings faster than that, or by less than a fifth, brings no change
+    back.
+    Source: model-switching, §3, whose ⟨R, T⟩ is chosen once, by an administrator; the hysteresis is ours.
+    """
+
+    def __init__(self, plan: SwitchingPlan):
+        self._plans = plan.by_configuration
+        self._rates = RecentRates()
+        self._in_use: Configuration | None = None
+        self._since_s = 0.0
+
+    def look(self, now_s: float, arrived: int, in_use: Configuration) -> WorkerChange | None:
+        """What to change, if anything. ``arrived``: requests since the service began; ``in_use``: ⟨R, T⟩ now. To be
+        asked about every second, in order of time."""
+        if in_use != self._in_use:
+            self._in_use, self._since_s = in_use, now_s
+        rate_per_s = self._rates.look(now_s, arrived)
+        if rate_per_s is None or in_use not in self._plans:
+            return None
+        return self._urgent(rate_per_s) or (self._calm() if now_s - self._since_s >= CALM_S else None)
+
+    def wait(self, now_s: float) -> None:
+        """Another change, but under overload, only after ``CALM_S``: the last one failed."""
+        self._since_s = now_s
+
+    def _urgent(self, rate_per_s: float) -> WorkerChange | None:
+        assert self._in_use is not None
+        serves_now = self._plans[self._in_use].greatest_rate_per_s
+        found = {
+            configuration: self._gains(configuration, [rate_per_s])[0]
+            for configuration, plan in self._plans.items()
+            if plan.greatest_rate_per_s > serves_now
+        }
+        best = max(found, key=found.__getitem__, default=self._in_use)
+        if found.get(best, 0.0) < URGENT_GAIN:
+            return None
+        return self._change(best, found[best], f"{rate_per_s:.4g} requests/s over {RATE_S:g} s")
+
+    def _calm(self) -> WorkerChange | None:
+        rates = self._rates.of_calm
+        more = [rate / CALM_SHARE for rate in rates]
+        gains = {each: np.minimum(self._gains(each, rates), self._gains(each, more)) for each in self._plans}
+        harmless = {each: float(gain.mean()) for each, gain in gains.items() if gain.min() > -CALM_GAIN}
+        best = max(harmless, key=harmless.__getitem__)
+        if harmless[best] < CALM_GAIN:
+            return None
+        return self._change(best, harmless[best], f"at most {max(rates):.4g} requests/s in {CALM_S:g} s")
+
+    def _gains(self, configuration: Configuration, rates_per_s: Sequence[float]) -> np.ndarray:
+        """Expected accuracy beyond that of the ⟨R, T⟩ in use, at each rate: float64 [n]."""
+        assert self._in_use is not None
+        rates = np.array(rates_per_s)
+        gains: np.ndarray = self._plans[configuration].expected_accuracy(rates) - self._plans[
+            self._in_use
+        ].expected_accuracy(rates)
+        return gains
+
+    def _change(self, to: Configuration, gain: float, seen: str) -> WorkerChange:
+        return WorkerChange(*to, f"{seen}, at which the plan expects {100 * gain:.1f} points more accuracy")
