@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,36 @@ from slotool.models.signature import DTYPES
 _HEAD = struct.Struct("<I")
 _ALIGN = 64
 _TYPES = {dtype.name: dtype for dtype in DTYPES.values()}
+_SENT = frozenset(_TYPES.values())
 _LENGTHS = np.dtype(np.uint32)
+# Layouts that are kept: calls of one model differ in their numbers of examples.
+_KEPT_LAYOUTS = 4_096
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """``head``: its length and itself, as bytes. ``begins``: of each tensor, counted from the beginning of the head.
+    ``size``: bytes of all."""
+
+    head: bytes
+    begins: tuple[int, ...]
+    size: int
+
+
+@lru_cache(maxsize=_KEPT_LAYOUTS)
+def _layout(tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...], int], ...]) -> _Layout:
+    """Return the layout of tensors given by name, NumPy type, shape and number of bytes."""
+    # Where tensors begin counts from the end of the head, whose own length depends on these numbers.
+    begins, end = [], 0
+    for *_, size in tensors:
+        begins.append(end)
+        end = _aligned(end + size)
+    listed = [
+        [name, dtype.name, shape, at, size] for (name, dtype, shape, size), at in zip(tensors, begins, strict=True)
+    ]
+    head = orjson.dumps(listed)
+    body = _aligned(_HEAD.size + len(head))
+    return _Layout(_HEAD.pack(len(head)) + head, tuple(body + at for at in begins), body + end)
 
 
 class Packed:
@@ -31,30 +62,19 @@ class Packed:
     """
 
     def __init__(self, tensors: Mapping[str, np.ndarray]):
-        self._parts = [_content(name, array) for name, array in tensors.items()]
-        sizes = [sum(len(piece) for piece in pieces) for pieces in self._parts]
-        # Where tensors begin counts from the end of the head, whose own length depends on these numbers.
-        self._begins, end = [], 0
-        for size in sizes:
-            self._begins.append(end)
-            end = _aligned(end + size)
-        listed = [
-            [name, array.dtype.name, array.shape, at, size]
-            for (name, array), at, size in zip(tensors.items(), self._begins, sizes, strict=True)
-        ]
-        self._head = orjson.dumps(listed)
-        self._body = _aligned(_HEAD.size + len(self._head))
-        self.size = self._body + end
+        self._contents, described = [], []
+        for name, array in tensors.items():
+            content = _content(name, array)
+            self._contents.append(content)
+            described.append((name, array.dtype, array.shape, len(content)))
+        self._layout = _layout(tuple(described))
+        self.size = self._layout.size
 
     def write(self, memory: memoryview | bytearray) -> None:
         """Into the first ``size`` bytes of ``memory``."""
-        memory[: _HEAD.size] = _HEAD.pack(len(self._head))
-        memory[_HEAD.size : _HEAD.size + len(self._head)] = self._head
-        for begin, pieces in zip(self._begins, self._parts, strict=True):
-            at = self._body + begin
-            for piece in pieces:
-                memory[at : at + len(piece)] = piece
-                at += len(piece)
+        memory[: len(self._layout.head)] = self._layout.head
+        for at, content in zip(self._layout.begins, self._contents, strict=True):
+            memory[at : at + len(content)] = content
 
 
 def pack(tensors: Mapping[str, np.ndarray]) -> bytes:
@@ -73,32 +93,41 @@ def unpack(memory: memoryview | bytes, *, copy: bool = False) -> dict[str, np.nd
     view = memoryview(memory)
     try:
         (length,) = _HEAD.unpack_from(view)
-        listed = orjson.loads(view[_HEAD.size : _HEAD.size + length])
         body = _aligned(_HEAD.size + length)
-        return {
-            name: _tensor(view[body + at : body + at + size], kind, shape, copy)
-            for name, kind, shape, at, size in listed
-        }
+        tensors = {}
+        for name, dtype, shape, at, size in _listed(bytes(view[_HEAD.size : _HEAD.size + length])):
+            if dtype.kind == "O":
+                tensors[name] = _texts(view[body + at : body + at + size], shape)
+            else:
+                array = np.ndarray(shape, dtype, view, body + at)
+                tensors[name] = array.copy() if copy else array
     except (struct.error, ValueError, TypeError, KeyError) as error:
         raise RunError(f"packed tensors cannot be read ({type(error).__name__}: {error})") from error
+    return tensors
 
 
-def _content(name: str, array: np.ndarray) -> list[Any]:
-    if array.dtype.name not in _TYPES:
+@lru_cache(maxsize=_KEPT_LAYOUTS)
+def _listed(head: bytes) -> list[tuple[str, np.dtype[Any], tuple[int, ...], int, int]]:
+    """Return name, NumPy type, shape, beginning and bytes of each tensor that a head lists."""
+    return [(name, _TYPES[kind], tuple(shape), at, size) for name, kind, shape, at, size in orjson.loads(head)]
+
+
+def _content(name: str, array: np.ndarray) -> memoryview | bytes:
+    if array.dtype not in _SENT:
         raise InputError(f"tensor {name}: values of type {array.dtype} cannot be sent to a model")
     if array.dtype.kind != "O":
-        return [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data] if array.size else []
+        if not array.size:
+            return b""
+        # To cast a view takes a fifth of the time of NumPy's reshape and view.
+        return array.data.cast("B") if array.ndim and array.flags.c_contiguous else array.tobytes()
     values = list(array.flat)
     if not all(type(value) is bytes for value in values):
         raise InputError(f"tensor {name}: a value is not of type bytes")
-    return [np.fromiter(map(len, values), _LENGTHS, len(values)).tobytes(), b"".join(values)]
+    return np.fromiter(map(len, values), _LENGTHS, len(values)).tobytes() + b"".join(values)
 
 
-def _tensor(content: memoryview, kind: str, shape: list[int], copy: bool) -> np.ndarray:
+def _texts(content: memoryview, shape: tuple[int, ...]) -> np.ndarray:
     count = math.prod(shape)
-    if kind != "object":
-        array = np.frombuffer(content, _TYPES[kind]).reshape(shape)
-        return array.copy() if copy else array
     ends = _LENGTHS.itemsize * count + np.cumsum(np.frombuffer(content, _LENGTHS, count), dtype=np.int64)
     values = np.empty(count, dtype=np.object_)
     at = _LENGTHS.itemsize * count
