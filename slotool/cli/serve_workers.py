@@ -55,7 +55,6 @@ def engine_of(
         return LocalInferenceEngine(
             replicas,
             threads,
-            max_examples=max_examples,
             hang_s=hang_s,
             max_replicas=max_replicas,
             devices=devices,

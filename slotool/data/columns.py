@@ -82,6 +82,15 @@ class Columns:
 Inputs = np.ndarray | Columns
 
 
+def only_array(x: Inputs) -> np.ndarray:
+    """Return ``x`` itself, or its only column. Raises ``InputError`` where there are several."""
+    if not isinstance(x, Columns):
+        return x
+    if len(x.arrays) > 1:
+        raise InputError(f"one tensor is expected, not {', '.join(x.arrays)}")
+    return next(iter(x.arrays.values()))
+
+
 def concatenate(parts: Sequence[Inputs]) -> Inputs:
     """Arrays, or columns, joined along their examples. Raises ``InputError`` when they are of different kinds."""
     arrays = [part for part in parts if isinstance(part, np.ndarray)]

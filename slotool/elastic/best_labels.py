@@ -24,6 +24,10 @@ PADDING = -1
 DEFAULT_TOP, MAX_TOP = 5, 128
 # Sessions that one thread keeps ready.
 _MAX_SESSIONS = 64
+_SIGNATURE = Signature(
+    (TensorSpec(INDICES, "INT32", (FREE, FREE)), TensorSpec(VALUES, "FP32", (FREE, FREE))),
+    (TensorSpec(LABELS, "INT32", (FREE, FREE)), TensorSpec(SCORES, "FP32", (FREE, FREE))),
+)
 
 
 class BestLabels(ElasticModel):
@@ -35,18 +39,14 @@ class BestLabels(ElasticModel):
     ``top``, how many labels each example wants; by default 5.
     """
 
-    checks_inputs = True
-    estimates_each = True
     leaves_out = True
     task = None
     parameters: Mapping[str, int] = {TOP: MAX_TOP}
-    signature = Signature(
-        (TensorSpec(INDICES, "INT32", (FREE, FREE)), TensorSpec(VALUES, "FP32", (FREE, FREE))),
-        (TensorSpec(LABELS, "INT32", (FREE, FREE)), TensorSpec(SCORES, "FP32", (FREE, FREE))),
-    )
 
     def __init__(self, model: ElasticModel):
         self.model = model
+        self.signature = _SIGNATURE
+        self.estimates_each = model.estimates_each
         self.name, self.points, self.classes = model.name, model.points, model.classes
         self.input_shape, self.labels = model.input_shape, model.labels
         self._features = int(model.input_shape[0])

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
 from slotool import devices
-from slotool.data.columns import Columns, Inputs
+from slotool.data.columns import Columns, Inputs, only_array
 from slotool.data.options import DataOptions
 from slotool.errors import InputError
-from slotool.models.signature import Signature
+from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, Task
 from slotool.tables import OperatingPoint
 
-# Name of the output of a model without a signature.
-LOGITS = "logits"
+# Names of the tensors of a model that states no others.
+INPUT, LOGITS = "input", "logits"
 
 
 class InferenceSession(Protocol):
@@ -43,10 +44,10 @@ class ElasticModel(ABC):
     come as CSR matrices; it takes arrays too. ``whole_inputs``: whether it takes whole numbers only, such as the ids of
     tokens.
     ``remote_points``: points that another server answers, and the seconds that a
-    call may take at most; a server calls them by ``respond_within``, outside its workers. ``signature``: of a model
-    with named inputs and outputs of its own; None of one with a single float32 input, whose one output ``logits`` holds
-    scores of classes. ``task``: meaning of the outputs that ``respond`` returns; None where they have none that is
-    known. ``data_options``: how data sets are read for it, where it says so.
+    call may take at most; a server calls them by ``respond_within``, outside its workers. ``signature``: its named
+    inputs and outputs; unless it states others one float32 ``input``, and ``logits``, scores of classes. ``task``:
+    meaning of the outputs that ``respond`` returns; None where they have none that is known. ``data_options``: how data
+    sets are read for it, where it says so.
     ``labels``: names of the classes, where it knows them.
     ``examples``: a few named inputs to warm it with, where it keeps some. ``device``: that it computes on.
     """
@@ -54,7 +55,6 @@ class ElasticModel(ABC):
     sparse: bool = False
     whole_inputs: bool = False
     remote_points: Mapping[OperatingPoint, float] = MappingProxyType({})
-    signature: Signature | None = None
     task: Task | None = Classification(LOGITS)
     data_options: DataOptions | None = None
     labels: tuple[str, ...] = ()
@@ -62,10 +62,12 @@ class ElasticModel(ABC):
     device: str = devices.CPU
     # Checksum of the files that it was read from; empty where there are none.
     identity: str = ""
-    # Whether ``check_inputs`` has anything to look at.
-    checks_inputs = False
-    # Whether ``expected_accuracy`` tells named inputs apart.
+    # True if ``check_inputs`` has anything to look at.
+    checks_inputs = True
+    # True if ``expected_accuracy`` tells inputs apart.
     estimates_each = False
+    # True if a server's responses hold what the task makes of the outputs, unless a request names others.
+    states_answers = True
     # Whether its first calls compile machine code, which takes seconds where the cache on disk lacks it.
     compiles = False
     # Whether scores may be minus infinity: of classes that were not computed.
@@ -90,18 +92,28 @@ class ElasticModel(ABC):
         −inf. Raises ``InputError`` for a point the model does not have.
         """
 
-    def check_inputs(self, x: Inputs) -> None:  # noqa: B027
+    @cached_property
+    def signature(self) -> Signature:
+        """Tensors that it takes and returns, by name."""
+        scores = TensorSpec(LOGITS, "FP32", (FREE, self.classes))
+        return Signature((TensorSpec(INPUT, "FP32", (FREE, *self.input_shape)),), (scores,))
+
+    def check_inputs(self, x: Inputs) -> None:
         """Raises ``InputError`` naming inputs of the right signature that a version still cannot take; any version may
-        be asked."""
+        be asked. Here, other shapes, NaN and infinity."""
+        array = only_array(x)
+        if array.shape[1:] != tuple(self.input_shape):
+            raise InputError(f"{self.name} takes inputs {tuple(self.input_shape)}, not {array.shape[1:]}")
+        # Looking for a zero among the bytes takes a quarter of the time of ``all``.
+        if b"\0" in np.isfinite(array).tobytes():
+            raise InputError(f"input {self.signature.inputs[0].name}: it holds NaN or infinity")
 
     def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
-        """Return the outputs by name at ``point``: those of ``signature`` for its inputs, an array where it has only
-        one; without a signature the scores of ``forward``, as ``logits``.
+        """Return the outputs of ``signature`` by name at ``point``; ``x``: its inputs, an array where it has only one.
 
         Raises ``InputError`` for inputs that do not fit, and for a point that the model does not have.
         """
-        assert isinstance(x, np.ndarray)
-        return {LOGITS: self.forward(x, point)}
+        return {LOGITS: self.forward(only_array(x), point)}
 
     def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
         """``respond``, which at a remote point ends within ``timeout_s``; several threads may call it at the same time.
@@ -163,8 +175,8 @@ class ElasticModel(ABC):
         """
         return
 
-    def expected_accuracy(self, x: np.ndarray) -> Mapping[OperatingPoint, float] | None:
-        """What this very input may expect of each point, for a model that can tell (``x``: [1, *input_shape]).
+    def expected_accuracy(self, x: Inputs) -> Mapping[OperatingPoint, float] | None:
+        """Return what this very input may expect of each point, for a model that can tell (``x``: one example).
 
         None, the default, means that points differ only on average.
         """

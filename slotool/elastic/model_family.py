@@ -62,6 +62,8 @@ class ModelFamily(ElasticModel):
     task: Task
     examples: Columns
     data_options: DataOptions
+    # Clients of a model of their own get its own outputs.
+    states_answers = False
 
     def __init__(
         self,

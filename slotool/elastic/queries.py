@@ -37,23 +37,22 @@ class Queries:
     def __init__(self, model: ElasticModel, split: Any, *, limit: int | None = None):
         if not len(split):
             raise InputError("the data set has no examples")
-        self._named = model.signature is not None
         if isinstance(split.x, StoredExamples):
             split = split.take(np.arange(len(split) if limit is None else min(limit, len(split))))
-        x = split.x
-        if self._named:
-            self._csr, self.model, self.y, self._x = False, model, split.y, x
-            model.check_inputs(x[:1])
-            self._rows: Any = [(x[i : i + 1],) for i in range(len(x))]
-            return
-        self._csr = not isinstance(x, np.ndarray)
-        if not self._csr and tuple(x.shape[1:]) != tuple(model.input_shape):
-            raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {x.shape[1:]}")
-        if self._csr and not model.sparse:
+        self.model, self.y, self._x = model, split.y, split.x
+        is_csr = hasattr(split.x, "tocsr")
+        if is_csr and not model.sparse:
             raise InputError(f"{model.name} takes arrays, the data set holds sparse examples")
-        self.model, self.y, self._x = model, split.y, x
-        prepare = model.session(model.full).prepare
-        self._rows = [prepare(x, i) for i in range(x.shape[0])]
+        if not is_csr:
+            model.check_inputs(split.x[:1])
+        # Classes that are left out have no scores: such a model is asked for its best labels.
+        self._ranks = is_csr or (model.leaves_out and isinstance(split.x, np.ndarray))
+        count = split.x.shape[0] if is_csr else len(split.x)
+        if self._ranks:
+            prepare = model.session(model.full).prepare
+            self._rows = [prepare(split.x, i) for i in range(count)]
+        else:
+            self._rows = [(split.x[i : i + 1],) for i in range(count)]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -75,23 +74,23 @@ class Queries:
             raise InputError(f"{model.name} cannot estimate accuracy per input, so it takes no accuracy target")
         chosen = point or model.full
         model.require(chosen)
-        if self._named:
-            if not isinstance(model.task, Classification):
-                raise InputError(f"{model.name} answers {_task_name(model)}; what is measured here is of classes")
-            return ExampleInference(lambda i: int(_answers(model, chosen, *rows[i])[0]), lambda: chosen)
-        return ExampleInference(lambda i: int(model.top(*rows[i], point=chosen)[0][0, 0]), lambda: chosen)
+        if self._ranks:
+            return ExampleInference(lambda i: int(model.top(*rows[i], point=chosen)[0][0, 0]), lambda: chosen)
+        if not isinstance(model.task, Classification):
+            raise InputError(f"{model.name} answers {_task_name(model)}; what is measured here is of classes")
+        return ExampleInference(lambda i: int(_answers(model, chosen, *rows[i])[0]), lambda: chosen)
 
     def call(self, point: OperatingPoint) -> Callable[[int], np.ndarray]:
         """What answers an example at ``point``, whatever the answer is; its output is an array."""
-        if not self._named:
+        if self._ranks:
             label = self.answer(point).label
             return lambda i: np.array([label(i)])
         self.model.require(point)
         return lambda i: _first_output(self.model, point, self._rows[i][0])
 
     def batches(self, size: int, point: OperatingPoint | None = None) -> list[Callable[[], np.ndarray]]:
-        """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out. A model with
-        named outputs gives the first of them.
+        """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out. A model
+        that scores all classes gives its first output.
 
         Raises ``InputError`` for a point the model does not have, and when there are fewer examples than ``size``.
         """
@@ -102,7 +101,7 @@ class Queries:
         model, chosen = self.model, point or self.model.full
         model.require(chosen)
         parts = [self._x[start : start + size] for start in range(0, len(self) - size + 1, size)]
-        if self._named:
+        if not self._ranks:
             if not all(isinstance(part, np.ndarray | Columns) for part in parts):
                 raise InputError(f"the examples of {model.name} differ in length: they are answered one at a time")
             return [partial(_first_output, model, chosen, part) for part in parts]

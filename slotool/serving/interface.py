@@ -14,14 +14,13 @@ import orjson
 
 from slotool.data.columns import Columns
 from slotool.elastic import ElasticModel
-from slotool.elastic.model import LOGITS
 from slotool.errors import InputError
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, MultiLabel, Task
 from slotool.serving.rejections import bad_request, shown
 from slotool.serving.request_options import misspelt
 
-INPUT, LABEL, CONFIDENCE = "input", "label", "confidence"
+LABEL, CONFIDENCE = "label", "confidence"
 _LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
 # Parameter of a model's configuration, left out where names are so many that it would be longer.
 READING, MAX_READING_CHARACTERS = "reading", 1 << 20
@@ -35,8 +34,7 @@ _TRITON_TYPES = {"BYTES": "TYPE_STRING"}
 @dataclass(frozen=True)
 class Interface:
     """``inputs`` and ``outputs`` are in the model's metadata; a request that names no outputs gets all of these.
-    ``on_request``: outputs that are answered to requests that name them. ``named``: the model takes ``Columns`` of any
-    values; else it takes one array of finite FP32. ``max_batch``: most examples in a request.
+    ``on_request``: outputs that are answered to requests that name them. ``max_batch``: most examples in a request.
     ``reading``: how clients read a data set for it (``DataOptions.statement``), {} where it does not say.
     ``parameters``: whole numbers that a request may state for the model, with the greatest of each. ``leaves_out``:
     scores may be missing, as ``ElasticModel.leaves_out`` has it.
@@ -47,7 +45,6 @@ class Interface:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     on_request: tuple[TensorSpec, ...]
-    named: bool
     max_batch: int
     reading: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -55,14 +52,10 @@ class Interface:
 
     @classmethod
     def of(cls, model: ElasticModel, max_batch: int) -> Interface:
-        """The model's own signature or, where it has none, one input and the outputs of a classifier.
+        """The model's signature, and what its task makes of the outputs.
 
         Raises ``InputError`` for a signature whose first dimensions do not count examples.
         """
-        if model.signature is None:
-            inputs = (TensorSpec(INPUT, "FP32", (FREE, *model.input_shape)),)
-            outputs = (TensorSpec(LOGITS, "FP32", (FREE, model.classes)), _LABEL, _CONFIDENCE)
-            return cls(inputs, outputs, (), False, max_batch, leaves_out=model.leaves_out)
         signature = model.signature
         fixed = signature.fixed
         if fixed is not None:
@@ -72,8 +65,10 @@ class Interface:
         own = {tensor.name for tensor in signature.outputs}
         further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
         reading = {} if model.data_options is None else model.data_options.statement()
-        own_terms = reading, model.parameters, model.leaves_out
-        return cls(signature.inputs, signature.outputs, further, True, max_batch, *own_terms)
+        outputs, on_request = (*signature.outputs, *further), ()
+        if not model.states_answers:
+            outputs, on_request = signature.outputs, further
+        return cls(signature.inputs, outputs, on_request, max_batch, reading, model.parameters, model.leaves_out)
 
     @cached_property
     def input_by_name(self) -> Mapping[str, TensorSpec]:
@@ -101,31 +96,29 @@ class Interface:
                 if here != there:
                     stated = [f"{tensor.name} {tensor}" if tensor else "none" for tensor in (there, here)]
                     return f"its {kind} is {stated[0]} where the one in use has {stated[1]}"
-        if (self.named, dict(self.parameters)) != (other.named, dict(other.parameters)):
+        if dict(self.parameters) != dict(other.parameters):
             return "it takes other parameters of requests than the one in use"
         return ""
 
-    def x(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Any]) -> np.ndarray | Columns:
+    def x(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Any]) -> Columns:
         """What the model takes: ``arrays``, one for each input, by name, of equally many examples, and what the
         request's ``parameters`` state for it.
 
-        Raises ``Rejection`` (400) when a network of slotool's own is given NaN or infinity, and for a parameter that
-        is no such number.
+        Raises ``Rejection`` (400) for a parameter that is no such number.
         """
-        if self.named:
-            columns = {tensor.name: arrays[tensor.name] for tensor in self.inputs}
-            if self.parameters and (meant := self._misspelt(parameters)):
-                raise bad_request(meant)
-            for name, most in self.parameters.items():
-                if name in parameters:
-                    number = whole_number(name, parameters[name], most)
-                    columns[name] = np.full(len(columns[self.inputs[0].name]), number, dtype=np.int32)
-            return Columns.unchecked(columns)
-        x = arrays[INPUT]
-        # Looking for a zero among the bytes takes a quarter of the time of ``all``.
-        if b"\0" in np.isfinite(x).tobytes():
-            raise bad_request(f"input {INPUT}: it holds NaN or infinity")
-        return x
+        columns = {tensor.name: arrays[tensor.name] for tensor in self.inputs}
+        if self.parameters and (meant := self._misspelt(parameters)):
+            raise bad_request(meant)
+        for name, most in self.parameters.items():
+            if name in parameters:
+                number = whole_number(name, parameters[name], most)
+                columns[name] = np.full(len(columns[self.inputs[0].name]), number, dtype=np.int32)
+        return Columns.unchecked(columns)
+
+    @cached_property
+    def has_open_sizes(self) -> bool:
+        """True if examples may have other shapes than each other."""
+        return any(FREE in tensor.shape[1:] for tensor in self.inputs)
 
     def _misspelt(self, parameters: Mapping[str, Any]) -> str:
         """The sentence for a parameter that is nearly one of the model's; empty where there is none."""

@@ -30,10 +30,8 @@ def bad_request(sentence: str) -> Rejection:
     return Rejection(400, "bad-request", sentence)
 
 
-def no_confidence(*, finite: bool) -> Rejection:
-    """400: the scores of an input are not numbers. ``finite``: its values were."""
-    if finite:
-        return bad_request("the model's scores overflow on this input: its values are too large")
+def no_confidence() -> Rejection:
+    """400: the scores of an input are not numbers."""
     return bad_request("the model's scores are not numbers on this input: it holds NaN, or values that are too large")
 
 

@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.rules.policies.points import in_turn
@@ -68,7 +66,7 @@ class ServedModel:
     def accuracy_for(self, x: Inputs) -> dict[OperatingPoint, float] | None:
         """Per point the lowest that is expected of any example of ``x``: a request's minimum must hold for each. None
         where the model does not say."""
-        if not isinstance(x, np.ndarray) and not self.model.estimates_each:
+        if not self.model.estimates_each:
             return None
         rows: Any = x
         each = [self.model.expected_accuracy(rows[i : i + 1]) for i in range(len(x))]

@@ -84,7 +84,7 @@ def test_workers_are_added_and_removed_under_load_and_no_request_is_lost() -> No
     heard: list[tuple[str, dict[str, Any]]] = []
     events, ahead_us = Events(), [0.0]
     events.listen(lambda kind, sentence, fields: heard.append((kind, fields)))
-    engine = LocalInferenceEngine(1, max_examples=64, max_replicas=2)
+    engine = LocalInferenceEngine(1, max_replicas=2)
     router = Router({"family": family()}, engine, events=events, clock_us=lambda: monotonic_us() + ahead_us[0])
     autoscaling = Autoscaling(router, Autoscaler(1, 2, 10.0))
 

@@ -43,7 +43,7 @@ def family() -> ServedModel:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[LocalInferenceEngine]:
-    engine = LocalInferenceEngine(2, max_examples=64, hang_s=4.0)
+    engine = LocalInferenceEngine(2, hang_s=4.0)
     yield engine
     engine.close()
 
@@ -175,7 +175,7 @@ def test_workers_import_what_the_server_imports_whatever_the_current_folder_hold
 ) -> None:
     (tmp_path / "slotool").mkdir()
     monkeypatch.chdir(tmp_path)
-    engine = LocalInferenceEngine(1, max_examples=4)
+    engine = LocalInferenceEngine(1)
     try:
         router = Router({"family": family()}, engine)
         (answer,) = ask(router, 1, RequestOptions())

@@ -18,7 +18,7 @@ from slotool.errors import RunError
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, LocalInferenceEngine, inline
-from slotool.testing.serving import MANY, Service, ServingEngineConformance
+from slotool.testing.serving import Service, ServingEngineConformance
 from tests.elastic.tiny_slo_nns import sparse_model
 from tests.serving.live_server import ThreeLinear, served
 
@@ -39,7 +39,7 @@ class TestInline(Engines):
 
 
 class TestLocal(Engines):
-    make = staticmethod(lambda: LocalInferenceEngine(2, max_examples=MANY))
+    make = staticmethod(lambda: LocalInferenceEngine(2))
 
     def lose(self, service: Service, worker: int) -> None:
         assert isinstance(service.engine, LocalInferenceEngine)

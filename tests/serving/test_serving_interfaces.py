@@ -54,7 +54,7 @@ NUMBER = TensorSpec("y", "FP32", (FREE,))
 
 
 def interface(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec] = (NUMBER,)) -> Interface:
-    return Interface(tuple(inputs), tuple(outputs), (), True, MAX_BATCH)
+    return Interface(tuple(inputs), tuple(outputs), (), MAX_BATCH)
 
 
 def as_clients_have_it(spec: TensorSpec, array: np.ndarray) -> np.ndarray:

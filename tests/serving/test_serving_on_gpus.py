@@ -97,7 +97,7 @@ def test_a_worker_process_sees_no_other_gpu() -> None:
     assert devices.alone("cuda:1", {}) == ({"CUDA_VISIBLE_DEVICES": "1"}, "cuda:0")
     assert devices.alone("cuda:1", {"CUDA_VISIBLE_DEVICES": "3,GPU-7"}) == ({"CUDA_VISIBLE_DEVICES": "GPU-7"}, "cuda:0")
     with mock.patch("slotool.serving.engines.worker_process.subprocess.Popen") as started:
-        WorkerProcess({}, [0], 1, 1, False, "cuda:3").socket.close()
+        WorkerProcess({}, [0], 1, False, "cuda:3").socket.close()
     assert started.call_args.kwargs["env"]["CUDA_VISIBLE_DEVICES"] == "3"
     assert '"device": "cuda:0"' in started.call_args.args[0][-1]
 
@@ -108,7 +108,7 @@ def test_a_worker_whose_gpu_has_failed_answers_and_ends(words: str, is_lost: boo
     """Every later call would fail too: another process takes its place."""
     router, own = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     router.settimeout(5.0)
-    options = {"models": [], "max_examples": 1, "packed_bytes": 0, "tensors_fd": -1, "low_priority": False,
+    options = {"models": [], "tensors_fd": -1, "low_priority": False,
                "socket_fd": -1, "device": "cuda:0"}  # fmt: skip
     router.send(CALL.pack(0, 1))
     router.shutdown(socket.SHUT_WR)

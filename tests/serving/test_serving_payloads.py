@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from slotool.serving.protocol.payloads import parse_example
+from slotool.models.signature import FREE, TensorSpec
+from slotool.serving.protocol.payloads import parse_tensor
 from slotool.serving.rejections import Rejection
 
 SHAPE = (1, 8, 8)
@@ -21,6 +22,10 @@ def npy(array: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+def parse_example(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    return parse_tensor(body, TensorSpec("input", "FP32", (FREE, *shape)), shape, 1 << 20)
 
 
 def image(pixels: np.ndarray, form: str = "PNG", mode: str | None = None) -> bytes:

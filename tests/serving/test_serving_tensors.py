@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from slotool.errors import InputError
 from slotool.models import TensorSpec
 from slotool.serving.interface import Interface
 from slotool.serving.protocol.tensors import InferRequest, RequestReader, format_response
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
+from tests.serving.live_server import ThreeLinear
 
 SHAPE = (2, 3)
 shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)
@@ -23,14 +25,14 @@ numbers = st.floats(-1e6, 1e6, width=32)
 
 
 def interface(shape: tuple[int, ...] = SHAPE, max_batch: int = 8) -> Interface:
-    """Of a model without a signature: four classes."""
+    """Of a model of four classes."""
     inputs = (TensorSpec("input", "FP32", (-1, *shape)),)
     outputs = (
         TensorSpec("logits", "FP32", (-1, 4)),
         TensorSpec("label", "INT64", (-1,)),
         TensorSpec("confidence", "FP32", (-1,)),
     )
-    return Interface(inputs, outputs, (), False, max_batch)
+    return Interface(inputs, outputs, (), max_batch)
 
 
 FIXED = interface()
@@ -67,8 +69,9 @@ def test_a_tensor_arrives_as_it_was_sent_in_every_form(data: st.DataObject, shap
     forms = [(json_body(x), None), (json_body(x, nested=True), None), (body, length)]
     for content, header_length in forms:
         request = parse(content, header_length, interface(shape))
-        assert request.x.dtype == np.float32
-        np.testing.assert_array_equal(request.x, x)
+        array = request.x.arrays["input"]
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, x)
     assert request.id == "42"
 
 
@@ -172,7 +175,6 @@ BAD_JSON = {
     "too few values": (one(data=SIX[1:]), "5 values"),
     "ragged data": (one(data=[[1.0], [1.0, 2.0]]), "ragged"),
     "text as data": (one(data=["0"] * 6), "not a number"),
-    "null as data": (one(data=[None] * 6), "NaN or infinity"),
     "huge integers": (one(data=[10**400] * 6), "number is infinity"),
     "too large for float32": (one(data=[1e39] * 6), "beyond FP32"),
     "no data": (json.dumps({"inputs": [tensor(X)]}).encode(), "neither"),
@@ -229,10 +231,12 @@ def test_more_or_fewer_bytes_than_promised_are_rejected(extra: bytes) -> None:
         parse(head + extra, str(len(head)))
 
 
-def test_nan_in_binary_is_rejected() -> None:
-    body, length = binary_body(np.full_like(X, np.nan))
-    with pytest.raises(Rejection, match="NaN or infinity"):
-        parse(body, length)
+@pytest.mark.parametrize("message", [binary_body(np.full_like(X, np.nan)), (one(data=[None] * 6), None)])
+def test_nan_is_for_the_model_to_reject(message: tuple[bytes, str | None]) -> None:
+    model = ThreeLinear()
+    model.input_shape = SHAPE
+    with pytest.raises(InputError, match="input input: it holds NaN or infinity"):
+        model.check_inputs(parse(*message).x)
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=8))
@@ -256,4 +260,4 @@ def test_no_json_value_in_a_tensor_does_more_than_be_rejected(member: str, value
         if rejection.status != 400:
             raise
     else:
-        assert request.x.shape == (1, *SHAPE)
+        assert request.x.arrays["input"].shape == (1, *SHAPE)

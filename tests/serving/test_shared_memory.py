@@ -313,7 +313,7 @@ def test_text_is_read_as_its_lengths_say() -> None:
     signature = Signature(
         (TensorSpec("word", "BYTES", (-1,)), TensorSpec("number", "INT64", (-1,))), (TensorSpec("y", "FP32", (-1,)),)
     )
-    interface = Interface(signature.inputs, signature.outputs, (), True, 8)
+    interface = Interface(signature.inputs, signature.outputs, (), 8)
     words = b"\x03\0\0\0one\x05\0\0\0three"
     regions = Regions()
     with shared_object(64, b"." * 7 + words) as key:

@@ -19,6 +19,7 @@ class Wrapped(ElasticModel):
     input_shape = ()
     classes = 0
     points = (FULL,)
+    states_answers = False
 
     def __init__(self, model: Model, task: Task):
         self.name, self.model, self.task = model.name, model, task

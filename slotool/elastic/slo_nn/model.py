@@ -12,6 +12,7 @@ import numpy as np
 
 from slotool.artifacts import Artifact, create_artifact
 from slotool.artifacts.bundle import ArtifactWriter
+from slotool.data.columns import Inputs, only_array
 from slotool.elastic.model import ElasticModel, InferenceSession
 from slotool.elastic.slo_nn import stored
 from slotool.elastic.slo_nn.activator import Activator, layer_input
@@ -46,6 +47,7 @@ class SloNN(ElasticModel):
 
     compiles = True
     leaves_out = True
+    estimates_each = True
 
     def __init__(
         self,
@@ -193,9 +195,9 @@ class SloNN(ElasticModel):
         self.compiled.estimate(inputs, out)
         return out
 
-    def expected_accuracy(self, x: np.ndarray) -> Mapping[OperatingPoint, float]:
+    def expected_accuracy(self, x: Inputs) -> Mapping[OperatingPoint, float]:
         """Per point the held-out accuracy a_t of answering with confidence ĉ(k, x) or more (§3.2)."""
-        expected = self.calibration.expected(self.confidences(x)[None])[0]
+        expected = self.calibration.expected(self.confidences(only_array(x))[None])[0]
         return dict(zip(self.points, expected.tolist(), strict=True))
 
     def expected_accuracies(self, x: Any) -> np.ndarray:

@@ -55,7 +55,7 @@ class InferenceEngine(ABC):
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         """Compute ``x`` at ``point`` on an idle worker.
 
-        ``x``: float32 [n, *input_shape], or the named inputs of a model with a signature. ``done`` is called once, from
+        ``x``: the model's inputs. ``done`` is called once, from
         the event loop, perhaps before this returns: with the scores or outputs, with ``WorkerLost``, with
         ``CallCancelled``, or with what the model raised. Arrays given to ``done`` are its own, to keep.
         """

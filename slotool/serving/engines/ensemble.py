@@ -87,7 +87,7 @@ class PointRunner:
         return self._plans[point].concurrent
 
     def run(self, x: Inputs, point: OperatingPoint) -> Outputs:
-        """What the model makes of ``x``, float32 [n, *input_shape] or its named inputs; one version after the other.
+        """What the model makes of ``x``, its inputs; one version after the other.
 
         The second version sees only the examples whose first answer is not sure enough (tolerance-tiers, §IV-C). Not to
         be called from two threads at once.
@@ -131,8 +131,8 @@ class PointRunner:
                 unneeded.cancel()
 
     def warm(self, pool: Executor | None = None, batch_sizes: Sequence[int] = ()) -> None:
-        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate; of
-        a model with a signature one of two examples too, as ``RowCountError`` is raised for outputs of other rows.
+        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate; one
+        of two examples too, as ``RowCountError`` is raised for outputs of other rows.
 
         Then one of every batch size at each point, as far as ``BATCHES_WARMED_S`` allow, the largest first: a first
         call of more examples allocates memory, and may take several times as long. A model that leaves sizes of its
@@ -140,15 +140,14 @@ class PointRunner:
         """
         x = warm_up_example(self.model)
         with suppress(*([Exception] if self.model.examples is None and _has_open_sizes(self.model) else [])):
-            if isinstance(x, np.ndarray):
+            if self.model.estimates_each:
                 self.model.expected_accuracy(x)
             for plan in self._plans.values():
                 for point in plan.points:
                     if point in self.model.remote_points:
                         continue
                     self._compute(x, point)
-                    if self.model.signature is not None:
-                        try_two(partial(self._compute, point=point), x)
+                    try_two(partial(self._compute, point=point), x)
                     if pool is not None:
                         pool.submit(self._compute, x, point).result()
             self._warm_batches(x, sorted({size for size in batch_sizes if size > 1}, reverse=True))
@@ -190,8 +189,6 @@ def _computed(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: f
 
 def warm_up_example(model: ElasticModel) -> Inputs:
     """One example of the model's own, else one of zeros and of empty texts; of size 1 where a size is open."""
-    if model.signature is None:
-        return np.zeros((1, *model.input_shape), dtype=np.float32)
     if model.examples is not None:
         return model.examples[:1]
     return Columns(
@@ -212,7 +209,7 @@ def ensemble_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan:
 
 
 def _has_open_sizes(model: ElasticModel) -> bool:
-    return model.signature is not None and any(FREE in spec.shape[1:] for spec in model.signature.inputs)
+    return any(FREE in spec.shape[1:] for spec in model.signature.inputs)
 
 
 def _own(model: ElasticModel) -> dict[str, OperatingPoint]:

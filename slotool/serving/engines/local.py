@@ -39,7 +39,7 @@ class LocalInferenceEngine(InferenceEngine):
     Each process runs on as many cores as it has threads, where there are enough for all. A worker that dies, or takes
     longer over a call than ``HangLimit`` of ``hang_s``, is replaced. ``max_replicas``: how many there may be at a time
     (``scale_to``).
-    ``devices``: that they compute on in turn; a process sees no other GPU than its own. ``max_examples``: in one call.
+    ``devices``: that they compute on in turn; a process sees no other GPU than its own.
     A cancelled call ends before its next operator, where the model can (``ElasticModel.set_cancellation_check``).
     Models must come from artifacts (``ServedModel.path``).
     """
@@ -51,14 +51,13 @@ class LocalInferenceEngine(InferenceEngine):
         replicas: int = 1,
         threads: int = 1,
         *,
-        max_examples: int = 1_024,
         hang_s: float = 10.0,
         max_replicas: int | None = None,
         devices: Sequence[str] = (CPU,),
     ):
         self.workers, self._max_replicas = replicas, max_replicas
         self.can_reconfigure = max_replicas is None
-        self._threads, self._most_examples, self._hang = threads, max_examples, HangLimit(hang_s)
+        self._threads, self._hang = threads, HangLimit(hang_s)
         self._devices = tuple(devices)
         self._models: dict[str, ServedModel] = {}
         self._processes: list[WorkerProcess] = []
@@ -297,7 +296,7 @@ class LocalInferenceEngine(InferenceEngine):
         self, worker: int, models: Mapping[str, ServedModel], cores: list[int], threads: int, *, low_priority: bool
     ) -> WorkerProcess:
         device = self._devices[worker % len(self._devices)]
-        return WorkerProcess(models, cores, threads, self._most_examples, low_priority, device)
+        return WorkerProcess(models, cores, threads, low_priority, device)
 
     def _cores(self, workers: int, threads: int) -> list[list[int]]:
         """For each of so many workers cores of its own; all of them, where there are too few."""

@@ -1,12 +1,9 @@
-"""What router and worker process say to each other: short messages on a socket that keeps them apart.
+"""Messages between router and worker process, on a socket that keeps them apart.
 
-The router sends the model's number, the examples and the point as JSON; the worker answers ``DONE``, or ``FAILED`` +
-length of the sentence it left in the shared memory, ``MISCOUNTED`` likewise where outputs have other rows than there
-are examples, or ``CANCELLED`` when that memory said so meanwhile. A worker says ``READY`` once it is warm, or
-``FAILED``.
-
-Of a model with a signature the router sends, instead of the examples, how many bytes its packed inputs take, and
-``DONE`` comes with the bytes of the packed outputs, which lie behind the inputs.
+The router sends the model's number, the bytes of the packed inputs and the point as JSON. The worker sends ``DONE``
+with the bytes of the packed outputs, which lie behind the inputs; ``FAILED`` with the length of the sentence that it
+left in the shared memory, ``MISCOUNTED`` likewise where outputs have other rows than there are examples, or
+``CANCELLED`` where that memory holds so. A worker sends ``READY`` once it is warm, or ``FAILED``.
 """
 
 from __future__ import annotations

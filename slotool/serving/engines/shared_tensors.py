@@ -6,7 +6,6 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,57 +17,29 @@ _ALIGN = 64
 _CANCELLED, _SLOWED, _HEADER_BYTES = 0, 8, 64
 _TEXT_BYTES = 1_024
 _FACTOR = struct.Struct("d")
-# Of named tensors, inputs and outputs of a call together; pages that no call touches take no memory.
+# Of inputs and outputs of a call together; pages that no call touches take no memory.
 MAX_PACKED_BYTES = 2**30
 # Pages beyond this are given back when a call has ended.
 _KEPT_BYTES = 16 * 2**20
 
 
-@dataclass(frozen=True)
-class Shapes:
-    """Of one example of a model without a signature: ``inputs`` float32 numbers in, ``classes`` scores out."""
-
-    inputs: int
-    classes: int
-
-    def bytes_for(self, examples: int) -> int:
-        return _aligned(4 * self.inputs * examples) + _aligned(4 * self.classes * examples) + _aligned(8 * examples)
-
-
 class SharedTensors:
-    """One call's inputs, logits and confidences, behind one another, or named tensors, or what went wrong.
+    """One call's packed inputs and, behind them, its outputs; or what went wrong.
 
-    ``shapes``: of models without a signature, by name; there is room for ``max_examples`` of the largest.
-    ``packed_bytes``: room for named tensors of models with one. Pages that no call touches take no memory. The file has
-    no name: it is gone when both ends are. ``fd``: what a child inherits; give it there instead of making a new one.
+    Pages that no call touches take no memory. The file has no name: it is gone when both ends are. ``fd``: what a child
+    inherits; give it there instead of making a new one.
     """
 
-    def __init__(self, shapes: Mapping[str, Shapes], max_examples: int, packed_bytes: int, fd: int | None = None):
-        self._shapes = dict(shapes)
-        room = max([_TEXT_BYTES, packed_bytes, *(shape.bytes_for(max_examples) for shape in self._shapes.values())])
-        size = _HEADER_BYTES + _aligned(room)
+    def __init__(self, fd: int | None = None):
+        size = _HEADER_BYTES + MAX_PACKED_BYTES
         self.fd = os.memfd_create("slotool-tensors") if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, size)
         self._memory = mmap.mmap(self.fd, size)
         self._view = memoryview(self._memory)
 
-    def inputs(self, model: str, examples: int) -> np.ndarray:
-        """float32 [examples, inputs], to be written by the router and read by the worker."""
-        count = self._shapes[model].inputs * examples
-        return np.frombuffer(self._memory, np.float32, count, _HEADER_BYTES).reshape(examples, -1)
-
-    def outputs(self, model: str, examples: int) -> tuple[np.ndarray, np.ndarray]:
-        """Logits, float32 [examples, classes], and confidences, float64 [examples]. The same memory every time: copy
-        what is to outlive the call."""
-        shape = self._shapes[model]
-        at = _HEADER_BYTES + _aligned(4 * shape.inputs * examples)
-        logits = np.frombuffer(self._memory, np.float32, shape.classes * examples, at).reshape(examples, -1)
-        sure = np.frombuffer(self._memory, np.float64, examples, at + _aligned(4 * shape.classes * examples))
-        return logits, sure
-
     def pack(self, tensors: Mapping[str, np.ndarray], after: int = 0) -> int:
-        """Write named tensors behind the first ``after`` bytes, and return how many bytes they take.
+        """Write tensors behind the first ``after`` bytes, and return how many bytes they take.
 
         Raises ``InputError`` for values that no tensor may have, ``RunError`` when there is no room for them.
         """
@@ -79,12 +50,12 @@ class SharedTensors:
         return packed.size
 
     def unpack(self, size: int, after: int = 0, *, copy: bool = False) -> dict[str, np.ndarray]:
-        """The named tensors that were written there. Views of this memory, unless ``copy``."""
+        """Return the tensors that were written there. Views of this memory, unless ``copy``."""
         at = _HEADER_BYTES + _aligned(after)
         return unpack(self._view[at : at + size], copy=copy)
 
     def release(self, used: int) -> None:
-        """Give memory back after a call whose named tensors took ``used`` bytes."""
+        """Give memory back after a call whose tensors took ``used`` bytes."""
         if used > _KEPT_BYTES:
             first = -(-(_HEADER_BYTES + _KEPT_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
             self._memory.madvise(mmap.MADV_REMOVE, first, len(self._view) - first)

@@ -20,7 +20,6 @@ from typing import Any
 
 from slotool import devices
 from slotool.elastic import load_served
-from slotool.elastic.model import LOGITS
 from slotool.models.signature import RowCountError
 from slotool.process import die_with_parent, end_without_collecting, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
@@ -38,7 +37,7 @@ from slotool.serving.engines.messages import (
     inputs_of_tensors,
     tensors_of_outputs,
 )
-from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
+from slotool.serving.engines.shared_tensors import SharedTensors
 
 # A slowed worker looks so often whether its call is cancelled; it does not sleep through so short a rest.
 MAX_SLEEP_S, SPUN_S = 1e-3, 2e-4
@@ -61,8 +60,7 @@ def main() -> int:
 
 
 def _serve(options: dict[str, Any]) -> int:
-    shapes = {entry["name"]: Shapes(*entry["shapes"]) for entry in options["models"] if entry["shapes"]}
-    tensors = SharedTensors(shapes, options["max_examples"], options["packed_bytes"], options["tensors_fd"])
+    tensors = SharedTensors(options["tensors_fd"])
     router = socket.socket(fileno=options["socket_fd"])
     try:
         runners = _warm_runners(options)
@@ -128,19 +126,12 @@ def _wait(tensors: SharedTensors, until_s: float) -> None:
 
 
 def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> int:
-    """Bytes of the outputs, where they are packed."""
+    """Return how many bytes the packed outputs take."""
     number, size = CALL.unpack_from(message)
     _check_cancelled(tensors)
-    name, runner = runners[number]
-    point, model = decode_point(message[CALL.size :]), runner.model
-    if model.signature is not None:
-        outputs = runner.run(inputs_of_tensors(tensors.unpack(size)), point)
-        return tensors.pack(tensors_of_outputs(outputs), after=size)
-    outputs = runner.run(tensors.inputs(name, size).reshape(size, *model.input_shape), point)
-    logits, confidence = tensors.outputs(name, size)
-    logits[:] = outputs.tensors[LOGITS]
-    confidence[:] = outputs.confidence
-    return 0
+    _, runner = runners[number]
+    outputs = runner.run(inputs_of_tensors(tensors.unpack(size)), decode_point(message[CALL.size :]))
+    return tensors.pack(tensors_of_outputs(outputs), after=size)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import psutil
 
 from slotool import devices
 from slotool.data.columns import Inputs
-from slotool.elastic.model import LOGITS
 from slotool.errors import RunError
 from slotool.models.signature import RowCountError
 from slotool.process import bound_to, module_command, schedule, thread_variables
@@ -35,7 +33,7 @@ from slotool.serving.engines.messages import (
     outputs_of_tensors,
     tensors_of_inputs,
 )
-from slotool.serving.engines.shared_tensors import MAX_PACKED_BYTES, Shapes, SharedTensors
+from slotool.serving.engines.shared_tensors import SharedTensors
 from slotool.serving.outputs import Outputs
 from slotool.tables import OperatingPoint
 
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """``size``: its examples, or the bytes of its packed inputs."""
+    """``size``: bytes of its packed inputs."""
 
     model: str
     point: OperatingPoint
@@ -68,15 +66,12 @@ class WorkerProcess:
         models: Mapping[str, ServedModel],
         cores: Sequence[int],
         threads: int,
-        max_examples: int,
         low_priority: bool,
         device: str = devices.CPU,
     ):
         self._numbers = {name: number for number, name in enumerate(models)}
         self.models = models
-        shapes = {name: _shapes(served) for name, served in models.items() if served.model.signature is None}
-        packed_bytes = MAX_PACKED_BYTES if len(shapes) < len(models) else 0
-        self._tensors = SharedTensors(shapes, max_examples, packed_bytes)
+        self._tensors = SharedTensors()
         self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         own_device, there = devices.alone(device, os.environ)
         options = {
@@ -84,11 +79,9 @@ class WorkerProcess:
             "parent": os.getpid(),
             "threads": threads,
             "low_priority": low_priority,
-            "max_examples": max_examples,
-            "packed_bytes": packed_bytes,
             "socket_fd": other.fileno(),
             "tensors_fd": self._tensors.fd,
-            "models": [_options(served, shapes.get(name)) for name, served in models.items()],
+            "models": [_options(served) for served in models.values()],
         }
         try:
             with bound_to(cores), other:
@@ -137,12 +130,7 @@ class WorkerProcess:
     def begin(self, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         """Raises ``OSError`` when the process is gone; the caller then calls ``done``."""
         self._tensors.cancelled = False
-        if self.models[model].model.signature is not None:
-            size = self._tensors.pack(tensors_of_inputs(x))
-        else:
-            assert isinstance(x, np.ndarray)
-            size = len(x)
-            self._tensors.inputs(model, size)[:] = x.reshape(size, -1)
+        size = self._tensors.pack(tensors_of_inputs(x))
         self.call = _Call(model, point, size, done, time.monotonic())
         self.socket.send(CALL.pack(self._numbers[model], size) + encode_point(point))
 
@@ -171,12 +159,9 @@ class WorkerProcess:
 
     def _computed(self, call: _Call, length: int) -> Outputs | Exception:
         """A copy of what the worker left."""
-        model = self.models[call.model].model
-        if model.signature is None:
-            logits, confidence = self._tensors.outputs(call.model, call.size)
-            return Outputs({LOGITS: logits.copy()}, model, confidence.copy())
         try:
-            return outputs_of_tensors(self._tensors.unpack(length, after=call.size, copy=True), model)
+            tensors = self._tensors.unpack(length, after=call.size, copy=True)
+            return outputs_of_tensors(tensors, self.models[call.model].model)
         except RunError as error:
             return error
         finally:
@@ -210,15 +195,10 @@ class WorkerProcess:
         return self.popen.wait()
 
 
-def _shapes(served: ServedModel) -> Shapes:
-    return Shapes(int(np.prod(served.model.input_shape)), served.model.classes)
-
-
-def _options(served: ServedModel, shapes: Shapes | None) -> dict[str, Any]:
+def _options(served: ServedModel) -> dict[str, Any]:
     return {
         "name": served.name,
         "path": str(served.path),
-        "shapes": shapes and [shapes.inputs, shapes.classes],
         "points": [encode_point(point).decode() for point in served.policy.points],
         "batch_sizes": served.policy.batch_sizes,
     }

@@ -18,7 +18,7 @@ from slotool.serving.front.frontend import FrontEnd, explanation
 from slotool.serving.interface import LABEL
 from slotool.serving.protocol import bounds
 from slotool.serving.protocol.bodies import client_disconnected
-from slotool.serving.protocol.payloads import parse_example, parse_tensor, takes_long
+from slotool.serving.protocol.payloads import parse_tensor, takes_long
 from slotool.serving.protocol.reply import Reply, ReplyListener, awaited, listener
 from slotool.serving.request import InferenceResult, Request
 from slotool.serving.request_options import DEFAULT_OPTIONS, MODEL, RequestOptions, from_headers, merged, require_single
@@ -55,7 +55,7 @@ class Compute:
         is_disconnected: Callable[[], bool],
         done: ReplyListener,
     ) -> None:
-        """Answer one example (``parse_example``, ``parse_tensor``) with one label or other answer, the operating point
+        """Answer one example (``parse_tensor``) with one label or other answer, the operating point
         and why it was chosen; ``done`` is called once, perhaps before this returns.
 
         ``headers``: names in lower case; ``in_headers``: options that they state. Raises ``Rejection`` for a request
@@ -65,8 +65,7 @@ class Compute:
         options, own_id = merged(DEFAULT_OPTIONS, in_headers), headers.get("x-request-id", "")
         own_id = own_id if len(own_id) <= bounds.MAX_ID_CHARACTERS else ""
         options = self._front.asked_by(options, headers.get("authorization"), own_id)
-        signature, most = served.model.signature, self._front.example_bytes(served)
-        shape = served.model.input_shape if signature is None else signature.inputs[0].shape[1:]
+        shape, most = served.model.signature.inputs[0].shape[1:], self._front.example_bytes(served)
         if len(body) > most:
             raise bounds.too_large(most)
 
@@ -96,8 +95,6 @@ class Compute:
 def _example(served: ServedModel, body: bytes, max_bytes: int) -> Inputs:
     """What the model takes, of one example. Raises ``Rejection`` (400)."""
     model = served.model
-    if model.signature is None:
-        return parse_example(body, model.input_shape)
     first, *others = model.signature.inputs
     if others:
         names = ", ".join(spec.name for spec in model.signature.inputs)

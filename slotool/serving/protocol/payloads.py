@@ -21,23 +21,13 @@ INLINE_IMAGE_BYTES, INLINE_IMAGE_NUMBERS = 16 * 2**10, 64 * 64
 
 
 def takes_long(body: bytes, input_shape: Sequence[int]) -> bool:
-    """Whether ``parse_example`` is better called in a thread than in the event loop."""
+    """True if ``parse_tensor`` is better called in a thread than in the event loop."""
     image = body.startswith((images.PNG, images.JPEG))
     unknown = FREE in input_shape
     return image and (unknown or len(body) > INLINE_IMAGE_BYTES or math.prod(input_shape) > INLINE_IMAGE_NUMBERS)
 
 
-def parse_example(body: bytes, input_shape: Sequence[int]) -> np.ndarray:
-    """float32 [1, *input_shape], finite, from a body that tells its kind by its first bytes.
-
-    ``.npy``: one floating array of that shape (axes of length 1 may differ), or uint8 pixels, which become [0, 1]. PNG
-    and JPEG: as many pixels as the model takes, made grey or RGB as its channels want. Anything else must be exactly
-    one example of little-endian float32. Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
-    """
-    return _floats(body, tuple(input_shape), tuple(input_shape), None)
-
-
-def _floats(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_bytes: int | None) -> np.ndarray:
+def _floats(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_bytes: int) -> np.ndarray:
     if body.startswith(_NPY):
         x = _npy(body, shape, usual)
     elif body.startswith((images.PNG, images.JPEG)):
@@ -50,12 +40,15 @@ def _floats(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_byt
 
 
 def parse_tensor(body: bytes, spec: TensorSpec, usual: Sequence[int], max_bytes: int) -> np.ndarray:
-    """One example of the only input of a model with a signature: an array of its datatype, whose first size is 1.
+    """Return one example of a model's only input: an array of its datatype, whose first size is 1.
 
-    ``usual``: the shape of raw float32, and of ``.npy`` files but for axes of length 1; a ``.npy`` file or an image may
-    have any shape that ``spec`` takes. ``max_bytes``: most bytes of an image's values, as float32. Floating-point
-    numbers as ``parse_example`` has them. UINT8: an image's values from 0 to 255, or a ``.npy`` file of uint8. Other
-    numbers and BOOL: a ``.npy`` file of that type. BYTES: the body is the one text. Raises ``Rejection``.
+    The body tells its kind by its first bytes. ``usual``: the shape of raw float32, and of ``.npy`` files but for axes
+    of length 1; a ``.npy`` file or an image may have any shape that ``spec`` takes. ``max_bytes``: most bytes of an
+    image's values, as float32. Floating-point numbers, which are finite: a floating ``.npy`` array, or uint8 pixels,
+    which become [0, 1]; PNG and JPEG of as many pixels as the model takes, made grey or RGB as its channels want;
+    anything else is exactly one example of little-endian float32. UINT8: an image's values from 0 to 255, or a ``.npy``
+    file of uint8. Other numbers and BOOL: a ``.npy`` file of that type. BYTES: the body is the one text. Raises
+    ``Rejection`` (400) naming what is wrong, whatever the bytes are.
     """
     if spec.datatype == "BYTES":
         text = np.empty((1,) * len(spec.shape), dtype=np.object_)
@@ -132,7 +125,7 @@ def _fitted(found: tuple[int, ...], shape: tuple[int, ...], usual: tuple[int, ..
     return usual if _long_axes(found) == _long_axes(usual) else None
 
 
-def _image(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_bytes: int | None) -> np.ndarray:
+def _image(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_bytes: int) -> np.ndarray:
     channels = next((sizes[0] for sizes in (shape, usual) if sizes and sizes[0] != FREE), 3)
     if len(shape) != 3 or channels not in (1, 3):
         raise bad_request(f"this model takes inputs of shape {list(shape)}, not images")
@@ -141,7 +134,7 @@ def _image(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_byte
         if FREE in (height, width):
             frame = images.frame_of(body)
             height, width = (frame.height if height == FREE else height), (frame.width if width == FREE else width)
-            if max_bytes is not None and 4 * channels * height * width > max_bytes:
+            if 4 * channels * height * width > max_bytes:
                 raise bad_request(
                     f"the image is {width}×{height}, at most {max_bytes // (4 * channels)} pixels are read"
                 )

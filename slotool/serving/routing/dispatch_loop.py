@@ -226,7 +226,7 @@ class DispatchLoop:
             first = last
             sure = None if part.confidence is None else lowest(part.confidence)
             if sure is not None and math.isnan(sure):
-                request.end(rejections.no_confidence(finite=not isinstance(request.x, Columns)))
+                request.end(rejections.no_confidence())
             elif not request.is_over:
                 queue_us, slack_us = batch.begun_us - query.arrival_us, query.deadline_us - done_us
                 timing = queue_us, took_us, slack_us + request.headroom_us
