@@ -15,8 +15,7 @@ from slotool.printable import reason
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from slotool.graphs.capture.torch.program import Recording
+    from torch.export import ExportedProgram
 
 
 @dataclass(frozen=True)
@@ -91,38 +90,45 @@ def add_traced(
     """Append what a part computes of ``sources``, of which ``images`` have their channels first in the drafts and last
     in Keras; of each output its name and whether it is such an image. Raises ``GraphError`` where torch cannot export
     it."""
-    from torch import nn
-
-    from slotool.graphs.capture.torch.forms import Forms
-    from slotool.graphs.capture.torch.program import walked
-
     try:
-        recording = _recorded(part)
-        forms = Forms(nn.Module())
-        walk = walked(drafts, recording, sources, forms, f"{label}." if label else "", images)
-        made = [walk.result(node) for node in recording.outputs]
+        program, examples = _program(part)
+        return _added(drafts, program, len(examples[0]), sources, images, f"{label}." if label else "", notes)
     except Exception as error:
         # Keras, torch and a user's own code raise what they like.
         raise GraphError(f"{label or 'the model'} cannot be traced ({reason(error)})") from error
+
+
+def _added(
+    drafts: Drafts, program: ExportedProgram, batch: int, sources: Sequence[str], images: Collection[str],
+    prefix: str, notes: Notes,
+) -> list[tuple[str, bool]]:  # fmt: skip
+    from torch import nn
+
+    from slotool.graphs.capture.torch.forms import Forms
+    from slotool.graphs.capture.torch.program import add_part
+
+    forms = Forms(nn.Module())
+    made = add_part(drafts, program, sources, images, batch, forms, prefix)
     notes.uncosted |= forms.uncosted
     notes.examples_interact |= forms.batch_lost
     return made
 
 
 @without_late_triton()
-def _recorded(part: Part) -> Recording:
+def _program(part: Part) -> tuple[ExportedProgram, list[Tensor]]:
     import torch
 
-    from slotool.graphs.capture.torch.capture import quiet
-    from slotool.graphs.capture.torch.program import lazy_zeros, recorded
+    from slotool.graphs.capture.torch.capture import export_clearly, quiet
+    from slotool.graphs.capture.torch.flops import without_fast_paths
+    from slotool.graphs.capture.torch.program import lazy_zeros
 
     batch = batch_size([*part.shapes, *(tuple(each.shape) for each in part.weights)])
-    with quiet():
+    with quiet(), without_fast_paths(), torch.no_grad():
         examples = [
             lazy_zeros((batch, *shape), getattr(torch, kind))
             for shape, kind in zip(part.shapes, part.types, strict=True)
         ]
-        return recorded(_module_of(part), examples)
+        return export_clearly(_module_of(part), examples)
 
 
 def _module_of(part: Part) -> nn.Module:

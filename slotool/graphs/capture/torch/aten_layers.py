@@ -36,13 +36,6 @@ def _dense(call: Call, value: Value, units: int, bias: bool) -> str:
     return call.emit.add("Dense", call.source(value), units=units, bias=bias)
 
 
-def quantised(call: Call) -> Names:
-    """Weight and bias are packed as one."""
-    weight, *bias = call["W_prepack"]
-    name = _dense(call, call.data("X"), int(weight.shape[0]), bool(bias))
-    return [call.emit.activation(name, "relu") if "relu" in call.name else name]
-
-
 def product(first: str, second: str, shift: str = "") -> Translator:
     """A product of matrices, with what is added to it: of activations with weights, or with activations."""
 
@@ -356,11 +349,8 @@ def _columns(call: Call) -> dict[str, Any]:
     }
 
 
-# Calls of layers that were quantised dynamically.
-QUANTISED = ("linear_dynamic", "linear_relu_dynamic", "quantized_lstm", "quantized_gru")
 LAYERS: dict[str, Translator] = {
     "linear": linear,
-    **dict.fromkeys(QUANTISED[:2], quantised),
     "matmul": product("self", "other"),
     "mm": product("self", "mat2"),
     "bmm": product("self", "mat2"),

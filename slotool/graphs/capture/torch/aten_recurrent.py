@@ -32,8 +32,7 @@ def recurrent(op: str) -> Translator:
         source = call.emit.transpose(call.source(value), order)
         first = _first_states(call, directions * given["layers"] * answer) if rank == 2 else []
         name = call.emit.add(op, [source, *first], **given, bidirectional=directions == 2)
-        trained = [each for each in call["params"] if isinstance(each, Value)]
-        if trained and call.emit.weights != sum(math.prod(each.whole) for each in trained):
+        if call.emit.weights != sum(math.prod(each.whole) for each in call["params"]):
             raise Untranslatable("other weights than such a layer has")
         states = []
         for out in call.outs[1:]:
@@ -92,14 +91,13 @@ def _state(call: Call, last: str, shape: Shape) -> str:
 
 def _units(call: Call, op: str, answer: int) -> dict[str, int]:
     """Of an LSTM the matrix of the state, [4 × units, answer], tells units from what a projection makes of them."""
-    matrix = call["params"][1]
-    units = matrix.whole[0] // 4 if op == "LSTM" and isinstance(matrix, Value) else answer
+    units = call["params"][1].whole[0] // 4 if op == "LSTM" else answer
     return {"units": units, **({"projection": answer} if units != answer else {})}
 
 
 RECURRENT: dict[str, Translator] = {
-    **dict.fromkeys(("lstm", "quantized_lstm"), recurrent("LSTM")),
-    **dict.fromkeys(("gru", "quantized_gru"), recurrent("GRU")),
+    "lstm": recurrent("LSTM"),
+    "gru": recurrent("GRU"),
     "rnn_tanh": recurrent("SimpleRNN"),
     "rnn_relu": recurrent("SimpleRNN"),
     "lstm_cell": cell("LSTM"),

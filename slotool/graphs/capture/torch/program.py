@@ -1,115 +1,70 @@
-"""A module's forward as the ATen calls that it makes, and such calls as operators."""
+"""A module as an exported program of ATen calls, and such a program as operators."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import nn
 from torch.export import ExportedProgram
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
+from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.torch.flops import without_fast_paths
 from slotool.graphs.capture.torch.forms import Forms
 from slotool.graphs.capture.torch.network import NetworkWalk
-from slotool.graphs.capture.torch.nodes import shape_of
 from slotool.llvm import without_late_triton
 
+PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d", "convolution")
 
-def export(module: nn.Module, examples: Sequence[Tensor]) -> ExportedProgram:
-    """Return the module as a program that runs on its weights. Raises whatever torch.export raises."""
+
+def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgram:
+    """The module as ATen calls. Raises whatever torch.export raises."""
     with torch.no_grad(), without_late_triton():
         return torch.export.export(module, tuple(examples))
 
 
-@dataclass(frozen=True)
-class Recording:
-    """ATen calls of a forward on shapes alone.
+def add_program(
+    drafts: Drafts, program: ExportedProgram, sources: Sequence[str], batch: int, forms: Forms, prefix: str = ""
+) -> list[str]:
+    """Append every call of an exported program that takes ``sources``; the names of its outputs.
 
-    ``module``: their graph. ``parameters``: their names by placeholder, ``inputs``: placeholders in order, ``outputs``:
-    nodes of the tensors that it gives. ``batch``: the number of examples.
+    ``batch`` is the size of the batch it was exported on; ``forms`` notes the element types it computes in.
     """
-
-    module: fx.GraphModule
-    parameters: Mapping[fx.Node, str]
-    inputs: Sequence[fx.Node]
-    batch: int
-
-    @property
-    def outputs(self) -> list[fx.Node]:
-        (results,) = next(node for node in reversed(self.module.graph.nodes) if node.op == "output").args
-        return [each for each in results if isinstance(each, fx.Node)]  # type: ignore[union-attr]
-
-    @property
-    def shapes(self) -> list[Sequence[int]]:
-        return [shape for node in self.module.graph.nodes if (shape := shape_of(node))]
+    walk = _walked(NetworkWalk(drafts, batch, forms, prefix), program, sources)
+    results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
+    wanted = set(program.graph_signature.user_outputs)
+    return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
 
 
-def recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
-    """Record a forward in inference mode, with a batch that is found once in every tensor where a few tries find one.
-
-    Raises what the module or torch raises.
-    """
-    recording = _recorded(module, examples)
-    sizes = [tuple(each.shape[1:]) for each in examples]
-    sizes += [tuple(each.shape) for each in [*module.parameters(), *module.buffers()]]
-    for _ in range(MAX_TRACES - 1):
-        if not is_ambiguous(recording.shapes, recording.batch):
-            break
-        sizes += sizes_beside(recording.shapes, recording.batch)
-        batch = batch_size(sizes)
-        try:
-            recording = _recorded(
-                module, [lazy_zeros((batch, *each.shape[1:]), each.dtype, each.device) for each in examples]
-            )
-        except Exception:
-            # A module may refuse a batch; what is there is better than nothing.
-            break
-    return recording
+def add_part(
+    drafts: Drafts, program: ExportedProgram, sources: Sequence[str], images: Collection[str], batch: int,
+    forms: Forms, prefix: str,
+) -> list[tuple[str, bool]]:  # fmt: skip
+    """As ``add_program``, for a part of a network whose ``images`` among the sources have their channels last in the
+    program, and first in the drafts. Of each output its name and whether it is such an image; what depends on no input
+    is a ``Constant``. Raises ``GraphError`` where an output has lost its batch."""
+    walk = NetworkWalk(drafts, batch, forms, prefix)
+    _walked(walk, program, sources, images)
+    (results,) = next(node for node in reversed(program.graph.nodes) if node.op == "output").args
+    return [walk.result(node) for node in results]
 
 
-def _recorded(module: nn.Module, examples: Sequence[Tensor]) -> Recording:
-    parameters = dict(module.named_parameters())
-    # A single number may say how a layer computes, as the scale of a quantised one: it stays one.
-    state = parameters | {name: buffer for name, buffer in module.named_buffers() if buffer.numel() > 1}
-
-    def forward(state: dict[str, Tensor], *inputs: Tensor) -> Any:
-        return torch.func.functional_call(module, state, inputs)
-
-    compiled: Any = torch._dynamo.config
-    with torch.no_grad(), without_late_triton(), without_fast_paths(), compiled.patch(error_on_nested_fx_trace=False):
-        # Tensors that are no part of the state come with their numbers.
-        trace = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)
-        traced = trace(state, *examples)
-    places = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    for node, name in zip(places, state, strict=False):
-        node._rename(name.replace(".", "_"))
-    names = dict(zip(places, parameters, strict=False))
-    return Recording(traced, names, places[len(state) :], len(examples[0]))
-
-
-def walked(
-    drafts: Drafts, recording: Recording, sources: Sequence[str], forms: Forms, prefix: str = "",
-    images: Collection[str] = (),
-) -> NetworkWalk:  # fmt: skip
-    """Append every call that takes ``sources``; ``forms`` notes the element types it computes in.
-
-    ``images`` among the sources have their channels last in the recording, and first in the drafts.
-    """
-    walk = NetworkWalk(drafts, recording.batch, forms, prefix)
-    given = dict(zip(recording.inputs, sources, strict=True))
-    for node in recording.module.graph.nodes:
-        if node in given:
-            walk.place(node, given[node], last=given[node] in images)
-        elif node in recording.parameters:
-            walk.place_parameter(node, recording.parameters[node])
-        elif node.op in ("placeholder", "get_attr"):
+def _walked(
+    walk: NetworkWalk, program: ExportedProgram, sources: Sequence[str], images: Collection[str] = ()
+) -> NetworkWalk:
+    inputs = iter(sources)
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            if node.name in program.graph_signature.user_inputs:
+                source = next(inputs)
+                walk.place(node, source, last=source in images)
+            elif node.name in program.graph_signature.inputs_to_parameters:
+                walk.place_parameter(node, _identity(program, node.name))
+            else:
+                walk.place(node, None)
+        elif node.op == "get_attr":
             walk.place(node, None)
         elif node.op == "call_function":
             walk.call(node)
@@ -117,8 +72,34 @@ def walked(
     return walk
 
 
-def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Return zeros whose memory nobody has touched: tracing reads shapes only, and a large batch costs nothing."""
+def require_products_of_one_kind(program: ExportedProgram, called: str) -> None:
+    """Raises ``GraphError`` for a product of whole numbers with floats, which tracing lets pass and running refuses."""
+    for node in program.graph.nodes:
+        name = str(getattr(node.target, "__name__", "")).partition(".")[0]
+        if name not in PRODUCTS:
+            continue
+        types = [
+            value.meta["val"].dtype for value in node.all_input_nodes if isinstance(value.meta.get("val"), torch.Tensor)
+        ]
+        if len({dtype.is_floating_point or dtype.is_complex for dtype in types}) > 1:
+            said = " and ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in types))
+            raise GraphError(
+                f"{called} multiplies {said} in {name}, which torch does not: say another element type of its input, "
+                "as --input-dtype float32"
+            )
+
+
+def _identity(program: ExportedProgram, name: str) -> object:
+    """What two names of one parameter have in common."""
+    tensor = program.state_dict[program.graph_signature.inputs_to_parameters[name]]
+    try:
+        return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape))
+    except (RuntimeError, NotImplementedError):
+        return name
+
+
+def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+    """Zeros whose memory nobody has touched: tracing reads shapes only, and a large batch of them costs nothing."""
     if device is not None and device.type != "cpu":
         return torch.zeros(*shape, dtype=dtype, device=device)
     nothing = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
