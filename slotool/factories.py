@@ -124,6 +124,13 @@ def located(name: str, error: type[InputError] = InputError) -> tuple[str, str]:
     return f"{file if in_folder else module_name}:{factory_name}", _checksum(file, error)
 
 
+def source_file(name: str) -> Path:
+    """Return where the module of ``module:factory`` lies, if no package brings it. Raises ``InputError`` for a path at
+    which nothing lies."""
+    folder, module_name = _located(name.partition(":")[0], InputError)
+    return folder / f"{module_name}.py"
+
+
 def require_same(name: str, sha256: str, error: type[InputError] = InputError) -> None:
     """Raises ``error`` when the source of the module that ``name`` names has another checksum."""
     if located(name, error)[1] != sha256:

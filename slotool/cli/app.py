@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 import slotool
 from slotool import __version__, factories
 from slotool.cli import interrupts, terminal
-from slotool.cli.commands import HELP_COLUMNS, Command, Group, keeping_inputs
+from slotool.cli.commands import HELP_COLUMNS, Command, Group
 from slotool.cli.docstrings import EXAMPLE
 from slotool.cli.failures import INTERRUPTED, report_failure
 from slotool.cli.from_signature import command_of, commands_of, words_of
@@ -112,7 +112,7 @@ def _made(words: str, theme: str | None) -> Any:
     declared = next(one for one in commands_of(function) if " ".join(words_of(function, one)) == words)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     prepare, run = _resolved(PREPARED.get(words)), _resolved(RUN.get(words))
-    callback = keeping_inputs(command_of(function, declared, prepare, run))
+    callback = command_of(function, declared, prepare, run)
     alone.command(words.rpartition(" ")[2], cls=Command, rich_help_panel=theme)(callback)
     return typer.main.get_command(alone)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, wraps
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,6 @@ from slotool.cli.option_lines import option_line
 from slotool.cli.plugin_names import plugins_of
 from slotool.cli.wrong_values import plain
 from slotool.commands.arguments import naming_options
-from slotool.commands.outputs import require_kept
 from slotool.errors import ArgumentError
 from slotool.regular_files import read_text
 from slotool.suggestions import did_you_mean
@@ -200,25 +198,6 @@ def stated_in(option: str) -> str:
     """Where the running command's option was stated: ``COMMANDLINE``, ``DEFAULT_MAP`` (its file), or elsewhere."""
     source = _running[-1].get_parameter_source(option) if _running else None
     return "" if source is None else str(source.name)
-
-
-def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command``, with a usage error when it would write over something that it reads, the file of its options
-    included."""
-
-    written = getattr(command, "writes", ())
-
-    @wraps(command)
-    def keeping(**given: Any) -> Any:
-        outputs = {name: path for name in written if isinstance(path := given.get(name), Path)}
-        others = [value for name, value in given.items() if name not in outputs]
-        each = chain.from_iterable(value if isinstance(value, list) else [value] for value in others)
-        read = [value for value in each if isinstance(value, Path)]
-        options = config_file()
-        require_kept(outputs, iter([*read, *([options] if options else [])]))
-        return command(**given)
-
-    return keeping
 
 
 def _first_sentence(paragraphs: Sequence[str]) -> str:

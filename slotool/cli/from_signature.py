@@ -131,7 +131,6 @@ class _Builder:
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         run.__doc__ = self._help()
-        run.writes = getattr(self._function, "writes", ())  # type: ignore[attr-defined]
         return run
 
     def _options(self) -> Iterator[inspect.Parameter]:
@@ -164,7 +163,7 @@ class _Builder:
 
     def _run(self, given: dict[str, Any]) -> None:
         from slotool.cli import interrupts
-        from slotool.cli.commands import refuse_without_effect
+        from slotool.cli.commands import config_file, refuse_without_effect
         from slotool.cli.output import Output
 
         output = Output(as_json=given.pop("json"))
@@ -183,6 +182,9 @@ class _Builder:
                 without = mode._option_names() - self._option_names()
             refuse_without_effect([*without], f"{'with' if given[trigger] else 'without'} {mode._option(trigger)}")
         call = {**builder._declared.fixed, **builder._converted(given)}
+        file = config_file()
+        if hasattr(builder._function, "refuse") and (file is not None or self._runner is not None):
+            builder._function.refuse(call, *([] if file is None else [file]))
         if self._runner is not None:
             self._runner(SimpleNamespace(**call, **{name: given[name] for name in self._declared.tables}), output)
             return

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from slotool.atomic import replaceable
 from slotool.commands.arguments import Parameters, Returned, by_name, naming_arguments
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 from slotool.extras import require
-
-# Types, as annotations name them, of parameters that may name what a function reads.
-_READ = ("Path", "DataSource", "Network")
+from slotool.factories import is_factory, source_file
 
 
 def writes(
@@ -30,77 +29,74 @@ def writes(
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
         signature = inspect.signature(function)
-        reads = {
-            name
-            for name, parameter in signature.parameters.items()
-            if any(kind in str(parameter.annotation) for kind in _READ)
-        }
+
+        def refuse(given: Mapping[str, Any], *others: Path) -> None:
+            from slotool.artifacts.bundle import refuse_existing
+
+            named = {name: given.get(name) for name in (*files, *folders)}
+            outputs = {name: Path(path) for name, path in named.items() if isinstance(path, str | Path)}
+            existing = {name: path for name, path in outputs.items() if os.path.exists(path)}
+            read = {name: value for name, value in given.items() if existing and name not in outputs}
+            kinds = {name: str(signature.parameters[name].annotation) for name in read}
+            inputs = [path for name, value in read.items() for path in _files(kinds[name], value)]
+            _require_kept(outputs, existing, [*inputs, *others])
+            for name, path in outputs.items():
+                _require_writable(name, path, is_folder=name in folders)
+                if "force" in signature.parameters and name != "plots" and not resumes:
+                    refuse_existing(path, bool(given.get("force")))
 
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
-            from slotool.artifacts.bundle import refuse_existing
-
             with naming_arguments(signature):
-                given = by_name(function, signature, args, kwargs)
-                outputs = {name: Path(given[name]) for name in (*files, *folders) if _is_path(given.get(name))}
-                read = {name: given[name] for name in given if name not in outputs and name in reads}
-                require_kept(outputs, inputs_among(read))
-                for name, path in outputs.items():
-                    _require_writable(name, path, is_folder=name in folders)
-                    if "force" in signature.parameters and name != "plots" and not resumes:
-                        refuse_existing(path, bool(given.get("force")))
+                refuse(by_name(function, signature, args, kwargs))
                 return function(*args, **kwargs)
 
         checked.writes = (*files, *folders)  # type: ignore[attr-defined]  # for the test that every function has it
+        checked.refuse = refuse  # type: ignore[attr-defined]  # for commands that read options from a file too
         return checked
 
     return checking
 
 
-def require_kept(outputs: Mapping[str, Path], inputs: Iterator[Path]) -> None:
-    """Raises ``ArgumentError`` naming the one of ``outputs`` that is given twice, or would destroy one of ``inputs``,
-    by whatever name or link."""
-    existing = {name: output for name, output in outputs.items() if os.path.exists(output)}
+def _require_kept(outputs: Mapping[str, Path], existing: Mapping[str, Path], inputs: Sequence[Path]) -> None:
+    """Raise ``ArgumentError`` naming the output that is given twice, or would destroy an input, by whatever name or
+    link."""
     for name, output in outputs.items():
         if output in [path for other, path in outputs.items() if other != name]:
             raise ArgumentError(name, f"{output} is given as two outputs")
-    for path in inputs if existing else ():
+    for path in inputs:
         for name, output in existing.items():
             if problem := _loss(path, output):
                 raise ArgumentError(name, f"{problem}; name another output")
 
 
-def inputs_among(given: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield what a function may read that is given these paths, data sets and models."""
-    for value in given.values():
-        for one in _flat(value):
-            if isinstance(one, str | Path):
-                yield Path(one)
-            if isinstance(one, str):
-                yield from (path for path in _paths_in(one) if os.path.isfile(path))
+def _files(kind: str, value: Any) -> Iterator[Path]:
+    """Yield the files that a parameter of this annotation reads."""
+    if isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _files(kind, one)
+        return
+    from slotool.data.options import DataSource
+    from slotool.graphs.capture.sources import Source
+
+    if isinstance(value, DataSource | Source):
+        value = value.name
+    if isinstance(value, str) and "DataSource" in kind:
+        yield from _data_files(value)
+    elif isinstance(value, str | Path) and ("Path" in kind or "Network" in kind):
+        yield Path(value)
+    if isinstance(value, str) and is_factory(value):
+        with suppress(InputError):
+            yield source_file(value)
 
 
-def _flat(value: Any) -> Iterator[Any]:
-    """``value``, or what it holds; of a ``DataSource`` its name."""
-    if isinstance(value, Mapping):
-        for one in value.values():
-            yield from _flat(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _flat(one)
-    else:
-        yield getattr(value, "name", value) if type(value).__name__ == "DataSource" else value
+def _data_files(name: str) -> Iterator[Path]:
+    """Yield where the data set of this name lies."""
+    from slotool.data.options import DataOptions
+    from slotool.data.registry import locate
 
-
-def _paths_in(text: str) -> Iterator[Path]:
-    """Every path that ``text`` may name: PATH, PATH:LABEL, KIND:PATH:LABEL, MODULE:FACTORY or NAME=PATH, in the data
-    folder too."""
-    whole = (text, text.partition("=")[2])
-    unprefixed = (*whole, *(part.partition(":")[2] for part in whole))
-    searched = os.environ.get("SLOTOOL_DATA_DIR", "")
-    for part in (*unprefixed, *(part.rpartition(":")[0] for part in unprefixed)):
-        if part:
-            yield from (Path(part), Path(f"{part}.py"), Path(searched, part))
+    with suppress(InputError):
+        yield locate(name, DataOptions())[1].path
 
 
 def _loss(path: Path, output: Path) -> str:
@@ -112,10 +108,6 @@ def _loss(path: Path, output: Path) -> str:
     if output.is_dir() and path.resolve().is_relative_to(output.resolve()):
         return f"the input {path} lies in {output}"
     return ""
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str | Path)
 
 
 def _require_writable(name: str, path: Path, *, is_folder: bool) -> None:
