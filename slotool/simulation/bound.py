@@ -45,18 +45,14 @@ def _costs(grid: ControlGrid, scenario: Scenario, times_us: np.ndarray) -> np.nd
     """float64 [n, P]: least worker µs that a query costs at each point, ``inf`` where it cannot be in time."""
     counts = np.arange(1, int(grid.sizes[-1]) + 1)
     calls_us = np.ascontiguousarray(times_us[:, np.searchsorted(grid.sizes, counts)])
-    lowest = np.zeros(len(scenario), dtype=np.int64)
-    if scenario.min_accuracy is not None:
-        lowest = np.searchsorted(grid.accuracy, scenario.min_accuracy)
-    ends_us = np.sort(scenario.deadline_us)
-    return _least_costs(scenario.arrival_us, scenario.deadline_us, ends_us, lowest, calls_us)
+    return _least_costs(scenario.arrival_us, scenario.deadline_us, calls_us)
 
 
 @njit(cache=True)
-def _least_costs(arrival_us: Any, deadline_us: Any, ends_us: Any, lowest: Any, calls_us: Any) -> np.ndarray:
+def _least_costs(arrival_us: Any, deadline_us: Any, calls_us: Any) -> np.ndarray:
     costs = np.full((len(arrival_us), len(calls_us)), np.inf)
     for i in range(len(arrival_us)):
-        for row in range(lowest[i], len(calls_us)):
+        for row in range(len(calls_us)):
             for count in range(1, calls_us.shape[1] + 1):
                 took_us = calls_us[row, count - 1]
                 # The call begins by then at the latest: its members have come; and none of them is due before it ends.
@@ -64,7 +60,7 @@ def _least_costs(arrival_us: Any, deadline_us: Any, ends_us: Any, lowest: Any, c
                 if latest_us < arrival_us[i] or took_us / count >= costs[i, row]:
                     continue
                 gone_us = min(arrival_us[i] + took_us - 1e-3, latest_us)
-                there = np.searchsorted(arrival_us, latest_us, side="right") - np.searchsorted(ends_us, gone_us)
+                there = np.searchsorted(arrival_us, latest_us, side="right") - np.searchsorted(deadline_us, gone_us)
                 if there >= count:
                     costs[i, row] = took_us / count
     return costs

@@ -18,9 +18,9 @@ from numba.core.errors import NumbaExperimentalFeatureWarning
 from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching import BatchingPolicy
-from slotool.scheduling.batching.kernel import CHOOSE, to_shed
+from slotool.scheduling.batching.kernel import CHOOSE
 from slotool.scheduling.edf import RECENT
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SHED, WAITING, SimulationResult
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes, after_call, after_rest, draw_us, how_rested
 
@@ -50,7 +50,11 @@ def simulate_together(
     """
     death_us = _deaths_us(policies, scenarios, times)
     models = _models(policies, times)
-    queries = _queries(policies, scenarios)
+    queries = _Queries(
+        np.concatenate([scenario.arrival_us for scenario in scenarios]),
+        np.concatenate([scenario.deadline_us for scenario in scenarios]),
+        np.cumsum([0, *map(len, scenarios)]),
+    )
     count, number = len(queries.arrival_us), len(policies)
     # Batches of dead workers go back to the queue, where they lie behind all that came before.
     rooms = [
@@ -103,7 +107,7 @@ def _deaths_us(
 
 
 # Which row of ``_Models.starts`` is of which of its arrays.
-_LATENCY, _ACCURACY, _SIZES, _QUICKEST, _PLAN, _VALUES, _CELLS, _IDLE = range(8)
+_LATENCY, _ACCURACY, _SIZES, _PLAN, _VALUES, _CELLS, _IDLE = range(7)
 
 
 class _Models(NamedTuple):
@@ -116,7 +120,6 @@ class _Models(NamedTuple):
     latency_us: Any
     accuracy: Any
     sizes: Any
-    quickest_us: Any
     plan: Any
     values: Any
     cells: Any
@@ -131,23 +134,13 @@ class _Models(NamedTuple):
 def _models(policies: Sequence[BatchingPolicy], times: Sequence[ServiceTimes]) -> _Models:
     of_models = [
         (
-            policy.grid.latency_us.ravel(), policy.grid.accuracy, policy.grid.sizes, policy.grid.quickest_us,
-            policy.plan, each.values, np.append(each.starts[:-1], len(each.values)), each.idle,
+            policy.grid.latency_us.ravel(), policy.grid.accuracy, policy.grid.sizes, policy.plan,
+            each.values, np.append(each.starts[:-1], len(each.values)), each.idle,
         )
         for policy, each in zip(policies, times, strict=True)
     ]  # fmt: skip
-    latency_us, accuracy, sizes, quickest_us, plan, values, cells, idle = map(
-        np.concatenate, zip(*of_models, strict=True)
-    )
     return _Models(
-        latency_us,
-        accuracy,
-        sizes,
-        quickest_us,
-        plan,
-        values,
-        cells,
-        idle,
+        *map(np.concatenate, zip(*of_models, strict=True)),
         np.array([np.cumsum([0, *map(len, arrays)]) for arrays in zip(*of_models, strict=True)]),
         np.array([each.seed for each in times], dtype=np.int64),
         np.array([each.per_machine for each in times], dtype=np.int64),
@@ -157,39 +150,11 @@ def _models(policies: Sequence[BatchingPolicy], times: Sequence[ServiceTimes]) -
 
 
 class _Queries(NamedTuple):
-    """Queries of all models; those of model m are from ``starts[m]`` to ``starts[m + 1]``.
-
-    ``order``: place of each in its queue, empty where all arrive in order; ``lowest``: the first row that is accurate
-    enough for each, empty without minimum accuracies; ``levels``: empty where the priorities of each model are
-    equal."""
+    """Queries of all models; those of model m are from ``starts[m]`` to ``starts[m + 1]``."""
 
     arrival_us: Any
     deadline_us: Any
     starts: Any
-    order: Any
-    lowest: Any
-    levels: Any
-
-
-def _queries(policies: Sequence[BatchingPolicy], scenarios: Sequence[Scenario]) -> _Queries:
-    starts = np.cumsum([0, *map(len, scenarios)])
-    orders, lowest, levels = [], [], []
-    for policy, scenario, first in zip(policies, scenarios, starts, strict=False):
-        order = scenario.order
-        orders.append(first + (order if len(order) else np.arange(len(scenario))))
-        least = np.zeros(len(scenario)) if scenario.min_accuracy is None else scenario.min_accuracy
-        lowest.append(np.searchsorted(policy.grid.accuracy, least).astype(np.int16))
-        is_mixed = scenario.priority is not None and len(np.unique(scenario.priority)) > 1
-        levels.append(scenario.levels if is_mixed else np.zeros(len(scenario)))
-    in_order, all_lowest, all_levels = map(np.concatenate, (orders, lowest, levels))
-    return _Queries(
-        np.concatenate([scenario.arrival_us for scenario in scenarios]),
-        np.concatenate([scenario.deadline_us for scenario in scenarios]),
-        starts,
-        in_order if any(len(scenario.order) for scenario in scenarios) else np.zeros(0, dtype=np.int64),
-        all_lowest if any(scenario.min_accuracy is not None for scenario in scenarios) else all_lowest[:0],
-        all_levels if all_levels.any() else all_levels[:0],
-    )
 
 
 class _Queue(NamedTuple):
@@ -227,8 +192,8 @@ _F, _I, _S = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int1
 _II = np.empty((0, 0), dtype=np.int64)
 _RUN = types.void(
     types.UniTuple(types.FunctionType(CHOOSE), MAX_MODELS),
-    typeof(_Models(_F, _F, _I, _F, _F, _F, _I, _F, _II, _I, _I, _F, _F)),
-    typeof(_Queries(_F, _F, _I, _I, _S, _F)),
+    typeof(_Models(_F, _F, _I, _F, _F, _I, _F, _II, _I, _I, _F, _F)),
+    typeof(_Queries(_F, _F, _I)),
     typeof(_F),
     typeof(_Queue(_F, _I, _I)),
     typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S, _F, _I)),
@@ -241,10 +206,10 @@ def _of(model: int, values: Any, starts: Any, array: int) -> Any:
 
 
 @njit(inline="always")
-def _insert(queue: _Queue, head: int, tail: int, query: int, deadline_us: float, order: Any) -> None:
+def _insert(queue: _Queue, head: int, tail: int, query: int, deadline_us: float) -> None:
     """Put ``query`` in its place within ``head:tail``."""
     at = tail
-    while at > head and (order[queue.query[at - 1]] > order[query] if len(order) else queue.query[at - 1] > query):
+    while at > head and queue.query[at - 1] > query:
         queue.query[at], queue.deadline_us[at] = queue.query[at - 1], queue.deadline_us[at - 1]
         at -= 1
     queue.query[at], queue.deadline_us[at] = query, deadline_us
@@ -260,14 +225,14 @@ def _let_in(
         end = queries.starts[model + 1]
         while arrived[model] < end and queries.arrival_us[arrived[model]] <= now:
             query = arrived[model]
-            _insert(queue, head[model], tail[model], query, queries.deadline_us[query], queries.order)
+            _insert(queue, head[model], tail[model], query, queries.deadline_us[query])
             arrived[model] += 1
             tail[model] += 1
     for worker in range(len(lost.at_us)):
         if lost.at_us[worker] <= now:
             model = lost.model[worker]
             for at in range(lost.first[worker], lost.first[worker] + lost.count[worker]):
-                _insert(queue, head[model], tail[model], queue.query[at], queue.deadline_us[at], queries.order)
+                _insert(queue, head[model], tail[model], queue.query[at], queue.deadline_us[at])
                 tail[model] += 1
             lost.at_us[worker] = np.inf
     for model in range(len(head)):
@@ -300,32 +265,6 @@ def _earliest_deadline(queries: _Queries, queue: _Queue, head: Any, tail: Any) -
     return found
 
 
-@njit(cache=True)
-def _shed(
-    now: float,
-    quickest_us: Any,
-    sizes: Any,
-    queue: _Queue,
-    levels: Any,
-    head: int,
-    tail: int,
-    free_us: Any,
-    status: Any,
-) -> int:
-    """Shed queries by priority; the rest moves up to ``tail``: the new head."""
-    workers = 0
-    for at_us in free_us:
-        workers += at_us < np.inf
-    while True:
-        at = to_shed(quickest_us, sizes, now, queue.deadline_us[head:tail], levels[queue.query[head:tail]], workers)
-        if at < 0:
-            return head
-        status[queue.query[head + at]] = SHED
-        for place in range(head + at, head, -1):
-            queue.query[place], queue.deadline_us[place] = queue.query[place - 1], queue.deadline_us[place - 1]
-        head += 1
-
-
 @njit(inline="always")
 def _took_us(
     models: _Models, model: int, cell: int, call: int, worker: int, now: float, free_us: Any, busy_share: Any
@@ -350,14 +289,11 @@ def _took_us(
 
 @njit(inline="always")
 def _begin(
-    models: _Models, queries: _Queries, queue: _Queue, model: int, worker: int, now: float, row: int, first: int,
-    most: int, death_us: Any, free_us: Any, busy_share: Any, lost: _Lost, found: _Results,
-) -> int:  # fmt: skip
-    """Have ``worker`` begin a call of the queries from place ``first`` on, at most so many: those that the point of
-    ``row`` is accurate enough for. How many these are."""
-    sizes, lowest, size = _of(model, models.sizes, models.starts, _SIZES), queries.lowest, 1
-    while size < most and (len(lowest) == 0 or lowest[queue.query[first + size]] <= row):
-        size += 1
+    models: _Models, queue: _Queue, model: int, worker: int, now: float, row: int, first: int, size: int,
+    death_us: Any, free_us: Any, busy_share: Any, lost: _Lost, found: _Results,
+) -> None:  # fmt: skip
+    """Have ``worker`` begin a call of so many queries, from place ``first`` on, at the point of ``row``."""
+    sizes = _of(model, models.sizes, models.starts, _SIZES)
     cell = row * len(sizes) + int(np.searchsorted(sizes, size))
     done = now + _took_us(models, model, cell, found.calls[model], worker, now, free_us, busy_share)
     found.calls[model] += 1
@@ -366,20 +302,18 @@ def _begin(
         free_us[worker] = np.inf
         lost.at_us[worker], lost.model[worker] = death_us[worker], model
         lost.first[worker], lost.count[worker] = first, size
-        return size
-    free_us[worker] = done
-    for at in range(first, first + size):
-        query = queue.query[at]
-        found.status[query] = IN_TIME if done <= queue.deadline_us[at] + ROUNDING_US else LATE
-        found.started_us[query], found.done_us[query] = now, done
-        found.row[query], found.batch[query] = row, size
-    return size
+    else:
+        free_us[worker] = done
+        for at in range(first, first + size):
+            query = queue.query[at]
+            found.status[query] = IN_TIME if done <= queue.deadline_us[at] + ROUNDING_US else LATE
+            found.started_us[query], found.done_us[query] = now, done
+            found.row[query], found.batch[query] = row, size
 
 
 @njit(_RUN, cache=True)
 def _run(choose: Any, models: _Models, queries: _Queries, death_us: Any, queue: _Queue, found: _Results) -> None:
-    status, lowest, levels, workers = found.status, queries.lowest, queries.levels, len(death_us)
-    starts = models.starts
+    status, workers, starts = found.status, len(death_us), models.starts
     head, tail, arrived = queue.starts[:-1].copy(), queue.starts[:-1].copy(), queries.starts[:-1].copy()
     lost = _Lost(
         np.full(workers, np.inf), np.zeros(workers, np.int64), np.zeros(workers, np.int64), np.zeros(workers, np.int64)
@@ -404,22 +338,18 @@ def _run(choose: Any, models: _Models, queries: _Queries, death_us: Any, queue: 
         latency_us = _of(model, models.latency_us, starts, _LATENCY).reshape((len(accuracy), len(sizes)))
         recent_us = queries.arrival_us[max(queries.starts[model], arrived[model] - RECENT) : arrived[model]]
         while head[model] < tail[model]:
-            if len(levels):
-                quickest_us = _of(model, models.quickest_us, starts, _QUICKEST)
-                head[model] = _shed(now, quickest_us, sizes, queue, levels, head[model], tail[model], free_us, status)
             first = head[model]
-            least, cell = lowest[queue.query[first]] if len(lowest) else 0, -1
-            if least < len(accuracy):
-                waiting_us = queue.deadline_us[first : tail[model]]
-                cell = choose[model](latency_us, accuracy, sizes, plan, now, waiting_us, least, 0, recent_us, free_us)
+            waiting_us = queue.deadline_us[first : tail[model]]
+            cell = choose[model](latency_us, accuracy, sizes, plan, now, waiting_us, 0, 0, recent_us, free_us)
             if cell < 0:
                 status[queue.query[first]] = REJECTED
                 head[model] += 1
                 continue
-            most = min(sizes[cell % len(sizes)], tail[model] - first)
-            head[model] += _begin(
-                models, queries, queue, model, int(worker), now, cell // len(sizes), first, most, death_us, free_us,
-                busy_share, lost, found,
+            size = min(sizes[cell % len(sizes)], tail[model] - first)
+            head[model] += size
+            _begin(
+                models, queue, model, int(worker), now, cell // len(sizes), first, size, death_us, free_us, busy_share,
+                lost, found,
             )  # fmt: skip
             break
     for query in range(len(status)):

@@ -1,4 +1,4 @@
-"""The offline optimum as an integer program: several workers, deaths, mixed deadlines, minimum accuracies."""
+"""The offline optimum as an integer program: several workers, deaths, mixed deadlines."""
 
 from __future__ import annotations
 
@@ -82,15 +82,8 @@ def _solved(
     late = ceil if up else floor
     arrival, deadline = late(scenario.arrival_us), floor(scenario.deadline_us)
     death = floor(np.minimum(scenario.death_us, scenario.deadline_us.max() + step_us))
-    lowest = np.zeros(len(scenario), dtype=np.int64)
-    if scenario.min_accuracy is not None:
-        lowest = np.searchsorted(grid.accuracy, scenario.min_accuracy)
-    calls = _calls(grid, late(times_us), arrival, deadline, lowest)
-    takes = (
-        (arrival[:, None] <= calls.start)
-        & (calls.start + calls.slots <= deadline[:, None])
-        & (lowest[:, None] <= calls.row)
-    )
+    calls = _calls(grid, late(times_us), arrival, deadline)
+    takes = (arrival[:, None] <= calls.start) & (calls.start + calls.slots <= deadline[:, None])
     query, call = np.nonzero(takes)
     if not len(call):
         return 0.0, 0.0
@@ -102,9 +95,7 @@ def _solved(
     return _program(grid.accuracy, calls, death, query, call, len(scenario), time_limit_s)
 
 
-def _calls(
-    grid: ControlGrid, slots: np.ndarray, arrival: np.ndarray, deadline: np.ndarray, lowest: np.ndarray
-) -> _Calls:
+def _calls(grid: ControlGrid, slots: np.ndarray, arrival: np.ndarray, deadline: np.ndarray) -> _Calls:
     """Every (point, size, start) that may be worth making: more could be in it than in the next smaller size."""
     found = []
     starts = np.arange(arrival.min(), deadline.max() + 1)
@@ -117,7 +108,7 @@ def _calls(
             better = row + 1 < len(grid.points) and slots[row + 1, column] <= taken
             if wide or better:
                 continue
-            there = (arrival[:, None] <= starts) & (starts + taken <= deadline[:, None]) & (lowest <= row)[:, None]
+            there = (arrival[:, None] <= starts) & (starts + taken <= deadline[:, None])
             least = grid.sizes[column - 1] if column else 0
             useful = starts[there.sum(axis=0) > least]
             found.append((useful, np.full(len(useful), taken), np.full(len(useful), size), np.full(len(useful), row)))

@@ -39,8 +39,8 @@ def optimum_of_one_worker(
     """
     deadlines = scenario.deadline_us - scenario.arrival_us
     alike = len(scenario.death_us) == 1 and np.isinf(scenario.death_us[0]) and np.ptp(deadlines) <= 1e-3
-    if not alike or scenario.min_accuracy is not None:
-        raise InputError("the dynamic program is for one worker that lives, equal deadlines and no minimum accuracy")
+    if not alike:
+        raise InputError("the dynamic program is for one worker that lives and equal deadlines")
     calls = useful_calls(grid.latency_us, grid.accuracy, grid.sizes, float(deadlines[0]))
     both = [
         _brought(scenario.arrival_us, float(deadlines[0]), calls, steps, rounding, advance) if len(scenario) else 0.0

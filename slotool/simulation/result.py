@@ -10,9 +10,9 @@ import numpy as np
 from slotool.simulation.scenario import Scenario
 from slotool.tables import OperatingPoint
 
-WAITING, IN_TIME, LATE, EXPIRED, REJECTED, SHED = 0, 1, 2, 3, 4, 5
+WAITING, IN_TIME, LATE, EXPIRED, REJECTED = 0, 1, 2, 3, 4
 # What a query's status is called once the simulation is over.
-STATUSES = {IN_TIME: "in-time", LATE: "late", EXPIRED: "expired", REJECTED: "rejected", SHED: "shed"}
+STATUSES = {IN_TIME: "in-time", LATE: "late", EXPIRED: "expired", REJECTED: "rejected"}
 
 
 class Points(Protocol):
@@ -31,8 +31,7 @@ class SimulationResult:
     grid and ``batch`` (int16), how many were served together (-1 and 0 when never).
 
     ``EXPIRED``: the deadline came while it waited, or no worker was left. ``REJECTED``: the policy had no way to meet
-    it. ``SHED``: it gave way to more important ones. All three are drops. ``busy_us``: worker time spent, ``calls``:
-    on how many calls.
+    it. Both are drops. ``busy_us``: worker time spent, ``calls``: on how many calls.
     """
 
     grid: Points
@@ -68,7 +67,7 @@ class SimulationResult:
             "accuracy": self.utility / in_time if in_time else float("nan"),
             "effective_accuracy": self.utility / count,
             **tally,
-            "drops": tally["expired"] + tally["rejected"] + tally["shed"],
+            "drops": tally["expired"] + tally["rejected"],
             "mean_batch": float((self.status != 0)[self.batch > 0].sum() / self.calls) if self.calls else 0.0,
             "utilisation": self.busy_us / self._alive_us(),
             "calls": self.calls,

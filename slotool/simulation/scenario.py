@@ -16,32 +16,29 @@ MAX_INSTANT_US = 3.2e13
 class Scenario:
     """n queries of one example each, in order of arrival, and the workers that serve them.
 
-    ``arrival_us``, ``deadline_us``: float64 [n], instants. ``min_accuracy``: float64 [n], 0 for none; ``priority``:
-    int64 [n], 1 the most important, 0 the least; None where no query has one. ``death_us``: float64 [workers], ``inf``
-    for one that lives. Raises ``InputError`` for NaN, arrivals that descend, are negative, not finite or beyond a year,
-    a deadline not after its arrival, arrays of unequal length, or no worker.
+    ``arrival_us``, ``deadline_us``: float64 [n], instants, each ascending. ``death_us``: float64 [workers], ``inf`` for
+    one that lives. Raises ``InputError`` for NaN, instants that descend, arrivals that are negative, not finite or
+    beyond a year, a deadline not after its arrival, arrays of unequal length, or no worker.
     """
 
     arrival_us: np.ndarray
     deadline_us: np.ndarray
     death_us: np.ndarray = field(default_factory=lambda: np.full(1, np.inf))
-    min_accuracy: np.ndarray | None = None
-    priority: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         arrivals = self.arrival_us
-        for name in ("deadline_us", "min_accuracy", "priority"):
-            given = getattr(self, name)
-            if given is not None and len(given) != len(arrivals):
-                raise InputError(f"{len(given)} values of {name} for {len(arrivals)} queries")
+        if len(self.deadline_us) != len(arrivals):
+            raise InputError(f"{len(self.deadline_us)} values of deadline_us for {len(arrivals)} queries")
         if not np.isfinite(arrivals).all() or (len(arrivals) and arrivals[0] < 0) or (np.diff(arrivals) < 0).any():
             raise InputError("arrivals must be finite, not negative, and in ascending order")
         if not (self.deadline_us > arrivals).all():
             raise InputError("every deadline must lie after its query's arrival")
-        for name in ("arrival_us", "deadline_us", "death_us", "min_accuracy", "priority"):
-            given = getattr(self, name)
-            if given is not None and (given.ndim != 1 or np.isnan(given).any()):
+        for name in ("arrival_us", "deadline_us", "death_us"):
+            values = getattr(self, name)
+            if values.ndim != 1 or np.isnan(values).any():
                 raise InputError(f"{name} must be one row of numbers, none of them NaN")
+        if (np.diff(self.deadline_us) < 0).any():
+            raise InputError("deadlines must be in the order of the arrivals")
         if len(arrivals) and arrivals[-1] > MAX_INSTANT_US:
             raise InputError(f"an arrival after {arrivals[-1]:g} µs; a simulation lasts at most a year")
         if not len(self.death_us):
@@ -66,18 +63,3 @@ class Scenario:
 
     def __len__(self) -> int:
         return len(self.arrival_us)
-
-    @property
-    def levels(self) -> np.ndarray:
-        """float64 [n]: priorities as numbers that grow as importance falls, ``inf`` for none."""
-        priority = np.zeros(len(self)) if self.priority is None else self.priority
-        return np.where(priority == 0, np.inf, priority)
-
-    @property
-    def order(self) -> np.ndarray:
-        """int64 [n]: each query's place when all are sorted as the queue sorts; empty when that is their order."""
-        if self.priority is None and not (np.diff(self.deadline_us) < 0).any():
-            return np.empty(0, dtype=np.int64)
-        places: np.ndarray = np.empty(len(self), dtype=np.int64)
-        places[np.lexsort((self.arrival_us, self.levels, self.deadline_us))] = np.arange(len(self))
-        return places

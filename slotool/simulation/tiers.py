@@ -169,10 +169,10 @@ class TieredService:
         ``scenario``. ``overhead``: of a worker's call, however many versions it asks, and of these what is ``slower``;
         which workers keep all cores busy does not count.
 
-        Raises ``InputError`` for deadlines out of that order, priorities, minimum accuracies and workers that die.
+        Raises ``InputError`` for workers that die.
         """
-        if len(scenario.order) or scenario.min_accuracy is not None or np.isfinite(scenario.death_us).any():
-            raise InputError("tiers are simulated in order of arrival, without priorities and on workers that live")
+        if np.isfinite(scenario.death_us).any():
+            raise InputError("tiers are simulated on workers that live")
         count, ensembles = len(scenario), self.ensembles
         found = tier_loop.Found(
             np.full(count, EXPIRED, dtype=np.int8),

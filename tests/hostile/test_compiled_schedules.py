@@ -90,7 +90,6 @@ def test_service_times_of_another_grid_are_rejected() -> None:
         {"death_us": [np.nan]},
         {"death_us": [[1.0]]},
         {"death_us": []},
-        {"min_accuracy": [np.nan, 0.5]},
         {"arrival_us": [[0.0], [1.0]]},
     ],
 )

@@ -9,11 +9,11 @@ import numpy as np
 from slotool.scheduling import Batch, Dispatcher, Policy, Query, RequestOutcome
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.events import ROUNDING_US
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SHED, WAITING, SimulationResult
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes, after_call, after_rest
 
-_STATUS = {RequestOutcome.EXPIRED: EXPIRED, RequestOutcome.REJECTED: REJECTED, RequestOutcome.SHED: SHED}
+_STATUS = {RequestOutcome.EXPIRED: EXPIRED, RequestOutcome.REJECTED: REJECTED}
 
 
 def simulate_plainly(
@@ -86,10 +86,7 @@ class _Loop:
         asked = self._scenario
         while self._arrived < len(asked) and asked.arrival_us[self._arrived] <= now_us:
             i = self._arrived
-            least = None if asked.min_accuracy is None else float(asked.min_accuracy[i])
-            priority = 0 if asked.priority is None else int(asked.priority[i])
-            times = float(asked.arrival_us[i]), float(asked.deadline_us[i])
-            self._state.arrive(Query(str(i), *times, min_accuracy=least, priority=priority))
+            self._state.arrive(Query(str(i), float(asked.arrival_us[i]), float(asked.deadline_us[i])))
             self._arrived += 1
 
     def _begin(self, batch: Batch, now_us: float) -> None:

@@ -25,13 +25,12 @@ POLICIES = (SlackFit, MaxBatch, MinCost, FixedBatching, ValueIteration)
 
 
 def mixed(seed: int, count: int, workers: int) -> Scenario:
-    """All times whole steps of 100 µs: mixed deadlines and minimum accuracies, and all workers but one die."""
+    """All times whole steps of 100 µs: mixed deadlines, and all workers but one die."""
     generator = np.random.default_rng(seed)
     arrival_us = 100.0 * np.cumsum(generator.integers(0, 6, count))
     slack_us = generator.choice([600.0, 1_200.0, 2_400.0], count)
     deaths = np.r_[np.inf, 100.0 * generator.integers(5, 20, workers - 1)]
-    least = generator.choice([0.0, 0.94], count)
-    return Scenario(arrival_us, arrival_us + slack_us, deaths, min_accuracy=least)
+    return Scenario(arrival_us, np.maximum.accumulate(arrival_us + slack_us), deaths)
 
 
 def tried_out(scenario: Scenario, latency_us: np.ndarray) -> float:
@@ -43,8 +42,7 @@ def tried_out(scenario: Scenario, latency_us: np.ndarray) -> float:
         for count in range(1, len(left) + 1):
             for batch in combinations(sorted(left), count):
                 members = list(batch)
-                lowest = int(np.searchsorted(GRID.accuracy, scenario.min_accuracy[members].max()))
-                for row in range(lowest, len(GRID.points)):
+                for row in range(len(GRID.points)):
                     for worker, at_us in enumerate(free_us):
                         begun_us = max(at_us, scenario.arrival_us[members].max())
                         done_us = begun_us + latency_us[row, GRID.columns_for(count)]
@@ -93,7 +91,7 @@ def test_it_lies_between_every_policy_and_the_fluid_bound(seed: int) -> None:
 
 def test_what_it_says_of_nothing_of_too_much_and_of_too_little_time() -> None:
     assert optimum_by_integer_program(GRID, Scenario.of(np.empty(0), 0.003)).bound == 0.0
-    hopeless = Scenario(np.zeros(2), np.full(2, 3_000.0), min_accuracy=np.full(2, 0.99))
+    hopeless = Scenario(np.zeros(2), np.full(2, 1.0))
     assert optimum_by_integer_program(GRID, hopeless).bound == 0.0
     with pytest.raises(InputError, match="unknowns is too large"):
         optimum_by_integer_program(GRID, Scenario.of(np.arange(2_000) * 1e-5, 0.003))

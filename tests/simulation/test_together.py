@@ -116,13 +116,9 @@ def test_models_share_workers_as_the_servers_queues_do(scenarios: list[Scenario]
 @given(several(), st.integers(0, 2))
 @settings(max_examples=20, deadline=None)
 def test_a_model_without_requests_changes_nothing(scenarios: list[Scenario], policy: int) -> None:
-    """Whatever else a simulation of one model knows: workers that die, priorities and least accuracies."""
+    """Also where workers die."""
     death_us = np.append(np.full(len(scenarios[0].death_us) - 1, 4e3), np.inf)
-    random = np.random.default_rng(policy)
-    first = replace(
-        scenarios[0], death_us=death_us, priority=random.integers(3, size=len(scenarios[0])),
-        min_accuracy=random.choice([0.0, GRID.accuracy[1]], len(scenarios[0])),
-    )  # fmt: skip
+    first = replace(scenarios[0], death_us=death_us)
     idle = replace(Scenario.of(np.zeros(0), 1e-3), death_us=death_us)
     together = simulate_together([POLICIES[0], POLICIES[policy]], [idle, first], [times(1), times(2)])[1]
     alone = simulate(POLICIES[policy], first, times(2))
