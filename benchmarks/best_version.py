@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.rule_populations import population_outcomes
 from slotool.rules import OSFA, from_point, generate_rules
 from slotool.tables import OutcomeTable
-from slotool.testing.rules import population_outcomes
 
 DRAWS, TRUTH, CONFIDENCE = int(os.environ.get("SLOTOOL_BENCH_DRAWS", "300")), 200_000, 0.95
 

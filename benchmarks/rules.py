@@ -22,12 +22,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest, norm
 
+from benchmarks.rule_populations import POPULATIONS, excesses_over_bound, population_outcomes
 from slotool.rules import Problem, from_point, generate_rules
 from slotool.rules.evidence.betting import betting_p_value
 from slotool.rules.evidence.counting import paired_p_value
 from slotool.rules.generate.certified import MISS
 from slotool.tables import OutcomeTable
-from slotool.testing.rules import POPULATIONS, excesses_over_bound, population_outcomes
 
 FULL = os.environ.get("SLOTOOL_BENCH") == "full"
 DRAWS = int(os.environ.get("SLOTOOL_BENCH_TABLES", "1000"))

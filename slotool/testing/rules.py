@@ -5,20 +5,12 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
-from slotool import strict_json
 from slotool.rules.generate.base import Assessment, Problem, RuleGenerator
-from slotool.rules.policies.cascades import TableAsked
-from slotool.rules.policies.conditions import Condition, condition_of
-from slotool.rules.policies.points import from_point
-from slotool.rules.policies.routing import OSFA
-from slotool.rules.ruleset.rules import RuleSet
 from slotool.tables import OutcomeTable
 
 
@@ -41,129 +33,6 @@ def family_outcomes(
         }
         frames.append(pd.DataFrame(values))
     return OutcomeTable(pd.concat(frames, ignore_index=True))
-
-
-def answered_outcomes(examples: int = 200, seed: int = 0) -> OutcomeTable:
-    """``family_outcomes`` with a column ``answer``, "a" or "b", and a number known of each request, ``size``."""
-    rows = family_outcomes(examples, seed).rows
-    draw = np.random.default_rng(seed + 1)
-    truth, size = draw.random(examples) < 0.5, draw.integers(1, 5, examples)
-    right = np.tile(truth, 3) ^ (rows["error"] > 0)
-    return OutcomeTable(rows.assign(answer=np.where(right, "a", "b"), size=np.tile(size, 3)))
-
-
-class ConditionConformance:
-    """What every kind of condition must satisfy: ``condition`` is one of versions of ``answered_outcomes``."""
-
-    condition: Condition
-
-    def test_its_document_gives_it_back(self) -> None:
-        again = condition_of(strict_json.decode(json.dumps(self.condition.document())))
-        assert again == self.condition
-        assert self.condition.words
-        assert self.condition.notation.isascii()
-        assert 0 < len(self.condition.notation) <= 24
-
-    def test_it_tells_requests_apart_one_by_one_as_all_at_once(self) -> None:
-        outcomes = answered_outcomes()
-        holds = self.condition.holds(TableAsked(outcomes))
-        assert holds.dtype == bool
-        assert 0 < holds.sum() < len(holds)
-        for row in range(0, 200, 9):
-            alone = self.condition.holds(TableAsked(outcomes.examples_at(np.array([row]))))
-            assert alone.tolist() == [holds[row]]
-        assert [self.condition.holds_one(_One(outcomes, row)) for row in range(200)] == holds.tolist()
-
-    def test_it_does_not_hold_where_no_answer_was_given(self) -> None:
-        class Silent(TableAsked):
-            def confidence(self, version: str) -> np.ndarray:
-                return np.full_like(super().confidence(version), np.nan)
-
-        class SilentOne(_One):
-            def confidence(self, version: str) -> float:
-                return math.nan
-
-        outcomes = answered_outcomes()
-        assert not self.condition.holds(Silent(outcomes)).any()
-        assert not any(self.condition.holds_one(SilentOne(outcomes, row)) for row in range(200))
-
-
-class _One:
-    """A single request of a table, as a server looks at it."""
-
-    def __init__(self, outcomes: OutcomeTable, row: int):
-        self._asked, self._row = TableAsked(outcomes), row
-
-    def confidence(self, version: str) -> float:
-        return float(self._asked.confidence(version)[self._row])
-
-    def label(self, version: str) -> str:
-        return str(self._asked.label(version)[self._row])
-
-    def feature(self, name: str) -> float:
-        return float(self._asked.feature(name)[self._row])
-
-
-Population = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
-
-
-def rare_one_sided(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unsure of 5 % the fast versions are wrong; so they are, surely, on 0.2 %, and a table of 500 may show none.
-
-    Like every population: errors and confidences of three versions, float64 [examples, 3].
-    """
-    rare, unsure, hopeless = (draw.random(examples) < rate for rate in (0.002, 0.05, 0.05))
-    error = np.stack([rare | unsure | hopeless, rare | unsure | hopeless, hopeless], axis=1)
-    sure = np.where(unsure, 0.3, 0.8)[:, None] + 0.1 * draw.random((examples, 3))
-    return error.astype(float), sure + np.array([0.0, 0.0, 0.1])
-
-
-def common(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every tenth to fourth answer is wrong, mostly the same ones, and confidence tells a little."""
-    hard = draw.random((examples, 1))
-    error = hard * draw.uniform(0.8, 1.2, (examples, 3)) > np.array([0.74, 0.8, 0.84])
-    return error.astype(float), 1.0 - 0.5 * hard * draw.random((examples, 3))
-
-
-def common_and_tied(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """A quarter wrong, versions nearly equal (the best one is a draw of luck), four levels of confidence."""
-    error = draw.random((examples, 3)) < [0.26, 0.25, 0.25]
-    return error.astype(float), np.round(3 * (0.7 - 0.1 * error + 0.3 * draw.random((examples, 3)))) / 3
-
-
-def continuous(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Errors as of speech recognition: mostly small, correlated across versions."""
-    hard = draw.random((examples, 1))
-    error = np.clip(hard * [1.0, 0.95, 0.93] * draw.random((examples, 3)), 0, 1) ** 2
-    return error, np.round(1 - 0.5 * hard - 0.3 * draw.random((examples, 3)), 2)
-
-
-POPULATIONS: dict[str, Population] = {
-    "rare one-sided": rare_one_sided,
-    "common": common,
-    "common, tied": common_and_tied,
-    "continuous": continuous,
-}
-
-
-def population_outcomes(error: np.ndarray, sure: np.ndarray) -> OutcomeTable:
-    """What a population drew as a table; latencies as of ``family_outcomes``."""
-    rows = family_outcomes(len(error), error=(0.1,) * error.shape[1]).rows
-    return OutcomeTable(rows.assign(error=error.T.ravel(), confidence=sure.T.ravel()))
-
-
-def excesses_over_bound(rules: RuleSet, truth: OutcomeTable) -> Iterator[np.ndarray]:
-    """Per ensemble of ``rules`` with a bound how far above it each answer's degradation is: float64 [examples].
-
-    The best version is the truly best one where the rules' bounds lie above that."""
-    name = min(rules.references(truth), key=lambda own: OSFA(own).replay(truth).error.mean())
-    truth = rules.losses(truth, name)
-    best = OSFA(name).replay(truth).error
-    for point, bound in {rule.point: rule.bound for rule in rules.rules}.items():
-        if bound is None:
-            continue
-        allowed = bound * (best if rules.tolerance_kind == "relative" else 1.0)
-        yield from_point(point).replay(truth).error - best - allowed
 
 
 class RuleGeneratorConformance:

@@ -20,9 +20,9 @@ from slotool.elastic.slo_nn.rankers.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.slo_nn.rankers.ranker import bucket_entropy
 from slotool.errors import InputError
 from slotool.tables import FULL, OperatingPoint
-from slotool.testing.elastic import ElasticModelConformance
 from tests.elastic import numpy_slo_nn
 from tests.elastic.activator_subjects import SHARES, digits, digits_model, mlp_of, random_model, trained
+from tests.elastic.elastic_conformance import ElasticModelConformance
 
 
 class TestDigitsModel(ElasticModelConformance):

@@ -19,7 +19,7 @@ from slotool.elastic.training import accuracy, family_graphs, mlp, train_version
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import FULL, OperatingPoint
-from slotool.testing.elastic import ElasticModelConformance
+from tests.elastic.elastic_conformance import ElasticModelConformance
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from slotool.elastic.supernets.supernet import Supernet
 from slotool.errors import InputError
 from slotool.models import Signature, TensorSpec
 from slotool.models.adapters.torch_program import TorchModuleModel
-from slotool.testing.elastic import ElasticModelConformance
 from tests.cuda_on_cpu import fake_cuda, simulated_cuda
+from tests.elastic.elastic_conformance import ElasticModelConformance
 from tests.elastic.test_supernets import supernet
 from tests.elastic.tiny_slo_nns import CLASSES, FEATURES, INPUTS, dense_model, examples, network, sparse_model
 

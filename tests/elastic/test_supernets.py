@@ -27,7 +27,7 @@ from slotool.errors import ArtifactError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import OperatingPoint
-from slotool.testing.elastic import ElasticModelConformance
+from tests.elastic.elastic_conformance import ElasticModelConformance
 
 
 def convolutional() -> OperatorGraph:

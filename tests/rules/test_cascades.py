@@ -19,7 +19,8 @@ from slotool.rules.policies.conditions.score import Score, Term
 from slotool.rules.policies.conditions.sure import Sure
 from slotool.rules.policies.conditions.sure_by_label import SureByLabel
 from slotool.tables import OperatingPoint, OutcomeTable
-from slotool.testing.rules import ConditionConformance, answered_outcomes, family_outcomes
+from slotool.testing.rules import family_outcomes
+from tests.rules.condition_conformance import ConditionConformance, answered_outcomes
 
 NAN = float("nan")
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.routing_judge import Requests, answered
 from slotool.rules.policies.cascades import Cascade
-from slotool.testing.rules import answered_outcomes
+from tests.rules.condition_conformance import answered_outcomes
 
 SURE = {"if": "sure", "version": "small", "at_least": 0.8}
 CONDITIONS: dict[str, dict[str, Any]] = {

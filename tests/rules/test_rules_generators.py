@@ -9,6 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from benchmarks.rule_populations import (
+    POPULATIONS,
+    Population,
+    excesses_over_bound,
+    population_outcomes,
+    rare_one_sided,
+)
 from benchmarks.rules import Test, betting, counting, degradation_bound
 from slotool.errors import InputError, TableError
 from slotool.rules import (
@@ -26,15 +33,7 @@ from slotool.rules.generate.bootstrap import MAX_TRIALS, MIN_TRIALS, Bootstrap, 
 from slotool.rules.generate.certified import Certified, holm_over_sequences
 from slotool.rules.generate.naive import NaiveOSFA
 from slotool.tables import OutcomeTable
-from slotool.testing.rules import (
-    POPULATIONS,
-    Population,
-    RuleGeneratorConformance,
-    excesses_over_bound,
-    family_outcomes,
-    population_outcomes,
-    rare_one_sided,
-)
+from slotool.testing.rules import RuleGeneratorConformance, family_outcomes
 
 TIERS = [0.0, 0.02, 0.05, 0.1, 0.2]
 

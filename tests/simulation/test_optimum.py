@@ -75,5 +75,5 @@ def test_it_says_what_it_is_for() -> None:
         Scenario.of(np.array([1.0]), 0.01, death_s=(5.0,)),
         Scenario.of(np.array([1.0, 2.0]), np.array([0.01, 0.02])),
     ):
-        with pytest.raises(InputError, match="one worker that lives, equal deadlines"):
+        with pytest.raises(InputError, match="one worker that lives and equal deadlines"):
             optimum_of_one_worker(GRID, scenario)

@@ -18,7 +18,6 @@ from slotool.scheduling.batching import (
     MaxBatch,
     ModelSwitching,
     SlackFit,
-    ValueIteration,
     make_policy,
 )
 from slotool.scheduling.space import ControlSpace

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from slotool.errors import InputError
-from slotool.testing.workloads import ArrivalConformance
 from slotool.workloads import Poisson
+from tests.workloads.arrival_conformance import ArrivalConformance
 
 
 class TestPoisson(ArrivalConformance):

@@ -12,7 +12,6 @@ import pytest
 
 import slotool
 from slotool.errors import InputError, TableError
-from slotool.testing.workloads import ArrivalConformance
 from slotool.workloads import (
     ArrivalTable,
     Bursty,
@@ -23,6 +22,7 @@ from slotool.workloads import (
     read_trace,
 )
 from slotool.workloads.arrivals.process import gamma_arrivals
+from tests.workloads.arrival_conformance import ArrivalConformance
 
 TRACES = Path(os.environ.get("SLOTOOL_DATA_DIR", "/nowhere")) / "traces"
 REAL = pytest.mark.skipif(not TRACES.is_dir(), reason="no traces in $SLOTOOL_DATA_DIR")
